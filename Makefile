@@ -1,0 +1,70 @@
+# Every target works on a fresh clone: it first makes .venv and installs into it.
+# `##` after a target is its line in `make help`.
+
+PYTHON ?= python3
+SCALE ?= quick
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help install test check format lint types bench \
+	reproduce-table1 reproduce-dynamic-sensitivity report notebook clean
+
+help: ## list every target
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  SCALE=quick|small|paper sizes a reproduction, ARGS=\"seed=1 ...\" overrides any setting,"
+	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
+
+install: $(INSTALLED) ## make .venv and install the package with its tools (repeated only on change)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "install: $(PYTHON) not found; install Python 3.11 or newer, or say make PYTHON=<path>" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "install: Python 3.11 or newer needed, $(PYTHON) is older; say make PYTHON=python3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "install: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: format lint types test ## format, lint, type-check and test
+
+format: $(INSTALLED) ## format the code in place
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lint: $(INSTALLED) ## lint, and check the format, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## type-check the package (mypy --strict)
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## print the speed tables (multiples of a copy_, ratios to plain DDP)
+	$(BIN)/python scripts/bench.py $(ARGS)
+
+reproduce-table1: $(INSTALLED) ## train, and print the dynamic paper's Table I beside ours
+	$(BIN)/python -m dgc_repro reproduce dynamic/table1 scale=$(SCALE) $(ARGS)
+
+reproduce-dynamic-sensitivity: $(INSTALLED) ## train, and draw final accuracy by quantizer setting
+	$(BIN)/python -m dgc_repro reproduce dynamic/sensitivity scale=$(SCALE) $(ARGS)
+
+report: $(INSTALLED) ## rebuild all of results/ from its records, without training
+	$(BIN)/python -m dgc_repro.report $(ARGS)
+
+notebook: $(INSTALLED) ## execute the notebooks in place
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+
+clean: ## remove caches and builds; .venv, runs/ and results/ stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -path ./runs -prune -o -name __pycache__ -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""Error feedback: what was not sent is remembered and added to the next gradient.
+
+Paper: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
+distributed training of speech DNNs", Interspeech 2014; named and analysed by Karimireddy et al.,
+"Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019 (arXiv:1901.09847),
+algorithm 2.
+Asks: what the wrapped compressor asks. Keeps 4 n bytes (and a spare of the same size).
+Differs: the residual is in units of the gradient, as in all distributed implementations; the
+paper's algorithm multiplies by the learning rate before it compresses.
+
+    p = g + e;  own = C(p);  e' = p - own
+
+The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual for all rungs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.exchange.requests import Exchange, Outcome
+
+
+@dataclass(frozen=True)
+class ErrorFeedback:
+    """Wraps any compressor. State: ``residual`` (shape of the tensor, f32), ``inner``."""
+
+    inner: Compressor
+
+    def init(self, tensor: Tensor) -> State:
+        residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+        return {"residual": residual, "inner": self.inner.init(tensor)}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        fed = context.spare("residual", state["residual"])
+        torch.add(tensor, state["residual"], out=fed)
+        del tensor  # with many simulated workers this frees each one's gradient in turn
+        outcome = yield from self.inner.exchange(fed, state["inner"], context.within("error_feedback"))
+        mean = outcome.mean
+        outcome.own.subtract_from_(fed)
+        return Outcome(mean, outcome.own, {"residual": fed, "inner": outcome.state})

@@ -1,0 +1,80 @@
+"""What a compressor is: ``init`` and a generator ``exchange``. Wrappers are compressors too.
+
+A new method is one class with these two functions (docs/adding-a-compressor.md).
+
+Laws every compressor obeys (tests/compressor/test_laws.py): agreement, averaging, conservation,
+bytes, purity, resume. Purity has one rule for authors: `exchange` reads its state and returns a new
+one; it may reuse the storage of the old one only through `Context.spare`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dgc_repro.exchange.requests import Exchange
+from dgc_repro.kernel import counter
+from dgc_repro.kernel.workspace import Workspace
+
+State = dict[str, Any]
+"""Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an exchange may know of its surroundings.
+
+    ``name``: of the tensor; ``path``: where in the nest of wrappers; ``rung``: what the policy
+    planned for this tensor, None where the policy must see energies first (`Choose`).
+    """
+
+    name: str
+    step: int
+    seed: int
+    rank: int
+    world_size: int
+    rung: int | None
+    candidates: tuple[int, int]
+    workspace: Workspace
+    path: tuple[str, ...] = ()
+
+    def within(self, label: str) -> Context:
+        """The context of a wrapped compressor: its buffers and random numbers are its own."""
+        return Context(
+            self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
+            self.workspace, (*self.path, label),
+        )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
+
+    def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A reused 1-d buffer of ``size`` elements; content undefined; valid during this exchange."""
+        return self.workspace.scratch((self.name, *self.path, label), size, dtype, device)
+
+    def spare(self, label: str, current: Tensor) -> Tensor:
+        """A reused buffer for the successor of ``current``, a tensor of the state."""
+        return self.workspace.spare((self.name, *self.path, label), current)
+
+    def key(self, *, shared: bool) -> int:
+        """A 32-bit key for random numbers of this step and tensor: one for all workers, or one each."""
+        return counter.key(self.seed, self.step, self.name, *self.path, -1 if shared else self.rank)
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """A method of sending a gradient: the state it keeps for a tensor, and one exchange."""
+
+    def init(self, tensor: Tensor) -> State:
+        """The state before the first step of a tensor like this one (its values do not matter)."""
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        """Send this worker's ``tensor`` (contiguous, any shape) and return an `Outcome`."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A compressor that can tell the energy of what it would send, as `Choose` needs."""
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        """||C(tensor)||^2, f32[], without changing anything."""

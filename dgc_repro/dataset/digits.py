@@ -1,0 +1,95 @@
+"""The digits that scikit-learn carries in its wheel: a data set that is always there.
+
+1,797 grey 8x8 images of handwritten digits, resized bilinearly to 32x32 and repeated over three
+channels, so that networks made for CIFAR take them. For quick runs and for tests; no paper's claim
+is judged on it.
+
+Source: Alpaydin, Kaynak, "Optical Recognition of Handwritten Digits" (test part), UCI, 1998;
+`sklearn.datasets.load_digits`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from dgc_repro.dataset.images import (
+    Images,
+    Splits,
+    channel_statistics,
+    check_fields,
+    check_split_seed,
+    hold_out,
+    take,
+)
+from dgc_repro.errors import UserError
+
+SIDE_PIXELS = 32
+GREY_LEVELS = 16  # scikit-learn's pixels are 0..16
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Settings of the digits data set; sizes count images.
+
+    validation, test: held out, by `split_seed`. train_size, test_size: use the first so many of a
+    fixed permutation of the rest and of the test part; None uses all. augment: `none`, `crop` or
+    `crop_flip`; flips are off by default because a mirrored digit is no digit.
+
+    Raises ValueError for a value out of range.
+    """
+
+    validation: int = 200
+    test: int = 360
+    train_size: int | None = None
+    test_size: int | None = None
+    augment: str = "crop"
+    split_seed: int = 0
+
+    num_classes: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        check_fields(
+            [("validation", self.validation), ("test", self.test)],
+            [("train_size", self.train_size), ("test_size", self.test_size)],
+            self.augment,
+        )
+        check_split_seed(self.split_seed)
+
+    def load(self) -> Splits:
+        """Make the splits; mean and std are those of the training part.
+
+        Raises UserError if the parts asked for are larger than the data set.
+        """
+        everything = _all_digits()
+        if self.validation + self.test >= len(everything):
+            raise UserError(
+                f"dataset.validation: with dataset.test under {len(everything)} in all, "
+                f"got {self.validation} + {self.test}; nothing would be left to train on"
+            )
+        rest, test = hold_out(everything, self.test, self.split_seed)
+        train, validation = hold_out(rest, self.validation, self.split_seed)
+        mean, std = channel_statistics(train)
+        return Splits(
+            train=take(train, self.train_size, "train_size", "the part to train on"),
+            validation=validation,
+            test=take(test, self.test_size, "test_size", "the test part"),
+            num_classes=self.num_classes,
+            mean=mean,
+            std=std,
+            label="digits",
+            augment=self.augment,
+        )
+
+
+def _all_digits() -> Images:
+    from sklearn.datasets import load_digits  # a second to import, and only this function needs it
+
+    digits = load_digits()
+    grey = torch.from_numpy(digits.images).to(torch.float32).div_(GREY_LEVELS).unsqueeze(1)
+    large = F.interpolate(grey, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bilinear")
+    pixels = large.mul_(255).round_().to(torch.uint8).repeat(1, 3, 1, 1)  # u8[n,3,32,32]
+    return Images(pixels, torch.from_numpy(digits.target).to(torch.int64))

@@ -1,0 +1,114 @@
+"""Images in memory, and the splits a run works on: train, validation, test.
+
+The validation part is held out of the training images by `split_seed`, a field of the data set, so
+that runs with different seeds train, validate and test on the same images. Whatever a policy looks
+at comes from validation; the test images only ever give the number that is reported.
+
+Legend: n = images, H = height, W = width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dgc_repro.dataset.batches import AUGMENTATIONS
+from dgc_repro.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images as stored, before augmentation and normalization."""
+
+    images: Tensor  # u8[n,3,H,W]
+    labels: Tensor  # i64[n]
+
+    def __post_init__(self) -> None:
+        assert self.images.dtype == torch.uint8
+        assert self.images.ndim == 4
+        assert self.labels.dtype == torch.int64
+        assert self.labels.shape == self.images.shape[:1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, indices: Tensor) -> Images:
+        """Copy the images at `indices` (i64[m]), in that order."""
+        return Images(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """What a data set loads: three disjoint parts and how to feed them to a network.
+
+    mean, std: per channel, in units of 0..1, of this data set itself.
+    label: what a report prints after "data:".
+    augment: one of `batches.AUGMENTATIONS`, for training batches only.
+    """
+
+    train: Images
+    validation: Images
+    test: Images
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    label: str
+    augment: str
+
+
+def hold_out(images: Images, count: int, split_seed: int) -> tuple[Images, Images]:
+    """Split `images` into (kept, held out), `count` of them held out, by a fixed permutation.
+
+    The kept part is in the permutation's order, so its first m images are a fair sample, and the
+    held-out part does not depend on how many of the kept ones are used.
+    """
+    generator = torch.Generator().manual_seed(split_seed)
+    order = torch.randperm(len(images), generator=generator)
+    return images.select(order[count:]), images.select(order[:count])
+
+
+def take(images: Images, size: int | None, field: str, part: str) -> Images:
+    """The first `size` of `images` (all for None); UserError names `field` if there are fewer."""
+    if size is None:
+        return images
+    if size > len(images):
+        raise UserError(
+            f"dataset.{field}: at most {len(images)}, which is all of {part}, got {size}; "
+            "null takes them all"
+        )
+    return Images(images.images[:size], images.labels[:size])
+
+
+def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation over all pixels, per channel, in units of 0..1."""
+    pixels = images.images.to(torch.float64).div_(255).transpose(0, 1).flatten(1)  # f64[3,n*H*W]
+    mean, std = pixels.mean(dim=1), pixels.std(dim=1, correction=0)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def check_fields(
+    counts: Sequence[tuple[str, object]], optional: Sequence[tuple[str, object]], augment: object
+) -> None:
+    """Validate what every image data set has in common; ValueError begins with the field's name."""
+    for field, value in [*counts, *((f, v) for f, v in optional if v is not None)]:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            null = ", or null for all" if field in dict(optional) else ""
+            raise ValueError(
+                f"{field}: an integer, 1 or more{null}, got {value!r}; it counts images"
+            )
+    if augment not in AUGMENTATIONS:
+        raise ValueError(
+            f"augment: one of {', '.join(AUGMENTATIONS)}, got {augment!r}; "
+            "write none for images as they are"
+        )
+
+
+def check_split_seed(split_seed: object) -> None:
+    """Validate the seed of the held-out parts."""
+    if isinstance(split_seed, bool) or not isinstance(split_seed, int) or split_seed < 0:
+        raise ValueError(
+            f"split_seed: an integer, 0 or more, got {split_seed!r}; published results use 0"
+        )

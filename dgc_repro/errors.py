@@ -1,0 +1,11 @@
+"""The one error that is shown as a line and not as a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """Something only the user can mend: a setting, a file, a missing device.
+
+    The message is one line that begins with the config key (``dataset.root: ...``) and ends with
+    the likely fix. The entry points print it and exit with code 2.
+    """

@@ -1,0 +1,1 @@
+"""How workers talk: payloads, requests, the lockstep driver, wires, bytes and time."""

@@ -1,0 +1,264 @@
+"""One flat buffer and one collective for all requests of a kind in one round.
+
+A `Batch` takes the requests of one worker after another (`add`), so that simulated workers need
+one gradient at a time, and is then served once. Buffers are reused from step to step.
+
+Alignment: a part starts at a multiple of its element size; the filling in between is sent, and
+counted, like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dgc_repro.exchange.ledger import GRADIENT
+from dgc_repro.exchange.payload import Gathered, Payload
+from dgc_repro.exchange.requests import Agree, Choose, Gather, GatherRagged, Max, Mean, Request
+from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.workspace import Workspace
+
+Answers = dict[str, Any]
+_I64_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a batch needs to be served: the link, buffers of its own, its place in the step."""
+
+    link: Link
+    buffers: Workspace
+    round: int
+
+    def buffer(self, label: str, size: int, dtype: torch.dtype) -> Tensor:
+        key = (label, str(self.round), str(dtype))
+        return self.buffers.scratch(key, size, dtype, self.link.wire.device)
+
+
+class Batch(Protocol):
+    """Requests of one kind of one round."""
+
+    def add(self, asked: Mapping[str, Any]) -> None:
+        """The requests of the next worker hosted here, in the order of tensors."""
+
+    def serve(self) -> Answers:
+        """One collective; the answers are the same for all workers."""
+
+
+class Reduction:
+    """`Mean` and `Max` of one dtype, combined in place as the workers come, in rank order.
+
+    `Mean` scales by 1 / N while it packs, as DDP does, and then sums: one pass, and with two
+    workers the same bits in every world.
+    """
+
+    def __init__(self, seat: Seat, dtype: torch.dtype, *, maximum: bool) -> None:
+        self._seat = seat
+        self._dtype = dtype
+        self._maximum = maximum
+        self._views: dict[str, Tensor] = {}
+        self._flat: Tensor | None = None
+
+    def add(self, asked: Mapping[str, Mean | Max]) -> None:
+        weight = 1.0 / self._seat.link.wire.world_size
+        first = self._flat is None
+        if first:
+            self._lay_out(asked)
+        for name, request in asked.items():
+            view, tensor = self._views[name], request.tensor
+            if self._maximum:
+                view.copy_(tensor) if first else torch.maximum(view, tensor, out=view)
+            elif first:
+                torch.mul(tensor, weight, out=view)
+            else:
+                view.add_(tensor, alpha=weight)
+
+    def serve(self) -> Answers:
+        assert self._flat is not None
+        link, label = self._seat.link, ", ".join(self._views)
+        if self._maximum:
+            link.max_(self._flat, GRADIENT, f": {label}")
+        else:
+            link.sum_(self._flat, GRADIENT, f": {label}")
+        link.ledger.floats += self._flat.nbytes / 4
+        return dict(self._views)
+
+    def _lay_out(self, asked: Mapping[str, Mean | Max]) -> None:
+        if not self._dtype.is_floating_point:
+            raise TypeError(f"Mean and Max take floating-point tensors, {next(iter(asked))} is {self._dtype}")
+        size = sum(request.tensor.numel() for request in asked.values())
+        self._flat = self._seat.buffer("max" if self._maximum else "mean", size, self._dtype)
+        start = 0
+        for name, request in asked.items():
+            end = start + request.tensor.numel()
+            self._views[name] = self._flat[start:end].view(request.tensor.shape)
+            start = end
+
+
+class Gathering:
+    """`Gather`: all payloads have parts of the same sizes, so that nothing but the parts travels."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._payloads: dict[str, Payload] = {}  # of the first worker: the layout
+        self._flats: list[Tensor] = []
+        self._places: list[tuple[int, int, torch.dtype]] = []
+
+    def add(self, asked: Mapping[str, Gather]) -> None:
+        parts = [part for request in asked.values() for part in request.payload.parts]
+        if not self._flats:
+            self._payloads = {name: request.payload for name, request in asked.items()}
+            self._places, self._size = places([(part.numel(), part.dtype) for part in parts])
+        flat = self._seat.buffer(f"gather{len(self._flats)}", self._size, torch.uint8)
+        write_parts(flat, parts, self._places)
+        self._flats.append(flat)
+
+    def serve(self) -> Answers:
+        link = self._seat.link
+        label = ", ".join(self._payloads)
+        rows = link.gather(self._flats, GRADIENT, f": {label}", f"gather{self._seat.round}")
+        link.ledger.floats += sum(payload.num_floats for payload in self._payloads.values())
+        received: dict[str, list[Payload]] = {name: [] for name in self._payloads}
+        for row in rows:
+            parts = iter(read_parts(row, self._places))
+            for name, payload in self._payloads.items():
+                received[name].append(payload.like([next(parts) for _ in payload.parts]))
+        return {name: Gathered(payloads) for name, payloads in received.items()}
+
+
+class RaggedGathering:
+    """`GatherRagged`: the lengths travel first (8 bytes a part), then everybody fills up to the
+    longest."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._payloads: list[dict[str, Payload]] = []  # of every worker hosted here
+
+    def add(self, asked: Mapping[str, GatherRagged]) -> None:
+        self._payloads.append({name: request.payload for name, request in asked.items()})
+
+    def serve(self) -> Answers:
+        link, slot = self._seat.link, f"ragged{self._seat.round}"
+        names = self._payloads[0]
+        label = f": {', '.join(names)}"
+        own_parts = [[part for p in worker.values() for part in p.parts] for worker in self._payloads]
+        lengths = [torch.tensor([part.numel() for part in parts]) for parts in own_parts]
+        headers = [length.view(torch.uint8).to(link.wire.device) for length in lengths]
+        everybody = [
+            row.view(torch.int64).tolist()
+            for row in link.gather(headers, GRADIENT, f"sizes{label}", f"{slot} sizes")
+        ]
+        dtypes = [part.dtype for part in own_parts[0]]
+        layouts = [places(list(zip(sizes, dtypes, strict=True))) for sizes in everybody]
+        longest = max(size for _, size in layouts)
+        flats = []
+        for index, parts in enumerate(own_parts):
+            flat = self._seat.buffer(f"ragged{index}", longest, torch.uint8)
+            write_parts(flat, parts, layouts[link.wire.rank + index][0])
+            flats.append(flat)
+        rows = link.gather(flats, GRADIENT, label, slot)
+        link.ledger.floats += sum(payload.num_floats for payload in names.values())
+        received: dict[str, list[Payload]] = {name: [] for name in names}
+        for row, (layout, _) in zip(rows, layouts, strict=True):
+            arrived = iter(read_parts(row, layout))
+            for name, payload in names.items():
+                received[name].append(payload.like([next(arrived) for _ in payload.parts]))
+        return {name: Gathered(payloads) for name, payloads in received.items()}
+
+
+class Agreement:
+    """`Agree`: rank 0's tensors, moved as bytes."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._asked: Mapping[str, Agree] = {}
+
+    def add(self, asked: Mapping[str, Agree]) -> None:
+        self._asked = self._asked or asked
+
+    def serve(self) -> Answers:
+        link = self._seat.link
+        tensors = {name: request.tensor.contiguous() for name, request in self._asked.items()}
+        layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
+        flat = self._seat.buffer("agree", size, torch.uint8)
+        write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
+        link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
+        link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
+        parts = read_parts(flat, layout)
+        return {
+            name: part.view(t.shape) for (name, t), part in zip(tensors.items(), parts, strict=True)
+        }
+
+
+class Choice:
+    """`Choose`: energies summed over tensors, averaged over workers, one answer for all."""
+
+    def __init__(self, seat: Seat, choose: Any) -> None:
+        self._seat = seat
+        self._choose = choose
+        self._names: list[str] = []
+        self._sum: Tensor | None = None
+
+    def add(self, asked: Mapping[str, Choose]) -> None:
+        weight = 1.0 / self._seat.link.wire.world_size
+        energies = torch.stack([request.energies for request in asked.values()]).double().sum(0) * weight
+        self._names = list(asked)
+        self._sum = energies if self._sum is None else self._sum + energies
+
+    def serve(self) -> Answers:
+        assert self._sum is not None
+        flat = self._sum.float()
+        self._seat.link.sum_(flat, GRADIENT, f": {', '.join(self._names)}")
+        self._seat.link.ledger.floats += flat.numel()
+        rung = self._choose(flat)
+        return dict.fromkeys(self._names, rung)
+
+
+def batch_key(request: Request) -> tuple[int, str]:
+    """Requests with one key share a collective; keys sort into the order they are served in."""
+    order = (Choose, Agree, Max, Mean, Gather, GatherRagged)
+    dtype = str(request.tensor.dtype) if isinstance(request, Mean | Max) else ""
+    return order.index(type(request)), dtype
+
+
+def make_batch(request: Request, seat: Seat, choose: Any) -> Batch:
+    """The batch that serves requests like this one."""
+    match request:
+        case Mean() | Max():
+            return Reduction(seat, request.tensor.dtype, maximum=isinstance(request, Max))
+        case Gather():
+            return Gathering(seat)
+        case GatherRagged():
+            return RaggedGathering(seat)
+        case Agree():
+            return Agreement(seat)
+        case Choose():
+            return Choice(seat, choose)
+
+
+def places(parts: Sequence[tuple[int, torch.dtype]]) -> tuple[list[tuple[int, int, torch.dtype]], int]:
+    """(start byte, end byte, dtype) of each part in a flat u8 buffer, and the buffer's size."""
+    layout = []
+    end = 0
+    for numel, dtype in parts:
+        start = -(-end // dtype.itemsize) * dtype.itemsize
+        end = start + numel * dtype.itemsize
+        layout.append((start, end, dtype))
+    # A row of a gathered buffer must begin aligned for the widest type inside.
+    return layout, -(-end // _I64_BYTES) * _I64_BYTES
+
+
+def write_parts(flat: Tensor, parts: Sequence[Tensor], layout: Sequence[tuple[int, int, torch.dtype]]) -> None:
+    """Copy the parts into a flat u8 buffer."""
+    for part, (start, end, dtype) in zip(parts, layout, strict=True):
+        if end > start:
+            flat[start:end].view(dtype).copy_(part)
+
+
+def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
+    """Views of the parts in a flat u8 buffer."""
+    return [flat[start:end].view(dtype) for start, end, dtype in layout]

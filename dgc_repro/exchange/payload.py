@@ -1,0 +1,226 @@
+"""What a worker sends for one tensor, as it is sent.
+
+A payload is a handful of flat tensors (``parts``) and the few numbers both sides know without being
+told (its *layout*: sizes, bits). Received parts become a payload again with ``like``. Error
+feedback needs one in-place pass over a buffer whatever the method: ``subtract_from_``.
+
+Letters: n = values of the original tensor, N = workers.
+
+====================  ======================================================================
+`Whole`               the tensor itself
+`Codes`               packed b-bit codes and one float32 scale a row (kernel/codes.py)
+sparse, low-rank      the same interface; a sparse payload's parts differ in length between
+                      workers, which is what `GatherRagged` is for
+====================  ======================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from dgc_repro.kernel import codes as kernels
+
+
+class Payload(Protocol):
+    """What one worker sends for one tensor."""
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Contiguous 1-d tensors, exactly the bytes that travel; wider element types first."""
+
+    @property
+    def num_floats(self) -> float:
+        """Size in the papers' unit: values only, bits / 32; indices and scales are not counted."""
+
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        """The payload of another worker, whose parts arrived; its layout is this one's."""
+
+    def add_to_(self, buffer: Tensor, weight: float) -> None:
+        """buffer += weight * decoded, in one pass. buffer: f32, n contiguous values."""
+
+    def copy_to_(self, buffer: Tensor, weight: float) -> None:
+        """buffer = weight * decoded, in one pass."""
+
+    def subtract_from_(self, buffer: Tensor) -> None:
+        """buffer -= decoded, in one pass."""
+
+    def dense(self) -> Tensor:
+        """The decoded values as a new tensor: f32[n]. For tests and references."""
+
+
+def num_bytes(payload: Payload) -> int:
+    """Bytes of all parts, from the tensors that are really sent."""
+    return sum(part.nbytes for part in payload.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The tensor itself, every value of it."""
+
+    values: Tensor  # any float type, contiguous
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return (self.values.view(-1),)
+
+    @property
+    def num_floats(self) -> float:
+        return self.values.nbytes / 4
+
+    def like(self, parts: Sequence[Tensor]) -> Whole:
+        (values,) = parts
+        return Whole(values.view(self.values.shape))
+
+    def add_to_(self, buffer: Tensor, weight: float) -> None:
+        buffer.view(-1).add_(self.values.view(-1), alpha=weight)
+
+    def copy_to_(self, buffer: Tensor, weight: float) -> None:
+        torch.mul(self.values.view(-1), weight, out=buffer.view(-1))
+
+    def subtract_from_(self, buffer: Tensor) -> None:
+        buffer.view(-1).sub_(self.values.view(-1))
+
+    def dense(self) -> Tensor:
+        return self.values.reshape(-1).float().clone()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLayout:
+    """How n values are cut into rows: whole rows of ``width`` and one shorter last row.
+
+    ``per_row`` says whether every row has a scale of its own or one scale serves all.
+    """
+
+    n: int
+    width: int
+    bits: int
+    per_row: bool
+
+    @property
+    def body_rows(self) -> int:
+        """Whole rows. A row whose width is no multiple of a group belongs to the tail (filled up)."""
+        return self.n // self.width if self.width % kernels.group(self.bits)[0] == 0 else 0
+
+    @property
+    def tail_rows(self) -> int:
+        """Rows that are filled up to a whole group before they are packed."""
+        rest = self.n - self.body_rows * self.width
+        return -(-rest // self.width)
+
+    @property
+    def tail_width(self) -> int:
+        """Values of a tail row after filling up; all tail rows have one width."""
+        rest = self.n - self.body_rows * self.width
+        codes, _ = kernels.group(self.bits)
+        return -(-min(rest, self.width) // codes) * codes
+
+    @property
+    def num_scales(self) -> int:
+        return self.body_rows + self.tail_rows if self.per_row else min(1, self.n)
+
+    @property
+    def body_plane(self) -> int:
+        """Bytes of one byte plane of the whole rows (there are B planes, see kernel/codes.py)."""
+        return self.body_rows * (self.width // kernels.group(self.bits)[0])
+
+    @property
+    def tail_plane(self) -> int:
+        """Bytes of one byte plane of the last rows."""
+        return self.tail_rows * (self.tail_width // kernels.group(self.bits)[0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that travel: scales and packed codes, filling included."""
+        planes = kernels.group(self.bits)[1]
+        return 4 * self.num_scales + planes * (self.body_plane + self.tail_plane)
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """b-bit codes of a symmetric linear quantizer: value = (code - Q) * scale, Q = 2^(b-1) - 1."""
+
+    layout: CodeLayout
+    scales: Tensor  # f32[num_scales]
+    planes: tuple[Tensor, ...]  # u8, B planes of the whole rows, then B planes of the last rows
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return (self.scales, *self.planes)
+
+    @property
+    def num_floats(self) -> float:
+        return self.layout.n * self.layout.bits / 32
+
+    def like(self, parts: Sequence[Tensor]) -> Codes:
+        scales, *planes = parts
+        return Codes(self.layout, scales, tuple(planes))
+
+    def add_to_(self, buffer: Tensor, weight: float) -> None:
+        self._decode(buffer, weight, accumulate=True)
+
+    def copy_to_(self, buffer: Tensor, weight: float) -> None:
+        self._decode(buffer, weight, accumulate=False)
+
+    def subtract_from_(self, buffer: Tensor) -> None:
+        self._decode(buffer, -1.0, accumulate=True)
+
+    def dense(self) -> Tensor:
+        values = torch.empty(self.layout.n, device=self.scales.device)
+        self.copy_to_(values, 1.0)
+        return values
+
+    def _decode(self, buffer: Tensor, weight: float, *, accumulate: bool) -> None:
+        layout = self.layout
+        num_codes, num_planes = kernels.group(layout.bits)
+        flat = buffer.view(-1)
+        factor = torch.tensor(weight, device=flat.device)
+        body = layout.body_rows * layout.width
+        if body:
+            rows = flat[:body].view(layout.body_rows, num_codes, -1)
+            scales = self.scales[: layout.body_rows] if layout.per_row else self.scales
+            planes = [plane.view(layout.body_rows, -1) for plane in self.planes[:num_planes]]
+            kernels.dequantizer(layout.bits, accumulate)(rows, scales, factor, *planes)
+        if layout.tail_rows:
+            rest = flat[body:]
+            filled = rest.new_empty(layout.tail_rows, num_codes, layout.tail_width // num_codes)
+            scales = self.scales[layout.body_rows :] if layout.per_row else self.scales
+            planes = [plane.view(layout.tail_rows, -1) for plane in self.planes[num_planes:]]
+            kernels.dequantizer(layout.bits, False)(filled, scales, factor, *planes)
+            values = filled.view(layout.tail_rows, -1)[:, : layout.width].reshape(-1)[: rest.numel()]
+            rest.add_(values) if accumulate else rest.copy_(values)
+
+
+class Gathered(Sequence[Payload]):
+    """The payloads of all workers, in rank order: the answer to `Gather` and `GatherRagged`."""
+
+    def __init__(self, payloads: Sequence[Payload]) -> None:
+        self._payloads = payloads
+        self._mean: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int or slice, as a Sequence
+        return self._payloads[index]
+
+    def __iter__(self) -> Iterator[Payload]:
+        return iter(self._payloads)
+
+    def mean(self, buffer: Tensor) -> Tensor:
+        """The average over workers, summed in rank order: the same bits on every rank.
+
+        Written into ``buffer`` and returned. Simulated workers share one `Gathered`: the first
+        one to ask pays, the others get its result.
+        """
+        if self._mean is None:
+            weight = 1.0 / len(self)
+            self._payloads[0].copy_to_(buffer, weight)
+            for payload in self._payloads[1:]:
+                payload.add_to_(buffer, weight)
+            self._mean = buffer
+        return self._mean

@@ -1,0 +1,47 @@
+"""The wire between real processes: gloo on CPUs, nccl on GPUs.
+
+gloo lacks some dtypes, and an unsupported one can hang a job for minutes: gathers and broadcasts
+move uint8 views whatever is inside. Collectives are issued in one order from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dgc_repro.kernel.workspace import Workspace
+
+
+class ProcessGroupWire:
+    """One worker here, the others in the processes of ``group`` (default: the world)."""
+
+    local_workers = 1
+
+    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.world_size = dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        self.device = device
+        self._buffers = Workspace()
+
+    def sum_(self, flat: Tensor) -> None:
+        dist.all_reduce(flat, dist.ReduceOp.SUM, group=self.group)
+
+    def max_(self, flat: Tensor) -> None:
+        dist.all_reduce(flat, dist.ReduceOp.MAX, group=self.group)
+
+    def broadcast_(self, flat: Tensor) -> None:
+        dist.broadcast(flat.view(torch.uint8), src=0, group=self.group)
+
+    def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
+        (own,) = flats
+        assert own.dtype == torch.uint8
+        rows = self._buffers.scratch((slot,), self.world_size * own.numel(), torch.uint8, self.device)
+        dist.all_gather_into_tensor(rows, own, group=self.group)
+        return list(rows.view(self.world_size, -1))
+
+    def barrier(self) -> None:
+        dist.barrier(group=self.group)

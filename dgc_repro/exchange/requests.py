@@ -1,0 +1,91 @@
+"""What a compressor may ask of the other workers. It yields a request and is resumed with the answer.
+
+=================  ===============================================  ==============================
+request            answer                                           one collective a round
+=================  ===============================================  ==============================
+`Mean`             mean over workers, same shape and dtype          allreduce (sum of x / N)
+`Max`              element-wise maximum over workers                allreduce
+`Agree`            rank 0's tensor                                  broadcast
+`Gather`           payloads of all workers, rank order; one layout  allgather
+`GatherRagged`     the same; lengths of the parts may differ        allgather of sizes, then parts
+`Choose`           the rung the policy picks                        allreduce of the energies
+=================  ===============================================  ==============================
+
+Answers live in reused buffers, shared between simulated workers: read them, do not overwrite them;
+they are valid until the exchange ends. What is asked about is read before the generator is resumed,
+never after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dgc_repro.exchange.payload import Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Average a floating-point tensor over workers; the answer is a tensor of the same shape."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The element-wise maximum over workers."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Rank 0's tensor; all workers pass one of the same shape and dtype."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Everybody's payload, where all payloads have parts of the same sizes. Answer: `Gathered`."""
+
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class GatherRagged:
+    """Everybody's payload, where the lengths of parts differ. Answer: `Gathered`."""
+
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Ask the policy for a rung after it has seen this step's gradient. Answer: int.
+
+    ``energies``: f32[3] of this tensor and worker: ||g||^2, ||rung_min(g)||^2 and
+    ||rung_candidate(g)||^2, g with error feedback. They are summed over tensors and averaged over
+    workers before the policy sees them, so that every rank gets the same answer.
+    """
+
+    energies: Tensor
+
+
+Request = Mean | Max | Agree | Gather | GatherRagged | Choose
+Exchange = Generator[Request, Any, "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one exchange of one tensor ended.
+
+    ``mean``: the average over workers of what was sent, the shape of the tensor. ``own``: this
+    worker's payload as sent. ``state``: the state for the next step.
+    """
+
+    mean: Tensor
+    own: Payload
+    state: dict[str, Any]

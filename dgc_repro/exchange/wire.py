@@ -1,0 +1,120 @@
+"""A wire moves flat buffers between workers; a link adds the ledger, the clock and the check.
+
+Two wires exist: real processes (`process_group.ProcessGroupWire`) and workers that live in this
+process (`simulated.SimulatedWire`). A wire hosts ``local_workers`` of the ``world_size`` workers.
+What reaches `sum_` and `max_` is already combined over the workers hosted here, in rank order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ledger import Ledger
+
+
+class Wire(Protocol):
+    """Collectives over flat contiguous tensors. All ranks call them in one order from one thread."""
+
+    world_size: int
+    rank: int  # of the first worker hosted here
+    local_workers: int
+    device: torch.device
+
+    def sum_(self, flat: Tensor) -> None:
+        """In-place sum over processes. Any floating dtype."""
+
+    def max_(self, flat: Tensor) -> None:
+        """In-place maximum over processes."""
+
+    def broadcast_(self, flat: Tensor) -> None:
+        """Overwrite with rank 0's."""
+
+    def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
+        """u8 buffers of one size from the workers hosted here -> those of all workers, rank order.
+
+        They live until the next gather with the same ``slot``."""
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+
+
+class RanksDisagree(RuntimeError):
+    """Ranks were about to issue different collectives. The message names ranks and tensors."""
+
+
+class Link:
+    """A wire whose every byte and millisecond is counted. ``check``: before each collective all
+    ranks compare what they are about to ask, so that a disagreement is a sentence and not a hang."""
+
+    def __init__(self, wire: Wire, ledger: Ledger, clock: Clock, *, check: bool = False) -> None:
+        self.wire = wire
+        self.ledger = ledger
+        self.clock = clock
+        self.check = check
+
+    def sum_(self, flat: Tensor, purpose: str, label: str) -> None:
+        self._before(f"sum {purpose} {label}", flat)
+        self.ledger.add(purpose, "allreduce", flat.nbytes, self.wire.world_size)
+        with self.clock.span("communicate"):
+            self.wire.sum_(flat)
+
+    def max_(self, flat: Tensor, purpose: str, label: str) -> None:
+        self._before(f"max {purpose} {label}", flat)
+        self.ledger.add(purpose, "allreduce", flat.nbytes, self.wire.world_size)
+        with self.clock.span("communicate"):
+            self.wire.max_(flat)
+
+    def broadcast_(self, flat: Tensor, purpose: str, label: str) -> None:
+        self._before(f"broadcast {purpose} {label}", flat)
+        self.ledger.add(purpose, "broadcast", flat.nbytes, self.wire.world_size)
+        with self.clock.span("communicate"):
+            self.wire.broadcast_(flat)
+
+    def gather(self, flats: Sequence[Tensor], purpose: str, label: str, slot: str) -> list[Tensor]:
+        self._before(f"gather {purpose} {label}", flats[0])
+        self.ledger.add(purpose, "allgather", flats[0].nbytes, self.wire.world_size)
+        with self.clock.span("communicate"):
+            return self.wire.gather(flats, slot)
+
+    def wait(self) -> None:
+        """A barrier that is timed as waiting."""
+        with self.clock.span("wait"):
+            self.wire.barrier()
+
+    def _before(self, label: str, flat: Tensor) -> None:
+        if self.check:
+            self._compare(f"{label} {flat.dtype} x {flat.numel()}".replace("torch.", ""))
+
+    def _compare(self, text: str) -> None:
+        """Gather every rank's sentence (lengths first: they may differ) and compare."""
+        device = self.wire.device
+        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=device).view(torch.uint8)
+        here = self.wire.local_workers
+        lengths = [int(row.view(torch.int64)) for row in self.wire.gather([length] * here, "check length")]
+        filled = spoken.new_zeros(max(lengths))
+        filled[: spoken.numel()] = spoken
+        rows = self.wire.gather([filled] * here, "check")
+        self.ledger.add("check", "allgather", length.nbytes + filled.nbytes, self.wire.world_size)
+        texts = [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
+        for rank, other in enumerate(texts):
+            if other != texts[0]:
+                raise RanksDisagree(
+                    f"rank {rank} is about to ask for: {_difference(other, texts[0])}; "
+                    f"rank 0 for: {_difference(texts[0], other)}"
+                )
+
+
+def _difference(text: str, other: str) -> str:
+    """The tensors only ``text`` names, or all of it where the kinds of collective differ."""
+    kind, _, names = text.partition(": ")
+    other_kind, _, other_names = other.partition(": ")
+    if kind != other_kind or not names:
+        return text
+    mine, theirs = names.split(", "), other_names.split(", ")
+    return f"{kind}: {', '.join(name for name in mine if name not in theirs) or names}"

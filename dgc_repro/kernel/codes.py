@@ -1,0 +1,153 @@
+"""Quantize to k-bit codes that are really packed, and back: one fused pass each way.
+
+Layout. The tensor is a matrix of rows of ``width`` values (one scale a row, or one for all) and a
+shorter last row. A row is cut into as many equal parts as there are codes in a whole number of
+bytes (4 bits: 2 codes in 1 byte; 6 bits: 4 codes in 3 bytes). The first value of every part
+shares bytes, then the second: both the reads and the writes are contiguous, which is what a CPU's
+vector unit needs. Packing goes through int32: bit operations on uint8 are not vectorized.
+
+Letters: b = bits, G = codes in a group, B = bytes in a group, L = length of a part, Q = 2^(b-1) - 1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dgc_repro.kernel import counter
+from dgc_repro.kernel.fused import Fused
+
+NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 2
+_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+
+
+def group(bits: int) -> tuple[int, int]:
+    """Codes in a group G and bytes in a group B: the smallest whole number of bytes."""
+    shared = min(8, bits & -bits)  # gcd(bits, 8); dynamo cannot trace math.gcd
+    return 8 // shared, bits // shared
+
+
+def packed_bytes(num_codes: int, bits: int) -> int:
+    """Bytes of one row of codes, filled up to whole groups."""
+    codes, size = group(bits)
+    return -(-num_codes // codes) * size
+
+
+def pack(parts: list[Tensor], bits: int) -> list[Tensor]:
+    """G rows of codes (i32, 0 <= code < 2^b) to B rows of byte values (i32, 0..255)."""
+    rows = []
+    for byte in range(group(bits)[1]):
+        value = None
+        for position, part in enumerate(parts):
+            shift = position * bits - byte * 8  # of this code's lowest bit inside this byte
+            if shift >= 8 or shift + bits <= 0:
+                continue
+            piece = part << shift if shift >= 0 else part >> -shift
+            value = piece if value is None else value | piece
+        assert value is not None
+        rows.append(value & 0xFF)
+    return rows
+
+
+def unpack(rows: list[Tensor], bits: int) -> list[Tensor]:
+    """B rows of byte values (i32) to G rows of codes (i32): the inverse of `pack`."""
+    parts = []
+    for position in range(group(bits)[0]):
+        value = None
+        for byte, row in enumerate(rows):
+            shift = byte * 8 - position * bits
+            if shift >= bits or shift + 8 <= 0:
+                continue
+            piece = row << shift if shift >= 0 else row >> -shift
+            value = piece if value is None else value | piece
+        assert value is not None
+        parts.append(value & ((1 << bits) - 1))
+    return parts
+
+
+def _inverse(scale: Tensor) -> Tensor:
+    """1 / scale, and 0 where the scale is 0 or denormal (its inverse would be infinite)."""
+    return torch.where(scale >= _SMALLEST_NORMAL, 1.0 / scale, torch.zeros_like(scale))
+
+
+def _code(x: Tensor, inverse: Tensor, index: Tensor | None, key: Tensor, rounding: int, largest: int) -> Tensor:
+    """Codes 0..2Q (i32) of x / scale; Q stands for zero."""
+    y = x * inverse
+    if rounding == NEAREST:
+        y = torch.round(y)
+    elif rounding == TOWARD_ZERO:
+        y = torch.trunc(y)
+    else:
+        assert index is not None
+        below = torch.floor(y)
+        # floor(y + u) would lose u's low bits for large codes; comparing with the fraction does not.
+        y = below + (counter.uniform(index, key) < y - below).to(torch.float32)
+    return y.clamp(-largest, largest).to(torch.int32) + largest
+
+
+@lru_cache(maxsize=None)
+def quantizer(bits: int, rounding: int, own_scale: bool) -> Fused:
+    """The kernel ``(x, codes, scales, key, first_index) -> None`` for one setting.
+
+    x: f32[rows, G, L] -> codes: u8[rows, B, L]. With ``own_scale`` scales: f32[rows] is written,
+    max|x| / Q of each row; else scales: f32[1] is read. key: i32[]; first_index: i32[], the place
+    of x[0, 0, 0] in its tensor, so that every value has a random number of its own.
+    """
+    largest = 2 ** (bits - 1) - 1
+
+    def quantize_rows(
+        x: Tensor, scales: Tensor, key: Tensor, first_index: Tensor, *planes: Tensor
+    ) -> None:
+        rows, num_parts, length = x.shape
+        if own_scale:
+            scale = x.abs().amax(dim=(1, 2)) * (1.0 / largest)
+            scales.copy_(scale)
+            scale = scale.view(-1, 1)
+        else:
+            scale = scales.view(1, 1)
+        inverse = _inverse(scale)
+        parts = []
+        for part in range(num_parts):
+            index = None
+            if rounding == STOCHASTIC:
+                row = torch.arange(rows, dtype=torch.int32, device=x.device).view(-1, 1)
+                column = torch.arange(length, dtype=torch.int32, device=x.device).view(1, -1)
+                index = (row * num_parts + part) * length + column + first_index
+            parts.append(_code(x[:, part], inverse, index, key, rounding, largest))
+        for plane, packed in zip(planes, pack(parts, bits), strict=True):
+            plane.copy_(packed.to(torch.uint8))
+
+    return Fused(quantize_rows, f"quantize_{bits}_{rounding}_{own_scale}")
+
+
+@lru_cache(maxsize=None)
+def dequantizer(bits: int, accumulate: bool) -> Fused:
+    """The kernel ``(x, codes, scales, weight) -> None``: x = or += weight * decoded.
+
+    x: f32[rows, G, L], codes: u8[rows, B, L], scales: f32[rows] or f32[1], weight: f32[].
+    """
+    largest = 2 ** (bits - 1) - 1
+
+    num_codes, num_bytes = group(bits)
+
+    def dequantize_words(x: Tensor, scales: Tensor, weight: Tensor, *planes: Tensor) -> None:
+        # A group fits one int32: shifting it by G amounts at once keeps the loop a plain vector loop.
+        word = planes[0].to(torch.int32)
+        for byte in range(1, num_bytes):
+            word = word | (planes[byte].to(torch.int32) << (8 * byte))
+        shifts = torch.arange(num_codes, dtype=torch.int32, device=x.device).view(1, -1, 1) * bits
+        codes = (word.unsqueeze(1) >> shifts) & ((1 << bits) - 1)
+        decoded = (codes - largest).to(torch.float32) * (scales * weight).view(-1, 1, 1)
+        x.copy_(x + decoded if accumulate else decoded)
+
+    def dequantize_parts(x: Tensor, scales: Tensor, weight: Tensor, *planes: Tensor) -> None:
+        factor = (scales * weight).view(-1, 1)
+        codes = unpack([plane.to(torch.int32) for plane in planes], bits)
+        for part, code in enumerate(codes):
+            decoded = (code - largest).to(torch.float32) * factor
+            x[:, part].copy_(x[:, part] + decoded if accumulate else decoded)
+
+    kernel = dequantize_words if num_bytes <= 3 else dequantize_parts
+    return Fused(kernel, f"dequantize_{bits}_{accumulate}")

@@ -1,0 +1,49 @@
+"""Random numbers from a counter: a pure hash of (key, index), the same on every device.
+
+No generator state exists, so nothing has to be seeded, saved or resumed, and no global random
+number generator is touched. The mixer is the 32-bit finalizer "lowbias32" (Wellons, "Prospecting
+for hash functions", 2018), written in int32 arithmetic that wraps, because CPU vector code exists
+for int32 and not for uint32.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+_MULTIPLIER_1 = 0x7FEB352D
+_MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
+_MASK_64 = (1 << 64) - 1
+
+
+def key(*parts: int | str) -> int:
+    """Mix integers and names into one signed 32-bit key (splitmix64 over the parts)."""
+    state = 0x9E3779B97F4A7C15
+    for part in parts:
+        number = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
+        state = (state + number) & _MASK_64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK_64
+        state ^= state >> 31
+    low = state & 0xFFFFFFFF
+    return low - (1 << 32) if low >= 1 << 31 else low
+
+
+def bits(counter: Tensor, key: Tensor) -> Tensor:
+    """32 hashed bits for each counter. ``counter`` and ``key``: i32; result: i32, any sign.
+
+    ``>>`` on int32 copies the sign, hence the masks: they make it a logical shift. The key enters
+    twice, so that two keys do not give one stream in two orders.
+    """
+    h = counter ^ key
+    h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIER_1
+    h = (h ^ ((h >> 15) & 0x1FFFF) ^ (key * _MULTIPLIER_1)) * _MULTIPLIER_2
+    return h ^ ((h >> 16) & 0xFFFF)
+
+
+def uniform(counter: Tensor, key: Tensor) -> Tensor:
+    """Uniform numbers in (0, 1): the upper 24 hashed bits, centred in their step. f32."""
+    upper = (bits(counter, key) >> 8) & 0xFFFFFF
+    return (upper.to(torch.float32) + 0.5) * 2.0**-24

@@ -1,0 +1,32 @@
+"""Buffers that are made once and used again each step.
+
+A fresh large tensor costs 3.5 to 6.5 times a copy: page faults. Nothing in a workspace is state: it
+can be thrown away between steps, and no checkpoint knows it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """The buffers of one worker, by name."""
+
+    def __init__(self) -> None:
+        self._scratch: dict[tuple[str, ...], Tensor] = {}
+        self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+
+    def scratch(self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A 1-d buffer of ``size`` elements whose content is undefined."""
+        buffer = self._scratch.get(key)
+        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != device:
+            buffer = self._scratch[key] = torch.empty(size, dtype=dtype, device=device)
+        return buffer[:size]
+
+    def spare(self, key: tuple[str, ...], current: Tensor) -> Tensor:
+        """The other buffer of a pair: shaped as ``current``, never ``current`` itself."""
+        pair = self._spares.get(key)
+        if pair is None or all(current is not one for one in pair):
+            pair = self._spares[key] = (current, torch.empty_like(current))
+        return pair[1] if current is pair[0] else pair[0]

@@ -1,0 +1,1 @@
+"""Networks of the reproduced papers, one a file, built from public blocks."""

@@ -1,0 +1,182 @@
+"""Run folders in, a published folder out: records, tables, figures, verdicts.
+
+``results/<paper>/<artifact>/<scale>/`` is written beside its old self and swapped in whole, so
+that nothing stale stays and a failure leaves the old one as it was. ``rebuild`` makes the same
+files again from the records alone, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dgc_repro.errors import UserError
+from dgc_repro.report import figures, render, sensitivity, style, table
+from dgc_repro.report.records import RECORD_FILES, Run, load_runs, read_epoch_lines
+
+LIMIT_BYTES = 2_000_000
+RECORDS = "records"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """How one published artifact is made: ``write`` into a folder, ``show`` on a console."""
+
+    write: Callable[[Sequence[Run], str, Path], None]
+    show: Callable[[Sequence[Run], str, Console], None]
+
+
+def _write_table1(runs: Sequence[Run], scale: str, folder: Path) -> None:
+    built = table.build(runs, scale)
+    _write(folder / "table.md", render.markdown(built))
+    _write(folder / "table.csv", render.csv_text(built))
+    _write(folder / "verdicts.json", render.verdicts_json(built))
+    for name, figure in figures.table1_figures(runs, scale).items():
+        style.save(figure, folder, name)
+
+
+def _show_table1(runs: Sequence[Run], scale: str, console: Console) -> None:
+    render.print_table(table.build(runs, scale), console)
+
+
+def _write_sensitivity(runs: Sequence[Run], scale: str, folder: Path) -> None:
+    study = sensitivity.build(runs, scale)
+    _write(folder / "table.md", sensitivity.markdown(study))
+    _write(folder / "table.csv", sensitivity.csv_text(study))
+    style.save(sensitivity.figure(study, runs), folder, "sensitivity")
+
+
+def _show_sensitivity(runs: Sequence[Run], scale: str, console: Console) -> None:
+    console.print(sensitivity.markdown(sensitivity.build(runs, scale)), markup=False)
+
+
+ARTIFACTS = {
+    ("dynamic", "table1"): Artifact(_write_table1, _show_table1),
+    ("dynamic", "sensitivity"): Artifact(_write_sensitivity, _show_sensitivity),
+}
+"""What can be published, by (paper, artifact)."""
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _artifact(paper: str, artifact: str) -> Artifact:
+    try:
+        return ARTIFACTS[paper, artifact]
+    except KeyError:
+        known = ", ".join("/".join(key) for key in ARTIFACTS)
+        raise UserError(
+            f"experiment.artifact: one of {known}, got {paper}/{artifact}; see docs"
+        ) from None
+
+
+def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) -> None:
+    if not runs:
+        raise UserError(
+            f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, "
+            "got none; run the experiment first"
+        )
+    for run in runs:
+        place = (run.setting("experiment.paper"), run.setting("experiment.artifact"), run.scale)
+        if place != (paper, artifact, scale):
+            raise UserError(
+                f"experiment: runs of {paper}/{artifact}/{scale}, got "
+                f"{'/'.join(map(str, place))} in {run.folder}; publish it under its own name"
+            )
+
+
+def copy_record(source: Path, target: Path) -> None:
+    """Copy a run's record: metrics by epoch only, no checkpoints."""
+    target.mkdir(parents=True)
+    for name in RECORD_FILES:
+        if name == "metrics.jsonl":
+            _write(target / name, "\n".join(read_epoch_lines(source / name)) + "\n")
+        elif (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """Put ``fresh`` in the place of ``folder``; the old one goes last."""
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _make(sources: Sequence[Path], paper: str, artifact: str, scale: str, folder: Path) -> Path:
+    made_by = _artifact(paper, artifact)
+    runs, skipped = load_runs(sources)
+    for message in skipped:
+        log.warning(message)
+    _require_placed(runs, paper, artifact, scale)
+    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        for run in runs:
+            if (fresh / RECORDS / run.name).exists():
+                raise UserError(f"run: a name of its own for every run, got {run.name} twice")
+            copy_record(run.folder, fresh / RECORDS / run.name)
+        made_by.write(runs, scale, fresh)
+        size = _size(fresh)
+        if size > LIMIT_BYTES:
+            raise UserError(
+                f"results: at most {LIMIT_BYTES / 1e6:g} MB an artifact, got {size / 1e6:.1f} MB "
+                f"from {len(runs)} runs; publish fewer seeds"
+            )
+        _swap(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def publish(
+    run_folders: Sequence[Path], paper: str, artifact: str, scale: str, results: Path
+) -> Path:
+    """Write ``results/<paper>/<artifact>/<scale>/`` from finished runs; returns that folder.
+
+    Unfinished runs are left out with a logged message. UserError for a broken record, for runs of
+    another experiment or of unlike settings, and for more than 2 MB.
+    """
+    return _make(run_folders, paper, artifact, scale, results / paper / artifact / scale)
+
+
+def _place(folder: Path) -> tuple[str, str, str]:
+    parts = folder.resolve().parts[-3:]
+    if len(parts) < 3 or not (folder / RECORDS).is_dir():
+        raise UserError(
+            f"{folder}: a published folder <paper>/<artifact>/<scale> with {RECORDS}/, got none; "
+            "give for example results/dynamic/table1/quick"
+        )
+    return parts[0], parts[1], parts[2]
+
+
+def _records(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / RECORDS).iterdir() if path.is_dir())
+
+
+def rebuild(folder: Path) -> Path:
+    """Make every table and figure of a published folder again from the folder's records alone."""
+    paper, artifact, scale = _place(folder)
+    return _make(_records(folder), paper, artifact, scale, folder.resolve())
+
+
+def show(folder: Path, console: Console) -> None:
+    """Print a published folder's table from its records."""
+    paper, artifact, scale = _place(folder)
+    runs, _ = load_runs(_records(folder))
+    _require_placed(runs, paper, artifact, scale)
+    _artifact(paper, artifact).show(runs, scale, console)

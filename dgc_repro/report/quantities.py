@@ -1,0 +1,106 @@
+"""What a claim is about: one number of one run, each defined by a function with its definition.
+
+Claims name a quantity; the verdict compares it between rows, paired by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgc_repro.errors import UserError
+from dgc_repro.report.records import Run
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a run: ``label`` and ``unit`` for the reader, ``of`` computes it."""
+
+    label: str
+    unit: str
+    of: Callable[[Run], float]
+
+
+def _series(run: Run, metric: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    if metric not in run.epochs.columns:
+        raise UserError(f"{run.folder}: no {metric} in metrics.jsonl; the record is too old")
+    return np.asarray(run.epochs[metric], dtype=np.float64)
+
+
+def _last(run: Run, metric: str) -> float:
+    return float(_series(run, metric)[-1])
+
+
+def third(num_epochs: int) -> int:
+    """Epochs in a third of a run: rounded down, at least one."""
+    return max(1, num_epochs // 3)
+
+
+def train_accuracy(run: Run) -> float:
+    """Running training accuracy of the last epoch (in training mode, augmented), percent."""
+    return _last(run, "train/accuracy_percent")
+
+
+def test_accuracy(run: Run) -> float:
+    """Test accuracy after the last epoch, percent; not the best one of the run."""
+    return _last(run, "test/accuracy_percent")
+
+
+def train_minutes(run: Run) -> float:
+    """Minutes in training steps over the whole run, evaluation not counted."""
+    return _last(run, "time/train_seconds") / 60
+
+
+def payload_bytes(run: Run) -> float:
+    """Bytes of all payloads one worker handed over: values, indices, scales, as packed."""
+    return _last(run, "comm/payload_bytes")
+
+
+def wire_bytes(run: Run) -> float:
+    """Bytes one worker put on the wire for the gradients: payload times what a collective moves."""
+    return _last(run, "comm/wire_bytes")
+
+
+def floats(run: Run) -> float:
+    """Floats one worker sent, the papers' convention: values only, bits / 32."""
+    return _last(run, "comm/floats")
+
+
+def train_loss_first_third(run: Run) -> float:
+    """Mean training loss over the first third of the epochs: the area under the early curve."""
+    loss = _series(run, "train/loss")
+    return float(loss[: third(len(loss))].mean())
+
+
+def train_loss_catch_up(run: Run) -> float:
+    """Mean training loss of the first third minus that of the last epoch.
+
+    Between two rows the difference is (gap in the first third) - (gap at the end): positive when
+    the slower row has caught up.
+    """
+    return train_loss_first_third(run) - _last(run, "train/loss")
+
+
+def weight_change_last_third(run: Run) -> float:
+    """L2 norm of the change of all parameters in an epoch, mean over the last third of the epochs.
+
+    The last third is where we place the plateau, for every row alike.
+    """
+    norm = _series(run, "weights/change_norm")
+    return float(norm[-third(len(norm)) :].mean())
+
+
+QUANTITIES = {
+    "train_accuracy": Quantity("train accuracy", "points", train_accuracy),
+    "test_accuracy": Quantity("test accuracy", "points", test_accuracy),
+    "train_minutes": Quantity("train time", "min", train_minutes),
+    "payload_bytes": Quantity("payload bytes", "bytes", payload_bytes),
+    "wire_bytes": Quantity("wire bytes", "bytes", wire_bytes),
+    "floats": Quantity("floats sent", "floats", floats),
+    "train_loss_first_third": Quantity("early train loss", "nats", train_loss_first_third),
+    "train_loss_catch_up": Quantity("early minus final train loss", "nats", train_loss_catch_up),
+    "weight_change_last_third": Quantity("late weight change", "", weight_change_last_third),
+}
+"""Every quantity a claim may name."""

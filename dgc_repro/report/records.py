@@ -1,0 +1,188 @@
+"""A run's record, read back: config, environment, metrics by epoch, summary, policy trace.
+
+A record is what the trainer left in a run folder, or its copy in ``results/``. A run that is not
+finished is skipped with a message; one that is broken is an error of one line that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from dgc_repro.errors import UserError
+
+RECORD_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "policy.csv")
+FINISHED = "finished"
+FREE_KEYS = ("root", "seed")
+"""Where the data lies, and the seed, may differ between runs of one table."""
+REQUIRED_METRICS = (
+    "epoch",
+    "train/loss",
+    "train/accuracy_percent",
+    "test/accuracy_percent",
+    "comm/floats",
+    "comm/payload_bytes",
+    "comm/wire_bytes",
+    "time/train_seconds",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run. ``epochs`` has a row an epoch, in order; ``policy`` may be empty."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    epochs: pd.DataFrame
+    policy: pd.DataFrame
+
+    def setting(self, key: str, missing: Any = None) -> Any:
+        """The config value of a dotted key, ``missing`` where the config has no such key."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return missing
+            value = value[part]
+        return value
+
+    @property
+    def row(self) -> str:
+        """Which row of the table this run is for."""
+        return str(self.setting("experiment.row"))
+
+    @property
+    def seed(self) -> int:
+        """The seed that pairs runs of different rows."""
+        return int(self.config["seed"])
+
+    @property
+    def scale(self) -> str:
+        """``quick``, ``small`` or ``paper``: the name of the scale, however it is configured."""
+        value = self.config.get("scale")
+        return str(value.get("name") if isinstance(value, dict) else value)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: JSON, got something else ({error}); run again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: a JSON object, got {type(value).__name__}; run again")
+    return value
+
+
+def read_epoch_lines(path: Path) -> list[str]:
+    """The lines of kind ``epoch`` of a metrics.jsonl as written; UserError names a broken line."""
+    kept = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: line {number} is not JSON ({error}); run again from its checkpoint"
+            ) from error
+        if not isinstance(record, dict):
+            raise UserError(
+                f"{path}: line {number} is not a JSON object; run again from its checkpoint"
+            )
+        if record.get("kind") == "epoch":
+            kept.append(line)
+    return kept
+
+
+def _read_epochs(path: Path) -> pd.DataFrame:
+    frame = pd.DataFrame([json.loads(line) for line in read_epoch_lines(path)])
+    if frame.empty:
+        raise UserError(f"{path}: at least one epoch, got none; run again")
+    missing = [name for name in REQUIRED_METRICS if name not in frame.columns]
+    if missing:
+        raise UserError(f"{path}: no {', '.join(missing)}; the record is of another version")
+    # A killed run that was resumed may have written an epoch twice: the later one counts.
+    frame = frame.drop_duplicates("epoch", keep="last").sort_values("epoch")
+    return frame.reset_index(drop=True)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: YAML, got something else ({reason}); run again") from error
+    if not isinstance(config, dict) or "seed" not in config:
+        raise UserError(f"{path}: a resolved config with a seed, got none; run again")
+    return config
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run's summary says that it ended."""
+    path = folder / "summary.json"
+    return path.is_file() and _read_json(path).get("status") == FINISHED
+
+
+def load_run(folder: Path) -> Run:
+    """Read one finished record; UserError for a missing or broken file."""
+    for name in RECORD_FILES[:-1]:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: no {name}; this is not a finished run")
+    policy = folder / "policy.csv"
+    try:
+        trace = pd.read_csv(policy) if policy.is_file() else pd.DataFrame()
+    except (pd.errors.EmptyDataError, pd.errors.ParserError):
+        trace = pd.DataFrame()
+    return Run(
+        name=folder.name,
+        folder=folder,
+        config=_read_config(folder / "config.yaml"),
+        environment=_read_json(folder / "environment.json"),
+        summary=_read_json(folder / "summary.json"),
+        epochs=_read_epochs(folder / "metrics.jsonl"),
+        policy=trace,
+    )
+
+
+def load_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The finished runs, ordered by row and seed, and a message for each one skipped."""
+    runs, skipped = [], []
+    for folder in folders:
+        if is_finished(folder):
+            runs.append(load_run(folder))
+        else:
+            skipped.append(f"{folder}: not finished, left out")
+    return sorted(runs, key=lambda run: (run.row, run.seed)), skipped
+
+
+def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
+    """UserError unless all runs share these config values and no row has a seed twice.
+
+    Rows trained for different numbers of epochs, or on other data, are not rows of one table.
+    """
+    for key in keys:
+        found: dict[str, str] = {}
+        for run in runs:
+            value = run.setting(key)
+            if isinstance(value, dict):
+                value = {k: v for k, v in value.items() if k not in FREE_KEYS}
+            found.setdefault(repr(value), run.name)
+        if len(found) > 1:
+            which = ", ".join(f"{value} in {name}" for value, name in found.items())
+            raise UserError(f"{key}: the same in every run of one table, got {which}")
+    seen: dict[tuple[str, int], str] = {}
+    for run in runs:
+        first = seen.setdefault((run.row, run.seed), run.name)
+        if first != run.name:
+            raise UserError(
+                f"experiment.row: one run for row {run.row} and seed {run.seed}, got {first} "
+                f"and {run.name}; publish one of them"
+            )

@@ -1,0 +1,158 @@
+"""The one function that compares what a paper claims with what was measured.
+
+agrees         the direction holds for the paired seed differences (95 % bootstrap interval of
+               their mean, n >= 3) and the magnitude lies within the claim's tolerance
+differs        n >= 3 and it does not; the detail says reversed, not established or too far off
+indicative     n < 3: which way it points, no judgement
+not run        a row of the claim has no finished run
+cannot follow  the paper's own numbers contradict each other; the arithmetic is the detail
+
+A verdict always carries the scale of its runs, and its text shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dgc_repro.paper.claim import Check, Claim
+from dgc_repro.report.quantities import QUANTITIES
+from dgc_repro.report.records import Run
+
+Word = Literal["agrees", "differs", "indicative", "not run", "cannot follow"]
+PAPER_SCALE = "paper"
+MIN_SEEDS = 3
+RESAMPLES = 10_000
+COVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict: ``word``, the ``scale`` of the runs, ``n`` paired seeds, ``detail`` in numbers."""
+
+    word: Word
+    scale: str
+    n: int
+    detail: str
+
+    @property
+    def text(self) -> str:
+        """The word with its scale, the only way a verdict is ever printed."""
+        if self.scale == PAPER_SCALE:
+            return f"{self.word} (paper scale)"
+        return f"{self.word} (reduced scale: {self.scale})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One check, measured: ``mean`` paired difference, its interval, and whether it holds."""
+
+    n: int
+    mean: float
+    holds: bool
+    detail: str
+
+
+def paired_differences(check: Check, runs: Sequence[Run]) -> list[float]:
+    """``greater - lesser`` for every seed that both rows have, in the order of the seeds."""
+    of = QUANTITIES[check.quantity].of
+    greater = {run.seed: of(run) for run in runs if run.row == check.greater}
+    lesser = {run.seed: of(run) for run in runs if run.row == check.lesser}
+    differences = []
+    for seed in sorted(greater.keys() & lesser.keys()):
+        difference = greater[seed] - lesser[seed]
+        if check.relative:
+            difference = difference / greater[seed] if greater[seed] else math.nan
+        differences.append(difference)
+    return differences
+
+
+def bootstrap_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Percentile bootstrap interval (95 %) of the mean; the resampling is seeded."""
+    values = np.asarray(differences, dtype=np.float64)
+    if not np.isfinite(values).all():
+        return math.nan, math.nan
+    picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    tail = (1 - COVERAGE) / 2
+    low, high = np.quantile(values[picks].mean(axis=1), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _written(value: float, check: Check, unit: bool = True) -> str:
+    if check.relative:
+        return f"{100 * value:+.1f}" + (f" % of {check.greater}" if unit else "")
+    name = QUANTITIES[check.quantity].unit if unit else ""
+    return f"{value:+.3g} {name}".rstrip()
+
+
+def _judge(check: Check, mean: float, low: float, high: float, n: int) -> tuple[bool, str]:
+    """Whether the check holds, and the reason in words. NaN never holds."""
+    if not math.isfinite(mean):
+        return False, "a value is missing or not finite"
+    if n < MIN_SEEDS:
+        inside = check.above < mean < check.below
+        return inside, "points the claim's way" if inside else "points the other way"
+    if not (check.above < low and high < check.below):
+        outside = high <= check.above or low >= check.below
+        wrong = "reversed" if check.above == 0 and math.isinf(check.below) else "outside the range"
+        return False, wrong if outside else "not established"
+    if check.magnitude is not None and check.tolerance is not None:
+        if abs(mean - check.magnitude) > check.tolerance:
+            return False, "direction holds, magnitude does not"
+        return True, "direction and magnitude hold"
+    return True, "holds"
+
+
+def _outcome(check: Check, runs: Sequence[Run]) -> Outcome | None:
+    differences = paired_differences(check, runs)
+    if not differences:
+        return None
+    n, mean = len(differences), float(np.mean(differences))
+    low, high = bootstrap_interval(differences) if n >= MIN_SEEDS else (mean, mean)
+    holds, reason = _judge(check, mean, low, high, n)
+    numbers = _written(mean, check)
+    if n >= MIN_SEEDS:
+        numbers += f" [{_written(low, check, False)}, {_written(high, check, False)}]"
+    if check.magnitude is not None and check.tolerance is not None:
+        tolerance = _written(check.tolerance, check, False).lstrip("+")
+        numbers += f" (paper {_written(check.magnitude, check, False)}, tolerance {tolerance})"
+    if check.above != 0 or math.isfinite(check.below):
+        numbers += f" (claim: above {_written(check.above, check, False)}"
+        if math.isfinite(check.below):
+            numbers += f", below {_written(check.below, check, False)}"
+        numbers += ")"
+    label = QUANTITIES[check.quantity].label
+    return Outcome(
+        n, mean, holds, f"{label}, {check.greater} - {check.lesser}: {numbers}, n={n}: {reason}"
+    )
+
+
+def verdict(claim: Claim, runs: Sequence[Run], scale: str) -> Verdict:
+    """Judge one claim from the finished runs of one artifact at one scale."""
+    outcomes = [_outcome(check, runs) for check in claim.checks]
+    measured = [outcome for outcome in outcomes if outcome is not None]
+    n = min((o.n for o in measured), default=0) if len(measured) == len(outcomes) else 0
+    if claim.cannot_follow is not None:
+        ours = "; ".join(o.detail.rpartition(":")[0] for o in measured) or "not run"
+        return Verdict(
+            "cannot follow", scale, n, f"{claim.cannot_follow.arithmetic} Measured: {ours}."
+        )
+    if not n:
+        return Verdict("not run", scale, 0, _missing(claim, runs))
+    detail = "; ".join(o.detail for o in measured)
+    if n < MIN_SEEDS:
+        return Verdict("indicative", scale, n, detail)
+    word: Word = "agrees" if all(o.holds for o in measured) else "differs"
+    return Verdict(word, scale, n, detail)
+
+
+def _missing(claim: Claim, runs: Sequence[Run]) -> str:
+    needed = {row for check in claim.checks for row in (check.greater, check.lesser)}
+    absent = sorted(needed - {run.row for run in runs})
+    if absent:
+        return f"no finished run of {', '.join(absent)}"
+    return f"no seed that {' and '.join(sorted(needed))} share"

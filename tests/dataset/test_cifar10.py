@@ -1,0 +1,329 @@
+"""CIFAR-10 from parquet files the tests write, from a download they serve, and for real."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import http.server
+import io
+import pickle
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision
+import yaml
+from PIL import Image
+
+from dgc_repro.dataset.cifar10 import MEAN, STD, Cifar10
+from dgc_repro.dataset.images import Splits, channel_statistics
+from dgc_repro.errors import UserError
+
+CHECKOUT = Path(__file__).parents[2]
+CONF = CHECKOUT / "conf" / "dataset" / "cifar10.yaml"
+
+
+def pixels_of(count: int, seed: int) -> np.ndarray:
+    """u8[count,32,32,3], smooth so that JPEG keeps them nearly."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (count, 2, 2, 3), dtype=np.uint8)
+    return np.stack([np.asarray(Image.fromarray(c).resize((32, 32))) for c in coarse])
+
+
+def encode(pixels: np.ndarray, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def write(file: Path, encoded: list[bytes], labels: list[int], **columns: str) -> None:
+    rows = [{"bytes": data, "path": f"{i}.png"} for i, data in enumerate(encoded)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    names = {"img": "img", "label": "label"} | columns
+    pq.write_table(pa.table({names["img"]: rows, names["label"]: labels}), file)
+
+
+def write_set(root: Path, kind: str = "PNG", train: int = 30, test: int = 12) -> None:
+    for part, count, seed in (("train", train, 0), ("test", test, 1)):
+        encoded = [encode(p, kind) for p in pixels_of(count, seed)]
+        write(root / f"{part}-00000-of-00001.parquet", encoded, [i % 10 for i in range(count)])
+
+
+def small(root: Path, **settings: int) -> Cifar10:
+    return Cifar10(root=str(root), **{"validation": 5, **settings})  # type: ignore[arg-type]
+
+
+def sorted_rows(splits: Splits) -> list[tuple[bytes, int]]:
+    """Training and validation images together, whatever the split."""
+    return sorted(
+        (image.numpy().tobytes(), int(label))
+        for part in (splits.train, splits.validation)
+        for image, label in zip(part.images, part.labels, strict=True)
+    )
+
+
+def complaint(dataset: Cifar10) -> str:
+    with pytest.raises(UserError) as caught:
+        dataset.load()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_png_parquet_gives_back_the_very_pixels_and_labels(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    splits = small(tmp_path).load()
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (25, 5, 12)
+    channels_first = torch.from_numpy(pixels_of(12, 1)).permute(0, 3, 1, 2)
+    assert torch.equal(splits.test.images, channels_first)
+    assert splits.test.labels.tolist() == [i % 10 for i in range(12)]
+    train = torch.from_numpy(pixels_of(30, 0)).permute(0, 3, 1, 2).contiguous()
+    expected = sorted((image.numpy().tobytes(), i % 10) for i, image in enumerate(train))
+    assert sorted_rows(splits) == expected
+    assert splits.label == "cifar10"
+    assert (splits.mean, splits.std) == (MEAN, STD)
+
+
+def test_a_jpeg_mirror_is_read_and_called_one(tmp_path: Path) -> None:
+    write_set(tmp_path, "JPEG")
+    splits = small(tmp_path).load()
+    assert splits.label == "cifar10 (JPEG mirror)"
+    theirs = torch.from_numpy(pixels_of(12, 1)).permute(0, 3, 1, 2).float()
+    # JPEG at PIL's default quality 75 moves a smooth pixel by a few levels of 255.
+    assert (splits.test.images.float() - theirs).abs().mean().item() < 8
+
+
+def test_parquet_files_are_found_under_plain_text_and_in_several_pieces(tmp_path: Path) -> None:
+    write_set(tmp_path / "whole")
+    pixels = [encode(p, "PNG") for p in pixels_of(30, 0)]
+    labels = [i % 10 for i in range(30)]
+    hub = tmp_path / "hub" / "plain_text"
+    write(hub / "train-00000-of-00002.parquet", pixels[:17], labels[:17])
+    write(hub / "train-00001-of-00002.parquet", pixels[17:], labels[17:])
+    (hub / "test-00000-of-00001.parquet").write_bytes(
+        (tmp_path / "whole" / "test-00000-of-00001.parquet").read_bytes()
+    )
+    one, two = small(tmp_path / "whole").load(), small(tmp_path / "hub").load()
+    assert torch.equal(one.train.images, two.train.images)
+    assert torch.equal(one.validation.labels, two.validation.labels)
+
+    (hub / "train-00001-of-00002.parquet").unlink()
+    assert "has 1 of the 2 train-*.parquet files" in complaint(small(tmp_path / "hub"))
+
+
+def test_the_validation_images_are_the_same_for_any_train_size(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    whole, part = small(tmp_path).load(), small(tmp_path, train_size=8, test_size=3).load()
+    assert torch.equal(part.validation.images, whole.validation.images)
+    assert torch.equal(part.train.images, whole.train.images[:8])
+    again = small(tmp_path, test_size=7).load()
+    assert torch.equal(again.test.images[:3], part.test.images)
+    other = small(tmp_path, split_seed=1).load()
+    assert not torch.equal(other.validation.images, whole.validation.images)
+    assert sorted_rows(other) == sorted_rows(whole)
+
+
+def test_a_missing_folder_is_named_with_both_ways_to_the_data(tmp_path: Path) -> None:
+    message = complaint(small(tmp_path / "nowhere"))
+    assert message.startswith(f"dataset.root: no folder {tmp_path / 'nowhere'}; ")
+    assert "parquet" in message
+    assert "torchvision" in message
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_empty_folder_is_named_and_stays_empty(tmp_path: Path) -> None:
+    assert complaint(small(tmp_path)).startswith(f"dataset.root: {tmp_path} holds no CIFAR-10; ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_missing_half_is_named(tmp_path: Path, part: str) -> None:
+    write_set(tmp_path)
+    (tmp_path / f"{part}-00000-of-00001.parquet").unlink()
+    assert f"has no {part}-*.parquet beside the others" in complaint(small(tmp_path))
+
+
+@pytest.mark.parametrize("kept", [0, 3, 200, -1])
+def test_a_truncated_parquet_is_named_in_one_line(tmp_path: Path, kept: int) -> None:
+    write_set(tmp_path)
+    file = tmp_path / "train-00000-of-00001.parquet"
+    file.write_bytes(file.read_bytes()[:kept])
+    message = complaint(small(tmp_path))
+    assert message.startswith(f"dataset.root: {file} cannot be read as parquet")
+    assert "truncated" in message
+
+
+@pytest.mark.parametrize("column", ["img", "label"])
+def test_wrong_columns_are_listed(tmp_path: Path, column: str) -> None:
+    write_set(tmp_path)
+    file = tmp_path / "train-00000-of-00001.parquet"
+    write(file, [encode(p, "PNG") for p in pixels_of(3, 0)], [0, 1, 2], **{column: "other"})
+    message = complaint(small(tmp_path))
+    assert message.startswith(f"dataset.root: {file} must have the columns img")
+    assert "other (" in message
+
+
+def test_a_column_of_the_wrong_type_is_a_wrong_column(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    file = tmp_path / "test-00000-of-00001.parquet"
+    pq.write_table(pa.table({"img": ["a", "b"], "label": [0, 1]}), file)
+    assert "found img (string), label (int64)" in complaint(small(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("damage", ["cut", "garbage", "empty"])
+def test_an_image_that_does_not_decode_is_named_by_file_and_row(
+    tmp_path: Path, kind: str, damage: str
+) -> None:
+    write_set(tmp_path, kind)
+    encoded = [encode(p, kind) for p in pixels_of(6, 0)]
+    encoded[4] = {"cut": encoded[4][: len(encoded[4]) // 2], "garbage": b"x" * 99, "empty": b""}[
+        damage
+    ]
+    file = tmp_path / "test-00000-of-00001.parquet"
+    write(file, encoded, [0] * 6)
+    message = complaint(small(tmp_path))
+    assert message.startswith(f"dataset.root: {file} row 4: the image does not decode")
+
+
+def test_another_image_size_and_a_label_out_of_range_are_named_by_row(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    file = tmp_path / "test-00000-of-00001.parquet"
+    good = encode(pixels_of(1, 0)[0], "PNG")
+    write(file, [good, encode(np.zeros((28, 30, 3), np.uint8), "PNG")], [0, 1])
+    assert f"{file} row 1: the image is 30x28, expected 32x32" in complaint(small(tmp_path))
+    write(file, [good, good, good], [0, 9, 10])
+    assert f"{file} row 2: label 10 is not in 0..9" in complaint(small(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"validation": 30}, "dataset.validation: under 30, the number of training images, got 30"),
+        ({"train_size": 26}, "dataset.train_size: at most 25"),
+        ({"test_size": 13}, "dataset.test_size: at most 12"),
+    ],
+)
+def test_asking_for_more_than_there_is_says_how_many_there_are(
+    tmp_path: Path, settings: dict[str, int], message: str
+) -> None:
+    write_set(tmp_path)
+    assert complaint(small(tmp_path, **settings)).startswith(message)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A CIFAR-10 archive of 20 + 10 images that torchvision takes for the original."""
+    cifar = torchvision.datasets.CIFAR10
+    folder = tmp_path / "served" / cifar.base_folder
+    folder.mkdir(parents=True)
+
+    def put(name: str, content: object) -> str:
+        data = pickle.dumps(content)
+        (folder / name).write_bytes(data)
+        return hashlib.md5(data).hexdigest()
+
+    def part(count: int, seed: int) -> dict[str, object]:
+        flat = pixels_of(count, seed).transpose(0, 3, 1, 2).reshape(count, -1)
+        return {"data": flat, "labels": [i % 10 for i in range(count)]}
+
+    train = ["data_batch_1", put("data_batch_1", part(20, 0))]
+    test = ["test_batch", put("test_batch", part(10, 1))]
+    meta = put("batches.meta", {"label_names": [str(i) for i in range(10)]})
+    file = folder.parent / cifar.filename
+    with tarfile.open(file, "w:gz") as tar:
+        tar.add(folder, cifar.base_folder)
+    monkeypatch.setattr(cifar, "train_list", [train])
+    monkeypatch.setattr(cifar, "test_list", [test])
+    monkeypatch.setattr(cifar, "meta", {**cifar.meta, "md5": meta})
+    monkeypatch.setattr(cifar, "tgz_md5", hashlib.md5(file.read_bytes()).hexdigest())
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = functools.partial(_Quiet, directory=str(file.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        monkeypatch.setattr(cifar, "url", f"http://127.0.0.1:{server.server_port}/{file.name}")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield file
+        server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_without_a_root_torchvision_downloads_into_data_once(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = Cifar10(validation=5).load()
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (15, 5, 10)
+    assert splits.label == "cifar10"
+    expected = torch.from_numpy(pixels_of(10, 1)).permute(0, 3, 1, 2)
+    assert torch.equal(splits.test.images, expected)
+
+    archive.unlink()  # the second time needs no network
+    assert torch.equal(Cifar10(validation=5).load().train.images, splits.train.images)
+    assert torch.equal(Cifar10(root="data", validation=5).load().train.images, splits.train.images)
+
+
+def _refuse(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Port 9 of this machine: nobody listens, and nothing leaves the machine.
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", "http://127.0.0.1:9/cifar.tar.gz")
+
+
+def _corrupt(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive.write_bytes(archive.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("trouble", [_refuse, _corrupt])
+def test_a_failed_download_is_one_line_that_says_both_ways(
+    archive: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    trouble(archive, monkeypatch)
+    message = complaint(Cifar10(validation=5))
+    assert message.startswith("dataset.root: downloading CIFAR-10 into data by torchvision failed")
+    assert "parquet" in message
+    assert "network" in message
+
+
+def test_a_refused_download_leaves_no_folder_behind(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse(archive, monkeypatch)
+    complaint(Cifar10(validation=5))
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_the_real_data_has_50000_and_10000_images_with_the_published_statistics(
+    data_root: Path,
+) -> None:
+    splits = Cifar10(root=str(data_root / "cifar10"), train_size=45_000).load()
+    assert len(splits.train) + len(splits.validation) == 50_000
+    assert len(splits.test) == 10_000
+    assert torch.bincount(splits.test.labels).tolist() == [1000] * 10
+    both = torch.cat([splits.train.labels, splits.validation.labels])
+    assert torch.bincount(both).tolist() == [5000] * 10
+    mean, std = channel_statistics(splits.test)
+    # Test images differ from training ones by up to 0.004 in the mean, and JPEG of quality 75 takes
+    # 0.9 % (0.002) off the standard deviation. ImageNet's statistics are up to 0.04 and 0.04 off.
+    assert mean == pytest.approx(MEAN, abs=0.006)
+    assert std == pytest.approx(STD, abs=0.006)
+
+
+def test_the_number_of_classes_is_known_without_loading() -> None:
+    assert Cifar10(root="nowhere").num_classes == 10
+
+
+def test_the_overlay_gives_every_field_its_default() -> None:
+    overlay = yaml.safe_load(CONF.read_text())
+    assert overlay.pop("_target_") == "dgc_repro.dataset.cifar10.Cifar10"
+    assert overlay == dataclasses.asdict(Cifar10())

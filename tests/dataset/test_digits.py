@@ -1,0 +1,133 @@
+"""Digits: the offline default; what the splits promise holds on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from sklearn.datasets import load_digits
+
+from dgc_repro.dataset.batches import normalize
+from dgc_repro.dataset.digits import Digits
+from dgc_repro.dataset.images import Images
+from dgc_repro.errors import UserError
+
+CONF = Path(__file__).parents[2] / "conf" / "dataset" / "digits.yaml"
+
+
+def rows(images: Images) -> list[bytes]:
+    return [image.numpy().tobytes() for image in images.images]
+
+
+def test_the_1797_digits_fall_into_three_disjoint_parts() -> None:
+    splits = Digits().load()
+    assert [len(p) for p in (splits.train, splits.validation, splits.test)] == [1237, 200, 360]
+    parts = rows(splits.train) + rows(splits.validation) + rows(splits.test)
+    # No two of scikit-learn's digits are equal, so equal sets mean every image exactly once.
+    assert len({image.tobytes() for image in load_digits().images}) == 1797
+    assert len(set(parts)) == 1797
+    labels = torch.cat([splits.train.labels, splits.validation.labels, splits.test.labels])
+    expected = torch.bincount(torch.from_numpy(load_digits().target))
+    assert torch.equal(torch.bincount(labels), expected)
+    assert (splits.label, splits.augment, splits.num_classes) == ("digits", "crop", 10)
+
+
+def test_images_are_32x32x3_with_the_right_label_and_the_whole_range() -> None:
+    images = Digits().load().train
+    assert images.images.shape == (1237, 3, 32, 32)
+    assert (int(images.images.min()), int(images.images.max())) == (0, 255)
+    assert torch.equal(images.images[:, 0], images.images[:, 2])
+    source = {d.astype("uint8").tobytes(): int(t) for d, t in zip(*_digits(), strict=True)}
+    # The mean of the 4x4 middle pixels of a cell is not the 8x8 pixel (bilinear), so go the other
+    # way: the nearest original has the same label for all but a few images.
+    originals = torch.tensor([list(key) for key in source], dtype=torch.float32)
+    small = torch.nn.functional.avg_pool2d(images.images[:200, :1].float(), 4).flatten(1) * 16 / 255
+    nearest = torch.cdist(small, originals).argmin(dim=1)
+    labels = torch.tensor(list(source.values()))[nearest]
+    assert int((labels == images.labels[:200]).sum()) >= 195
+
+
+def _digits() -> tuple[object, object]:
+    digits = load_digits()
+    return digits.images, digits.target
+
+
+def test_normalization_uses_the_training_parts_own_statistics() -> None:
+    splits = Digits().load()
+    train = normalize(splits.train.images, splits.mean, splits.std).double()
+    # Standardized up to float32 rounding of 1.3 M pixels of order 1.
+    assert train.mean(dim=(0, 2, 3)).abs().max().item() < 1e-5
+    assert (train.std(dim=(0, 2, 3), correction=0) - 1).abs().max().item() < 1e-5
+
+
+def test_parts_are_fixed_by_the_split_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = Digits().load()
+    torch.manual_seed(2)
+    second = Digits().load()
+    other = Digits(split_seed=1).load()
+    assert torch.equal(first.test.images, second.test.images)
+    assert torch.equal(first.train.labels, second.train.labels)
+    assert rows(first.test) != rows(other.test)
+
+
+def test_train_size_leaves_validation_and_test_as_they_are() -> None:
+    whole, part = Digits().load(), Digits(train_size=100, test_size=50).load()
+    assert torch.equal(part.train.images, whole.train.images[:100])
+    assert torch.equal(part.test.images, whole.test.images[:50])
+    assert torch.equal(part.validation.images, whole.validation.images)
+    assert part.mean == whole.mean
+
+
+def test_select_copies_images_and_labels_in_the_order_asked_for() -> None:
+    images = Digits().load().test
+    some = images.select(torch.tensor([5, 2]))
+    assert len(some) == 2
+    assert torch.equal(some.images, torch.stack([images.images[5], images.images[2]]))
+    assert some.labels.tolist() == [images.labels[5], images.labels[2]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"validation": 0}, "validation: an integer, 1 or more, got 0"),
+        ({"test": -1}, "test: an integer, 1 or more, got -1"),
+        ({"train_size": "all"}, "train_size: an integer, 1 or more, or null for all, got 'all'"),
+        ({"test_size": 0}, "test_size: an integer, 1 or more, or null for all, got 0"),
+        ({"augment": "flip"}, "augment: one of none, crop, crop_flip, got 'flip'"),
+        ({"split_seed": -1}, "split_seed: an integer, 0 or more, got -1"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}") as caught:
+        Digits(**settings)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            Digits(validation=1437),
+            "dataset.validation: with dataset.test under 1797 in all, got 1437",
+        ),
+        (Digits(train_size=1238), "dataset.train_size: at most 1237"),
+        (Digits(test_size=361), "dataset.test_size: at most 360"),
+    ],
+)
+def test_asking_for_more_than_there_is_says_how_many_there_are(
+    dataset: Digits, message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        dataset.load()
+    assert str(caught.value).startswith(message)
+
+
+def test_the_overlay_gives_every_field_its_default() -> None:
+    overlay = yaml.safe_load(CONF.read_text())
+    assert overlay.pop("_target_") == "dgc_repro.dataset.digits.Digits"
+    assert overlay == dataclasses.asdict(Digits())

@@ -1,0 +1,276 @@
+"""The layers of docs/architecture.md, read from the imports of every file of the package.
+
+Imports inside functions and under TYPE_CHECKING count: a type is a dependency too. To let one
+package import another, change the table, and say why in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
+
+ANYTHING = "*"
+ASKS = ("exchange.payload", "exchange.requests")
+
+# Which of our modules a package (or a module at the top) may import, its own and errors aside.
+# An entry allows everything below it. Imports point down, so no two rows name each other, but for
+# payload and requests: they lie in exchange and have a row of their own, under everything.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "__main__": (ANYTHING,),
+    "launch": (ANYTHING,),
+    "train": ("exchange", "network", "model", "dataset", "compressor", "policy", "sink"),
+    "__init__": ("exchange",),
+    "exchange": ("compressor", "policy", "kernel"),
+    "compressor": (*ASKS, "kernel"),
+    "policy": ASKS,
+    "exchange.payload": ("exchange.requests", "kernel"),
+    "exchange.requests": ("exchange.payload",),
+    "report": ("paper",),
+    "network": (),
+    "model": (),
+    "dataset": (),
+    "sink": (),
+    "paper": (),
+    "kernel": (),
+    "errors": (),
+}
+
+INSTEAD = {
+    "compressor": "a compressor asks and never talks: yield a request, and let exchange/drive "
+    "answer it",
+    "policy": "a policy sees only the observations that it is handed: have train/ or exchange/ "
+    "pass the number in",
+    "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
+    "exchange.payload": "compressors stand on payloads: move what you need below, into kernel/",
+    "exchange.requests": "compressors stand on requests: move what you need below",
+    "train": "train/ is handed its objects: build them in launch/ and pass them in",
+    "report": "report/ reads records: write the number into the run's record and read it there",
+    "paper": "paper/ is data: compute with it in report/",
+    "sink": "a sink is handed finished records: put the number into the record",
+    "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
+    "dataset": "a data set knows nothing of how it is used: pass seed, epoch and rank in",
+    "network": "the network model is arithmetic on sizes: pass the byte counts in",
+    "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
+    "errors": "errors.py lies under everything and imports nothing of ours",
+    "__init__": "`import dgc_repro` stays light: reach for the name in __getattr__, from exchange/",
+}
+
+# Who may import a library that has one owner (all of a folder, or one file), and what others do.
+ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
+    "hydra": (("launch",), "take plain arguments, and let launch/ turn the config into objects"),
+    "omegaconf": (("launch",), "take plain arguments, and let launch/ resolve the config"),
+    "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
+    "torch.distributed": (
+        ("exchange.process_group", "exchange.ddp", "launch", "train.checkpoint"),
+        "yield a request, or take a Wire and call that",
+    ),
+}
+
+# On a laptop without torch, results/ still becomes tables and figures.
+WITHOUT_TORCH = ("paper", "report", "errors", "__init__")
+
+# Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
+TENSORS_ONLY = dict.fromkeys(("compressor", "policy", "kernel"), ("torch", "numpy"))
+
+
+def is_below(module: str, roots: tuple[str, ...]) -> bool:
+    """Whether ``module`` is one of ``roots`` or lies below one, by dotted name."""
+    return any(root == ANYTHING or f"{module}.".startswith(f"{root}.") for root in roots)
+
+
+def imports_of(source: str, module: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of all that ``source``, the file of ``module``, imports.
+
+    ``from a import b`` gives ``a.b``, since b may be a module. ``module`` is the name as Python
+    has it, so a package's own file ends in ``.__init__``.
+    """
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=name, names=names, level=level):
+                base = ".".join(module.split(".")[:-level]) if level else ""
+                start = ".".join(part for part in (base, name) if part)
+                yield from ((node.lineno, f"{start}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Name(id="__import__" | "import_module")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, name
+            case ast.Attribute(value=ast.Name(id="torch"), attr="distributed"):
+                yield node.lineno, "torch.distributed"  # reached through a plain `import torch`
+
+
+def faults(source: str, inside: str) -> list[str]:
+    """A sentence for each import of ``source`` that breaks a layer; ``inside`` as "train.step"."""
+    where = f"dgc_repro/{inside.replace('.', '/')}.py"
+    own = inside.removesuffix(".__init__")
+    # the most specific row: exchange.payload has its own, exchange.drive has exchange's
+    rows = [row for row in MAY_IMPORT if is_below(own, (row,))]
+    if not rows:
+        return [
+            f"{where}: MAY_IMPORT in tests/test_architecture.py has no row for it; add one that "
+            "says what it may import, and its place to docs/architecture.md"
+        ]
+    row = max(rows, key=len)
+    found = []
+    for line, name in imports_of(source, f"dgc_repro.{inside}"):
+        if sentence := fault(name, own, row):
+            found.append(f"{where}:{line}: {sentence}")
+    return sorted(set(found))
+
+
+def fault(name: str, own: str, row: str) -> str | None:
+    """What is wrong with importing ``name`` in the file ``own`` under ``row``, or None."""
+    if name in ("dgc_repro", "dgc_repro.__version__"):
+        return None
+    if is_below(name, ("dgc_repro",)):
+        target = name.removeprefix("dgc_repro.")
+        if is_below(target, (*MAY_IMPORT[row], row, "errors")):
+            return None
+        allowed = ", ".join((*MAY_IMPORT[row], "errors"))
+        return f"{row} may import {allowed} of ours, not {target}; {INSTEAD[row]}"
+    for library, (owners, instead) in ONLY_IN.items():
+        if is_below(name, (library,)) and not is_below(own, owners):
+            owner = ", ".join(owners).replace(".", "/")
+            return f"{library} belongs to {owner}; {instead}"
+    root = name.partition(".")[0]
+    if row in WITHOUT_TORCH and root in ("torch", "torchvision"):
+        return f"{row} never imports {root}, so that a laptop rebuilds every table; {INSTEAD[row]}"
+    if row in TENSORS_ONLY and root not in (*TENSORS_ONLY[row], *sys.stdlib_module_names):
+        return f"{row} imports {' and '.join(TENSORS_ONLY[row])} only, not {root}; {INSTEAD[row]}"
+    return None
+
+
+def module_names() -> list[str]:
+    """Every file of the package as "train.step", "exchange.__init__", ..."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in files]
+
+
+@pytest.mark.parametrize("inside", module_names())
+def test_imports_point_down(inside: str) -> None:
+    path = PACKAGE.joinpath(*inside.split(".")).with_suffix(".py")
+    found = faults(path.read_text(encoding="utf-8"), inside)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_every_row_of_the_table_names_something_that_exists() -> None:
+    names = module_names()
+    assert [row for row in MAY_IMPORT if not any(is_below(name, (row,)) for name in names)] == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "source", "sentence"),
+    [
+        ("compressor.topk", "import torch.distributed as dist", "yield a request"),
+        ("compressor.topk", "from torch import distributed", "yield a request"),
+        ("compressor.topk", "import torch\ntorch.distributed.barrier()", "topk.py:2"),
+        ("compressor.topk", "def f():\n    from dgc_repro.exchange import drive", "topk.py:2"),
+        ("compressor.topk", "from dgc_repro.exchange import Payload", "exchange.payload"),
+        ("compressor.topk", "from ..exchange import drive", "a compressor asks"),
+        ("compressor.topk", "from dgc_repro.policy.fixed import Fixed", "a compressor asks"),
+        ("compressor.topk", "import scipy", "torch and numpy only"),
+        ("policy.gravac", "from dgc_repro.exchange.ledger import Ledger", "observations"),
+        ("policy.__init__", "from ..train import step", "observations"),
+        ("exchange.drive", "from torch.distributed import all_reduce", "take a Wire"),
+        ("exchange.drive", "from dgc_repro.train.step import step", "take what you need"),
+        ("exchange.payload", "from dgc_repro.compressor.dense import Dense", "kernel/"),
+        ("train.loop", "import wandb", "sink/wandb.py mirrors it"),
+        ("train.loop", "from omegaconf import DictConfig", "launch/ resolve"),
+        ("train.loop", "from hydra.utils import instantiate", "launch/ turn"),
+        ("train.loop", "from dgc_repro.launch.build import build", "build them in launch/"),
+        ("sink.jsonl", "import importlib\nimportlib.import_module('wandb')", "mirrors it"),
+        ("sink.jsonl", "from dgc_repro.train import state", "finished records"),
+        ("report.table", "import torch", "a laptop rebuilds"),
+        ("report.table", "from torchvision import models", "a laptop rebuilds"),
+        ("report.table", "from dgc_repro.train.step import step", "reads records"),
+        ("paper.dynamic", "from dgc_repro.report import table", "paper/ is data"),
+        ("__init__", "def f():\n    import torch", "a laptop rebuilds"),
+        ("newcomer.thing", "", "has no row"),
+    ],
+)
+def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
+    inside: str, source: str, sentence: str
+) -> None:
+    found = faults(source, inside)
+    assert len(found) == 1
+    assert sentence in found[0]
+
+
+@pytest.mark.parametrize(
+    ("inside", "source"),
+    [
+        ("compressor.topk", "from dgc_repro.exchange.requests import Gather"),
+        ("compressor.topk", "from dgc_repro.exchange import payload"),
+        ("compressor.topk", "from .base import Compressor\nimport math, numpy, torch.nn"),
+        ("exchange.ddp", "import torch.distributed"),
+        ("exchange.drive", "from dgc_repro.exchange.ledger import Ledger"),
+        ("sink.wandb", "import wandb"),
+        ("launch.worker", "import hydra, torch.distributed\nfrom dgc_repro.train import loop"),
+        ("report.table", "from dgc_repro import __version__\nimport pandas"),
+        ("__init__", "def f():\n    from dgc_repro.exchange.ddp import attach"),
+    ],
+)
+def test_an_import_that_keeps_the_layers_passes(inside: str, source: str) -> None:
+    assert faults(source, inside) == []
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    """Run ``program`` in a fresh interpreter, where nothing is imported yet."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_the_package_the_papers_and_the_reports_never_load_torch() -> None:
+    # Transitively, and every file of them, which the reading of imports above cannot see.
+    done = run_python(
+        """
+        import importlib, pkgutil, sys
+        import dgc_repro, dgc_repro.paper, dgc_repro.report
+        for package in (dgc_repro.paper, dgc_repro.report):
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                if not module.name.endswith(".__main__"):
+                    importlib.import_module(module.name)
+                assert "torch" not in sys.modules, (
+                    f"importing {module.name} loads torch; read the number from the run's record"
+                )
+        assert "torch" not in sys.modules, "import dgc_repro loads torch; use its __getattr__"
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_attach_is_reached_from_the_package_and_loads_torch_only_then() -> None:
+    done = run_python(
+        """
+        import sys
+        import dgc_repro
+        assert "torch" not in sys.modules, "import dgc_repro loads torch; use its __getattr__"
+        assert callable(dgc_repro.attach)
+        assert "torch" in sys.modules
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    import dgc_repro
+
+    with pytest.raises(AttributeError, match="atach"):
+        _ = dgc_repro.atach
