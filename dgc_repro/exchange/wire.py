@@ -91,23 +91,27 @@ class Link:
             self._compare(f"{label} {flat.dtype} x {flat.numel()}".replace("torch.", ""))
 
     def _compare(self, text: str) -> None:
-        """Gather every rank's sentence (lengths first: they may differ) and compare."""
-        device = self.wire.device
-        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=device).view(torch.uint8)
-        here = self.wire.local_workers
-        lengths = [int(row.view(torch.int64)) for row in self.wire.gather([length] * here, "check length")]
-        filled = spoken.new_zeros(max(lengths))
-        filled[: spoken.numel()] = spoken
-        rows = self.wire.gather([filled] * here, "check")
-        self.ledger.add("check", "allgather", length.nbytes + filled.nbytes, self.wire.world_size)
-        texts = [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
-        for rank, other in enumerate(texts):
-            if other != texts[0]:
+        said = self.tell_all(text, purpose="check")
+        for rank, other in enumerate(said):
+            if other != said[0]:
                 raise RanksDisagree(
-                    f"rank {rank} is about to ask for: {_difference(other, texts[0])}; "
-                    f"rank 0 for: {_difference(texts[0], other)}"
+                    f"rank {rank} is about to ask for: {_difference(other, said[0])}; "
+                    f"rank 0 for: {_difference(said[0], other)}"
                 )
+
+    def tell_all(self, text: str, purpose: str = "signal") -> list[str]:
+        """Every rank's text, in rank order (lengths travel first: they may differ). Workers hosted
+        here speak with one voice."""
+        wire = self.wire
+        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=wire.device)
+        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=wire.device).view(torch.uint8)
+        here = wire.local_workers
+        lengths = [int(row.view(torch.int64)) for row in wire.gather([length] * here, "lengths")]
+        filled = spoken.new_zeros(max(1, max(lengths)))
+        filled[: spoken.numel()] = spoken
+        rows = wire.gather([filled] * here, "texts")
+        self.ledger.add(purpose, "allgather", length.nbytes + filled.nbytes, wire.world_size)
+        return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
 
 
 def _difference(text: str, other: str) -> str:

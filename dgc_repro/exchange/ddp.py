@@ -1,0 +1,286 @@
+"""DistributedDataParallel: the two junctions where an exchange takes the gradients, and `attach`.
+
+*After backward*: a no-op hook leaves every worker its own gradient; the exchange runs when all of
+them are there. Needed by policies that look at all tensors first; gradient accumulation needs no
+``no_sync``.
+
+*Per bucket*: a communication hook hands each bucket to one ordered communication thread with a
+process group of its own and returns a future, so that communication overlaps the rest of backward.
+Collectives are never issued from a future's callback: on gloo with several buckets their order
+would differ between ranks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import MODEL, GradientExchange, in_memory_order
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.signals import non_finite, refuse_non_finite, share
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.fixed import Fixed
+from dgc_repro.policy.interface import EpochReport, Plan, Policy
+
+Parameters = Mapping[str, nn.Parameter]
+
+
+class Junction(Protocol):
+    """Where the exchange takes the gradients of a step."""
+
+    overlaps: bool
+
+    def begin(self, plan: Plan) -> None:
+        """Announce the plan of the coming backward."""
+
+    def open(self, worker: int) -> None:
+        """Backward of a worker is over: its gradients may be compressed."""
+
+    def finish(self) -> None:
+        """Put the means into ``param.grad``. Raises what the exchange raised."""
+
+
+class AfterBackward:
+    """The exchange of all tensors at once, when backward is over."""
+
+    overlaps = False
+
+    def __init__(self, exchange: GradientExchange, parameters: Parameters) -> None:
+        self._exchange = exchange
+        self._parameters = parameters
+        self._plan = Plan(None)
+
+    def begin(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def open(self, worker: int) -> None:
+        self._exchange.open(worker, self.gradients(), self._plan)
+
+    def finish(self) -> None:
+        means = self._exchange.finish()
+        for name, gradient in self.gradients().items():
+            gradient.copy_(means[name])
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Gradients by name; a parameter without one counts as zeros, its residual still travels."""
+        found = {}
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            found[name] = in_memory_order(parameter.grad)
+        return found
+
+
+class PerBucket:
+    """The exchange of each bucket while backward goes on; plans must be known before the step."""
+
+    overlaps = True
+
+    def __init__(self, exchange: GradientExchange, model: DistributedDataParallel) -> None:
+        if exchange.unit == MODEL:
+            raise UserError(
+                "exchange.junction: per_bucket sends each bucket as it comes, exchange.unit=model needs "
+                "all gradients first; use exchange.junction=after_backward"
+            )
+        self._exchange = exchange
+        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._plan = Plan(None)
+        self._error: BaseException | None = None
+        self._buckets: queue.SimpleQueue[tuple[Any, torch.futures.Future[Tensor]]] = queue.SimpleQueue()
+        model.register_comm_hook(self, _hand_over)
+        threading.Thread(target=self._serve, name="gradient exchange", daemon=True).start()
+
+    def begin(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def open(self, worker: int) -> None:
+        return  # the buckets have been opened during backward
+
+    def finish(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _serve(self) -> None:
+        """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
+        while True:
+            bucket, future = self._buckets.get()
+            if self._error is None:
+                try:
+                    self._exchange_bucket(bucket)
+                except BaseException as error:  # kept, and raised after backward by `finish`
+                    self._error = error
+            future.set_result(bucket.buffer())
+
+    def _exchange_bucket(self, bucket: dist.GradBucket) -> None:
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        tensors = [in_memory_order(gradient) for gradient in bucket.gradients()]
+        gradients = dict(zip(names, tensors, strict=True))
+        self._exchange.open(0, gradients, self._plan)
+        for name, mean in self._exchange.finish().items():
+            gradients[name].copy_(mean)
+
+
+# DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
+def _hand_over(junction, bucket):  # type: ignore[no-untyped-def]
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    junction._buckets.put((bucket, future))
+    return future
+
+
+def _leave_alone(state, bucket):  # type: ignore[no-untyped-def]
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
+    """DDP as this project uses it: buffers are not broadcast in every forward (they are before each
+    evaluation, counted), gradients are views into DDP's buckets (no copies in or out)."""
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    no_broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return DistributedDataParallel(
+        module,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        **{no_broadcast: False},
+    )
+
+
+JUNCTIONS = ("after_backward", "per_bucket")
+
+
+def join(
+    kind: str, exchange: GradientExchange, model: DistributedDataParallel, *, chooses: bool
+) -> AfterBackward | PerBucket:
+    """The junction of a kind on a DDP model that has no communication hook yet."""
+    if kind not in JUNCTIONS:
+        raise UserError(f"exchange.junction: one of {', '.join(JUNCTIONS)}, got {kind!r}")
+    if kind == "per_bucket":
+        if chooses:
+            raise UserError(
+                "exchange.junction: per_bucket needs plans made before the step, and this policy "
+                "decides from the step's gradients; use exchange.junction=after_backward"
+            )
+        return PerBucket(exchange, model)
+    model.register_comm_hook(None, _leave_alone)
+    return AfterBackward(exchange, dict(model.module.named_parameters()))
+
+
+def exchange_group(timeout_seconds: float) -> dist.ProcessGroup:
+    """A process group of its own for the communication thread."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_seconds))
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+class Attached:
+    """A compressor at work in somebody's own DDP loop. Call `step` between backward and the
+    optimizer; `state_dict` belongs into the loop's checkpoint, one per rank."""
+
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        junction: AfterBackward | PerBucket,
+        policy: Policy,
+        parameters: Parameters,
+    ) -> None:
+        self.ledger = exchange.link.ledger
+        self._exchange = exchange
+        self._junction = junction
+        self._policy = policy
+        self._policy_state = policy.init()
+        self._parameters = parameters
+        self._plan_next()
+
+    def step(self) -> None:
+        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike.
+
+        Raises UserError on all ranks when a gradient is not finite; no residual has seen it.
+        """
+        finite = True
+        if not self._junction.overlaps:
+            finite = self._all_finite()
+        if finite:
+            self._junction.open(0)
+            self._junction.finish()
+            finite = not self._junction.overlaps or self._all_finite()
+        if not finite:
+            bad = non_finite(self._parameters)
+            self._exchange.discard()
+            refuse_non_finite(self._exchange.link, bad, self._exchange.step - 1)
+        self._exchange.commit()
+        self._exchange.link.clock.end_step(0.0)
+        self._plan_next()
+
+    def end_epoch(self, report: EpochReport) -> None:
+        """Tell the policy how the epoch went; the numbers must be the same on all ranks."""
+        self._policy_state = self._policy.observe(self._policy_state, report)
+        self._plan_next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and other compressor state, the policy's state, the ledger."""
+        return {
+            "world_size": self._exchange.link.wire.world_size,
+            "exchange": self._exchange.state_dict(),
+            "policy": self._policy_state,
+            "ledger": self.ledger.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state. Raises ValueError when it is of another world size."""
+        here = self._exchange.link.wire.world_size
+        if state["world_size"] != here:
+            raise ValueError(
+                f"world_size: the state was saved by {state['world_size']} workers, this world has "
+                f"{here}; residuals are kept per worker"
+            )
+        self._exchange.load_state_dict(state["exchange"])
+        self._policy_state = state["policy"]
+        self.ledger.load_state_dict(state["ledger"])
+        self._plan_next()
+
+    def _all_finite(self) -> bool:
+        link = self._exchange.link
+        return share(link, [float(non_finite(self._parameters) is not None)])[0] == 0.0
+
+    def _plan_next(self) -> None:
+        self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))
+
+
+def attach(
+    model: DistributedDataParallel,
+    compressor: Compressor,
+    policy: Policy | None = None,
+    *,
+    seed: int = 0,
+    unit: str = "layer",
+    junction: str = "after_backward",
+    check: bool = False,
+    timeout_seconds: float = 600.0,
+) -> Attached:
+    """Give any DDP training loop a compressor (docs/own-loop.md).
+
+    ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
+    `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
+    before each collective. Raises ValueError where the parts do not fit together.
+    """
+    policy = policy or Fixed()
+    parameters = dict(model.module.named_parameters())
+    device = next(iter(parameters.values())).device
+    group = exchange_group(timeout_seconds) if junction == "per_bucket" else None
+    link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
+    exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
+    return Attached(exchange, join(junction, exchange, model, chooses=policy.chooses), policy, parameters)

@@ -1,0 +1,175 @@
+"""The exchange of a model's gradients: every tensor's state, for all workers hosted here.
+
+The states of a step are values: `finish` computes the next ones and `commit` makes them current.
+Until then `discard` returns to the step before (a non-finite gradient, skipped).
+
+State is keyed by parameter name, never by bucket: DDP rebuilds its buckets after the first
+iteration. Compressors get contiguous tensors: a channels-last weight [O, I, H, W] is handed over as
+the [O, H, W, I] it is in memory, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.exchange.drive import Chooser, Lockstep
+from dgc_repro.exchange.requests import Exchange
+from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.policy.interface import Plan
+
+UNITS = ("layer", "model")
+MODEL = "model"  # the name of the one vector of unit=model
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """A contiguous view of a dense tensor, dimensions ordered as they lie in memory; else a copy."""
+    if tensor.is_contiguous():
+        return tensor
+    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d))
+    return tensor.permute(order).contiguous()
+
+
+class GradientExchange:
+    """All states of a compressor for one model.
+
+    ``parameters``: name to tensor, in the order of registration, the same on all ranks.
+    ``unit``: ``layer`` for each tensor by itself, ``model`` for everything in one vector.
+    """
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        parameters: Mapping[str, Tensor],
+        link: Link,
+        *,
+        seed: int = 0,
+        unit: str = "layer",
+        choose: Chooser | None = None,
+    ) -> None:
+        if unit not in UNITS:
+            raise ValueError(f"unit: one of {', '.join(UNITS)}, got {unit!r}")
+        self.compressor = compressor
+        self.link = link
+        self.seed = seed
+        self.unit = unit
+        self.step = 0
+        self._names = list(parameters)
+        self._choose = choose
+        self._parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
+        self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
+        self._buffers = Workspace()
+        self.states = [self._initial() for _ in self._workspaces]
+        self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
+        self._lockstep: Lockstep | None = None
+
+    def open(self, worker: int, gradients: Mapping[str, Tensor], plan: Plan) -> None:
+        """Start the exchange of one worker hosted here: compress up to the first request."""
+        if self._lockstep is None:
+            self._lockstep = Lockstep(self.link, self._buffers, self._choose)
+        if self.unit == MODEL:
+            gradients = {MODEL: self._joined(worker, gradients)}
+        self._lockstep.open({n: self._exchange(worker, n, g, plan) for n, g in gradients.items()})
+
+    def finish(self) -> dict[str, Tensor]:
+        """Serve all requests; the means by parameter name, valid until the next step."""
+        assert self._lockstep is not None
+        outcomes = self._lockstep.finish()
+        self._lockstep = None
+        for following, results in zip(self._next, outcomes, strict=True):
+            following.update({name: outcome.state for name, outcome in results.items()})
+        means = {name: outcome.mean for name, outcome in outcomes[0].items()}
+        return self._parted(means[MODEL]) if self.unit == MODEL else means
+
+    def commit(self) -> None:
+        """Make the states of the finished exchange current: the step has happened."""
+        for states, following in zip(self.states, self._next, strict=True):
+            states.update(following)
+            following.clear()
+        self.step += 1
+
+    def discard(self) -> None:
+        """Forget an exchange that was opened or finished: the step has not happened."""
+        if self._lockstep is not None:
+            self._lockstep.close()
+            self._lockstep = None
+        for following in self._next:
+            following.clear()
+        self.step += 1
+
+    def state_bytes(self) -> int:
+        """Bytes one worker's compressor keeps between steps."""
+        return sum(tensor.nbytes for tensor in tensors_of(self.states[0]))
+
+    def state_dict(self, worker: int = 0) -> State:
+        """The states of one worker hosted here."""
+        return {"step": self.step, "tensors": self.states[worker]}
+
+    def load_state_dict(self, state: State, worker: int = 0) -> None:
+        """Take over a worker's states. Raises ValueError when they are another compressor's."""
+        saved, current = state["tensors"], self.states[worker]
+        if structure(saved) != structure(current):
+            raise ValueError("the saved compressor state is of another model, compressor or wrap list")
+        self.step = state["step"]
+        device = self.link.wire.device
+        self.states[worker] = map_tensors(saved, lambda tensor: tensor.to(device))
+
+    def _initial(self) -> dict[str, State]:
+        if self.unit == MODEL:
+            size = sum(p.numel() for p in self._parameters.values())
+            return {MODEL: self.compressor.init(torch.empty(size, device=self.link.wire.device))}
+        return {name: self.compressor.init(p) for name, p in self._parameters.items()}
+
+    def _exchange(self, worker: int, name: str, gradient: Tensor, plan: Plan) -> Exchange:
+        context = Context(
+            name=name,
+            step=self.step,
+            seed=self.seed,
+            rank=self.link.wire.rank + worker,
+            world_size=self.link.wire.world_size,
+            rung=plan.for_tensor(name),
+            candidates=plan.candidates,
+            workspace=self._workspaces[worker],
+        )
+        return self.compressor.exchange(gradient, self.states[worker][name], context)
+
+    def _joined(self, worker: int, gradients: Mapping[str, Tensor]) -> Tensor:
+        """All gradients in one vector, in the order of registration."""
+        parts = [gradients[name].reshape(-1) for name in self._names]
+        size = sum(part.numel() for part in parts)
+        vector = self._workspaces[worker].scratch((MODEL,), size, parts[0].dtype, parts[0].device)
+        return torch.cat(parts, out=vector)
+
+    def _parted(self, vector: Tensor) -> dict[str, Tensor]:
+        sizes = [self._parameters[name].numel() for name in self._names]
+        pieces = zip(self._names, vector.view(-1).split(sizes), strict=True)
+        return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
+
+
+def map_tensors(state: Any, function: Callable[[Tensor], Any]) -> Any:
+    """The same nest with ``function`` applied to every tensor."""
+    if isinstance(state, Tensor):
+        return function(state)
+    if isinstance(state, Mapping):
+        return {key: map_tensors(value, function) for key, value in state.items()}
+    if isinstance(state, Sequence) and not isinstance(state, str):
+        return [map_tensors(value, function) for value in state]
+    return state
+
+
+def tensors_of(state: object) -> list[Tensor]:
+    """All tensors in a nest, in order."""
+    found: list[Tensor] = []
+    map_tensors(state, found.append)
+    return found
+
+
+def structure(state: object) -> object:
+    """The nest with shapes in place of tensors."""
+    return map_tensors(state, lambda tensor: tuple(tensor.shape)) if state is not None else None

@@ -1,0 +1,48 @@
+"""Small things all workers must know of each other before a step goes on: losses, a wish to stop,
+a gradient that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.wire import Link
+
+
+def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
+    """Sums over processes, by one small allreduce in float64. For local workers: their sums."""
+    flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device)
+    link.sum_(flat, purpose, "")
+    return list(flat.tolist())
+
+
+def non_finite(parameters: Mapping[str, nn.Parameter]) -> str | None:
+    """The name of a parameter whose gradient holds a NaN or an infinity; None if all are finite.
+
+    One pass over each gradient (minimum and maximum together propagate NaN), one transfer in all.
+    """
+    extremes = [(n, torch.aminmax(p.grad)) for n, p in parameters.items() if p.grad is not None and p.grad.numel()]
+    if not extremes:
+        return None
+    spans = torch.stack([high - low for _, (low, high) in extremes])
+    # inf - inf and NaN are NaN; a finite range may overflow, hence the second look at each end.
+    if bool(torch.isfinite(spans).all()):
+        return None
+    for name, (low, high) in extremes:
+        if not (bool(torch.isfinite(low)) and bool(torch.isfinite(high))):
+            return name
+    return None
+
+
+def refuse_non_finite(link: Link, name: str | None, step: int) -> NoReturn:
+    """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient."""
+    said = link.tell_all(name or "")
+    where = ", ".join(f"rank {rank}: {tensor}" for rank, tensor in enumerate(said) if tensor)
+    raise UserError(
+        f"train.on_nonfinite: the gradient is not finite at step {step} ({where}); "
+        "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
+    )

@@ -1,0 +1,1 @@
+"""From a config to a finished run: the only package that knows Hydra."""

@@ -1,0 +1,164 @@
+"""A resolved config to a `Run`: what every rank does first, identically."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dgc_repro.dataset.batches import steps_per_epoch
+from dgc_repro.dataset.images import Images, Splits
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ddp import AfterBackward, Junction, exchange_group, join, wrap
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.policy.interface import Policy
+from dgc_repro.train.randomness import Workers
+from dgc_repro.train.run import Progress, Run
+from dgc_repro.train.settings import TrainSettings
+
+Config = Mapping[str, Any]
+KINDS = ("local", "simulated")
+
+
+def validate(config: Config) -> None:
+    """Build everything that can be built without data or processes. Raises UserError."""
+    launch = config["launch"]
+    workers = launch["workers"]
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise UserError(f"launch.workers: a whole number from 1, got {workers!r}")
+    threads = launch["threads"]
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UserError(f"launch.threads: a whole number from 1, or null, got {threads!r}")
+    if not float(launch["timeout_seconds"]) > 0:
+        raise UserError(f"launch.timeout_seconds: above 0, got {launch['timeout_seconds']!r}")
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise UserError(f"seed: a whole number from 0, got {config['seed']!r}")
+    policy = build_policy(config)
+    build_compressor(config, policy)
+    _settings(config)
+    for group in ("optimizer", "schedule", "dataset", "model"):
+        component(config[group], group)
+    choose_device(config)
+    _check_exchange(config, policy)
+
+
+def _check_exchange(config: Config, policy: Policy) -> None:
+    exchange = config["exchange"]
+    if exchange["unit"] not in ("layer", "model"):
+        raise UserError(f"exchange.unit: layer or model, got {exchange['unit']!r}")
+    if exchange["junction"] not in ("after_backward", "per_bucket"):
+        raise UserError(f"exchange.junction: after_backward or per_bucket, got {exchange['junction']!r}")
+    if exchange["junction"] == "after_backward":
+        return
+    instead = "use exchange.junction=after_backward"
+    if config["launch"]["kind"] == "simulated":
+        raise UserError(f"exchange.junction: simulated workers have no DDP buckets; {instead}")
+    if exchange["unit"] == "model":
+        raise UserError(f"exchange.junction: unit=model needs all gradients first; {instead}")
+    if policy.chooses:
+        raise UserError(f"exchange.junction: this policy decides from the step's gradients; {instead}")
+
+
+def choose_device(config: Config) -> tuple[str, str]:
+    """(device type, backend). Raises UserError when a GPU is asked for where there is none."""
+    launch = config["launch"]
+    device, backend = launch["device"], launch["backend"]
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"launch.device: auto, cpu or cuda, got {device!r}")
+    if backend not in ("auto", "gloo", "nccl"):
+        raise UserError(f"launch.backend: auto, gloo or nccl, got {backend!r}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and not gpus:
+        raise UserError("launch.device: cuda asked for, torch sees no GPU here; use launch.device=cpu")
+    needed = 1 if launch["kind"] == "simulated" else launch["workers"]
+    if device == "auto":
+        device = "cuda" if gpus >= needed else "cpu"
+    own_gpus = device == "cuda" and gpus >= needed
+    if backend == "nccl" and not own_gpus:
+        raise UserError(
+            f"launch.backend: nccl needs a GPU for each of {needed} workers, there are {gpus}; use gloo"
+        )
+    return device, ("nccl" if own_gpus else "gloo") if backend == "auto" else backend
+
+
+def build_run(config: Config, device: torch.device) -> Run:
+    """All parts of a run on this rank; in a process world torch.distributed is initialized."""
+    settings = _settings(config)
+    simulated = config["launch"]["kind"] == "simulated"
+    wire: Wire
+    if simulated:
+        wire = SimulatedWire(config["launch"]["workers"], device)
+    else:
+        overlaps = config["exchange"]["junction"] == "per_bucket"
+        group = exchange_group(config["launch"]["timeout_seconds"]) if overlaps else None
+        wire = ProcessGroupWire(device, group)
+    splits = _on_device(component(config["dataset"], "dataset").load(), device)
+    micro = settings.batch_size * settings.accumulate
+    steps = steps_per_epoch(len(splits.train), micro, wire.world_size)
+
+    torch.manual_seed(config["seed"])
+    module = component(config["model"], "model").build(splits.num_classes).to(device)
+    if settings.channels_last:
+        module = module.to(memory_format=torch.channels_last)
+    optimizer_settings = component(config["optimizer"], "optimizer")
+    global_batch = micro * wire.world_size
+    policy = build_policy(config)
+    progress = Progress(policy=policy.init())
+    link = Link(wire, Ledger(), Clock(device), check=bool(config["exchange"]["check"]))
+    exchange = GradientExchange(
+        build_compressor(config, policy),
+        dict(module.named_parameters()),
+        link,
+        seed=config["seed"],
+        unit=config["exchange"]["unit"],
+        choose=lambda energies: policy.choose(progress.policy, energies),
+    )
+    junction: Junction
+    forward: Any = module
+    if simulated:
+        junction = AfterBackward(exchange, dict(module.named_parameters()))
+    else:
+        forward = wrap(module, device)
+        junction = join(config["exchange"]["junction"], exchange, forward, chooses=policy.chooses)
+    if settings.compile:
+        module.compile()
+    return Run(
+        settings=settings,
+        module=module,
+        forward=forward,
+        optimizer=optimizer_settings.build(module, global_batch),
+        base_lr=optimizer_settings.base_lr(global_batch),
+        schedule=component(config["schedule"], "schedule"),
+        splits=splits,
+        exchange=exchange,
+        junction=junction,
+        policy=policy,
+        workers=Workers(wire.rank, wire.local_workers, config["seed"], module),
+        progress=progress,
+        seed=config["seed"],
+        steps_per_epoch=steps,
+    )
+
+
+def _settings(config: Config) -> TrainSettings:
+    try:
+        return TrainSettings(**config["train"])
+    except ValueError as error:
+        raise UserError(f"train.{error}") from error
+
+
+def _on_device(splits: Splits, device: torch.device) -> Splits:
+    def moved(images: Images) -> Images:
+        return Images(images.images.to(device), images.labels.to(device))
+
+    return Splits(
+        moved(splits.train), moved(splits.validation), moved(splits.test), splits.num_classes,
+        splits.mean, splits.std, splits.label, splits.augment,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Config nodes to objects: the one place where ``_target_`` is read.
+
+A component is a frozen dataclass that checks its own values. What it says begins with the bare
+field; here the config group is put before it, so that the user reads the key to change.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hydra.utils import get_object
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import Compressor, Measurable
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.errors import UserError
+from dgc_repro.policy.interface import Policy
+
+LADDER = "ladder"
+Config = Mapping[str, Any]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A clause that names the likeliest intended name, or all there are."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(choices)}"
+
+
+def component(config: Config, group: str, **more: Any) -> Any:
+    """The object a config node describes. Raises UserError naming the key that is wrong."""
+    settings = {key: value for key, value in config.items() if key != "_target_"} | more
+    target = config.get("_target_")
+    try:
+        factory = get_object(str(target))
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{group}._target_: cannot import {target} ({reason})") from error
+    try:
+        return factory(**settings)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{group}.{error}") from error
+    except TypeError as error:
+        raise UserError(f"{group}: {error}; its settings are {', '.join(settings) or 'none'}") from error
+
+
+def build_policy(config: Config) -> Policy:
+    policy: Policy = component(config["policy"], "policy")
+    return policy
+
+
+def build_compressor(config: Config, policy: Policy) -> Compressor:
+    """Fold leaf, ladder and wrappers: ``wrap`` is outermost first; ``ladder`` in it says where the
+    ladder goes (default: innermost, so that all rungs share what is around it)."""
+    wrap = _wrap_list(config)
+    has_ladder = policy.field is not None
+    if LADDER in wrap and not has_ladder:
+        raise UserError("wrap: `ladder` needs a policy with policy.field and policy.values, this one has none")
+    if has_ladder and LADDER not in wrap:
+        wrap.append(LADDER)
+    if config["exchange"]["unit"] == "model" and "per_layer" in wrap:
+        raise UserError(
+            "wrap: per_layer chooses between tensors, exchange.unit=model joins them into one; "
+            "leave per_layer out of wrap"
+        )
+    leaf = config["compressor"]
+    if not has_ladder:
+        return _wrapped(wrap, component(leaf, "compressor"), config)
+    field = str(policy.field)
+    if field not in leaf:
+        fields = [key for key in leaf if key != "_target_"]
+        raise UserError(
+            f"policy.field: the compressor has no setting {field!r} "
+            f"({'it has ' + ', '.join(fields) if fields else 'it has none'}); choose a compressor that has"
+        )
+    place = wrap.index(LADDER)
+    rungs: list[Compressor] = [Dense()]
+    for value in policy.values:
+        rungs.append(_wrapped(wrap[place + 1 :], component(leaf, "compressor", **{field: value}), config))
+    if policy.chooses:
+        for value, rung in zip(policy.values, rungs[1:], strict=True):
+            if not isinstance(rung, Measurable):
+                raise UserError(
+                    f"policy: it must measure each rung before it chooses, and {field}={value} of this "
+                    "compressor cannot be measured; use a policy that plans beforehand"
+                )
+    return _wrapped(wrap[:place], Ladder(tuple(rungs)), config)
+
+
+def _wrap_list(config: Config) -> list[str]:
+    wrap = config["wrap"]
+    if isinstance(wrap, str) or not isinstance(wrap, Sequence):
+        raise UserError(f"wrap: a list such as [error_feedback,per_layer], got {wrap!r}")
+    known = [*config["wrapper"], LADDER]
+    for name in wrap:
+        if name not in known:
+            raise UserError(f"wrap: no wrapper {name!r}; {nearest(str(name), known)}")
+    if len(set(wrap)) != len(wrap):
+        raise UserError(f"wrap: each wrapper once, got {list(wrap)}")
+    return list(wrap)
+
+
+def _wrapped(names: Sequence[str], inner: Compressor, config: Config) -> Compressor:
+    for name in reversed(names):
+        inner = component(config["wrapper"][name], f"wrapper.{name}", inner=inner)
+    return inner

@@ -1,0 +1,66 @@
+"""What a number was measured with: written beside it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+
+from dgc_repro import __version__
+
+
+def cores_at_hand() -> int:
+    """CPU cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    """The output of git in the package's own checkout; empty where there is none."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
+    """Hardware, software, code and data of a run."""
+    hardware = f"{cpu_model()}, {cores_at_hand()} cores"
+    if device.type == "cuda":
+        hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"
+    return {
+        "hardware": hardware,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "dgc_repro": __version__,
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "device": device.type,
+        "backend": backend,
+        "world_size": world_size,
+        "threads_per_worker": torch.get_num_threads(),
+        "data": data,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

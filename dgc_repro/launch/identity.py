@@ -1,0 +1,51 @@
+"""What makes two runs the same run: a hash of the resolved config, and the folder it names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+RESULTS_VERSION = 1
+"""Raised when a fix changes numbers: runs of an older version are not taken for finished."""
+
+WITHOUT_EFFECT = (
+    ("sink",),
+    ("paths",),
+    ("scale", "seeds"),
+    ("launch", "timeout_seconds"),
+    ("exchange", "check"),
+    ("train", "checkpoint_every_epochs"),
+    ("train", "reshard"),
+)
+"""Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too."""
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Eight hex digits of what decides the numbers."""
+    kept = deepcopy(dict(config))
+    for *path, last in WITHOUT_EFFECT:
+        node = kept
+        for key in path:
+            node = node.get(key, {})
+        node.pop(last, None)
+    kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
+    text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_folder(config: Mapping[str, Any]) -> Path:
+    """``runs/<paper>-<artifact>-<row>-<scale>-s<seed>-<hash>``."""
+    experiment = config["experiment"]
+    parts = [
+        *(experiment[key] for key in ("paper", "artifact", "row")),
+        config["scale"]["name"],
+        f"s{config['seed']}",
+        config_hash(config),
+    ]
+    name = "-".join(str(part) for part in parts if part != "none" or part is parts[2])
+    safe = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)
+    return Path(config["paths"]["runs"]) / safe

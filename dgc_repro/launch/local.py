@@ -1,0 +1,91 @@
+"""Start the ranks of a run on this machine and see them through.
+
+torchrun starts one process a worker; a simulated run is one process. Ctrl-C and SIGTERM reach this
+process alone (the ranks live in a session of their own) and are passed on as SIGTERM: the ranks
+agree on a step, write a checkpoint and end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.environment import cores_at_hand
+from dgc_repro.launch.worker import ERROR_FILE
+
+LOG_FILE = "launch.log"
+
+
+class RunFailed(RuntimeError):
+    """A rank ended with a traceback; the message says where it lies."""
+
+
+class RunStopped(Exception):
+    """The user stopped the run; ``signal_number`` says how. The same command continues it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__("stopped after a checkpoint; the same command continues")
+        self.signal_number = signal_number
+
+
+def execute(config: Mapping[str, Any], folder: Path) -> None:
+    """Run to the end. Raises UserError, RunFailed or RunStopped."""
+    launch = config["launch"]
+    workers = launch["workers"]
+    simulated = launch["kind"] == "simulated"
+    processes = 1 if simulated else workers
+    threads = launch["threads"] or max(1, cores_at_hand() // processes)
+    command = [sys.executable]
+    if not simulated:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    command += ["-m", "dgc_repro.launch.worker", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    (folder / ERROR_FILE).unlink(missing_ok=True)
+    with (folder / LOG_FILE).open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, env=environment, start_new_session=True)
+        stopped_by = _see_through(process)
+    if (folder / ERROR_FILE).is_file():
+        raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
+    if stopped_by is not None:
+        raise RunStopped(stopped_by)
+    if process.returncode != 0:
+        raise RunFailed(
+            f"{_reason(folder / LOG_FILE)} (exit code {process.returncode}; "
+            f"the whole story is in {folder / LOG_FILE})"
+        )
+
+
+def _see_through(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for the ranks; the signal that stopped them, if one did."""
+    caught: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        caught.append(number)
+        process.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return caught[0] if caught else None
+
+
+def _reason(log: Path) -> str:
+    """The line of the first traceback that says what went wrong."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    inside = False
+    for line in lines:
+        text = line.split("]: ", 1)[-1]
+        if "Traceback (most recent call last)" in text:
+            inside = True
+        elif inside and text and not text.startswith((" ", "\t")):
+            return text
+    return lines[-1] if lines else "a rank ended without a word"

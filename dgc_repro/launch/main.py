@@ -1,0 +1,128 @@
+"""The command line: one handler around everything, so that a mistake is one line and exit code 2.
+
+``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps; ``reproduce
+<paper>/<artifact>`` runs what an artifact needs and prints it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the handler below speaks
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.components import nearest
+from dgc_repro.launch.local import RunFailed, RunStopped
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.single import run_config
+
+USER_ERROR = 2
+
+
+def main() -> None:
+    """Entry point of ``python -m dgc_repro``."""
+    sys.exit(answer(dispatch))
+
+
+def dispatch() -> None:
+    """A subcommand, or Hydra."""
+    if len(sys.argv) > 1 and sys.argv[1] == "reproduce":
+        reproduce(sys.argv[2:])
+        return
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()
+
+
+def one_run(config: DictConfig) -> None:
+    """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
+    given = list(HydraConfig.get().overrides.task)
+    code = answer(lambda: report_run(resolved(config), given))
+    if code:
+        sys.exit(code)
+
+
+def report_run(config: dict[str, Any], given: list[str]) -> None:
+    folder = run_config(config, given)
+    print(f"run folder: {folder}", flush=True)
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain containers, interpolations resolved once, before any rank starts."""
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    plain.pop("hydra", None)
+    return plain
+
+
+def answer(action: Callable[[], None]) -> int:
+    """Do it; the exit code. What the user can mend is one line on stderr."""
+    try:
+        action()
+    except UserError as error:
+        return _say(str(error), USER_ERROR)
+    except (HydraException, OmegaConfBaseException) as error:
+        return _say(in_one_line(error), USER_ERROR)
+    except PermissionError as error:
+        return _say(f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours", 2)
+    except RunFailed as error:
+        return _say(str(error), 1)
+    except RunStopped as error:
+        return _say(str(error), 128 + error.signal_number)
+    return 0
+
+
+def _say(text: str, code: int) -> int:
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def in_one_line(error: Exception) -> str:
+    """Hydra's and OmegaConf's complaints, with the nearest valid name."""
+    text = str(error)
+    causes = " ".join(filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or ""))))
+    if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
+        group, _, name = found[1].rpartition("/")
+        options = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
+        return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options)}"
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return f"{found[1]}: no such key; {nearest(found[1], known_keys())}"
+    if found := re.search(r"Missing mandatory value: (\S+)", causes):
+        return f"{found[1]}: has no value; give one"
+    return " ".join(text.split())
+
+
+def known_keys() -> list[str]:
+    """All dotted keys of the default config and of every group member."""
+    keys: set[str] = set()
+    for path in conf_dir().rglob("*.yaml"):
+        group = path.relative_to(conf_dir()).parent.as_posix().replace("/", ".")
+        is_global = "# @package _global_" in path.read_text(encoding="utf-8")
+        prefix = "" if is_global or group == "." else f"{group}."
+        keys |= {f"{prefix}{key}" for key in flat_keys(OmegaConf.load(path))}
+    return sorted(keys)
+
+
+def flat_keys(config: Any, prefix: str = "") -> list[str]:
+    """Dotted names of the leaves."""
+    found = []
+    for key in config:
+        value = OmegaConf.select(config, str(key), throw_on_missing=False) if key != "defaults" else None
+        if isinstance(value, DictConfig):
+            found += flat_keys(value, f"{prefix}{key}.")
+        elif key not in ("defaults", "_target_", "hydra"):
+            found.append(f"{prefix}{key}")
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""One run from a resolved config: the same config finds its folder again, and is continued or done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.components import component
+from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, run_folder
+from dgc_repro.launch.local import execute
+from dgc_repro.launch.paths import conf_dir
+
+
+def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
+    """Validate, run unless it is finished, and return the run folder.
+
+    ``given``: the overrides on the command line, for the line that says what the scale has set.
+    Raises UserError, RunFailed, RunStopped.
+    """
+    _refuse_unused_wrapper_settings(config, given)
+    validate(config)
+    if config["sink"]["mirror"]:
+        component(config["sink"]["mirror"], "sink").check()
+    print(scale_line(config, given), flush=True)
+    folder = run_folder(config)
+    if is_done(folder):
+        print(f"already done: {folder}", flush=True)
+        return folder
+    is_new = not folder.exists()
+    _prepare(folder, config)
+    try:
+        execute(config, folder)
+    except UserError:
+        if is_new and not any((folder / "checkpoints").glob("step-*")):
+            shutil.rmtree(folder)  # nothing half-written stays behind a mistake
+        raise
+    return folder
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the run is finished, by this version's standards."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return summary.get("status") == "finished" and summary.get("results_version") == RESULTS_VERSION
+
+
+def _prepare(folder: Path, config: Mapping[str, Any]) -> None:
+    """Make the folder and write its config, unless it holds another one."""
+    path = folder / "config.yaml"
+    if path.is_file():
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if config_hash(before) != config_hash(config):
+            raise UserError(
+                f"paths.runs: {folder} holds another config (hash {config_hash(before)}); "
+                "give another paths.runs, or remove that folder"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
+
+
+def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
+    """What the scale has set, and what was given instead."""
+    name = config["scale"]["name"]
+    sizes = yaml.safe_load((conf_dir() / "scale" / f"{name}.yaml").read_text(encoding="utf-8"))
+    given_keys = {override.lstrip("+").split("=", 1)[0] for override in given}
+    words = []
+    for group in ("dataset", "model", "train"):
+        for key, value in sizes.get(group, {}).items():
+            now = config[group].get(key)
+            mark = " (given)" if f"{group}.{key}" in given_keys or now != value else ""
+            words.append(f"{group}.{key}={'null' if now is None else now}{mark}")
+    target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
+    return f"scale={name}: dataset={target}, {', '.join(words)}"
+
+
+def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[str]) -> None:
+    for override in given:
+        parts = override.lstrip("+").split("=", 1)[0].split(".")
+        if parts[0] == "wrapper" and len(parts) > 1 and parts[1] not in config["wrap"]:
+            raise UserError(
+                f"{'.'.join(parts)}: {parts[1]} is not in wrap={list(config['wrap'])}, so that this would "
+                "do nothing; add it to wrap"
+            )

@@ -1,0 +1,181 @@
+"""One rank of a run: ``torchrun --nproc_per_node=2 -m dgc_repro.launch.worker <run folder>``.
+
+Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
+entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
+line is left in ``error.txt``), 3 for stopped by a signal.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import yaml
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import environment
+from dgc_repro.launch.build import build_run, choose_device
+from dgc_repro.launch.components import component
+from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
+from dgc_repro.sink.console import Console
+from dgc_repro.sink.fan_out import FanOut
+from dgc_repro.sink.interface import RunInfo, Sink
+from dgc_repro.sink.jsonl import Jsonl
+from dgc_repro.train import checkpoint
+from dgc_repro.train.loop import train
+from dgc_repro.train.run import Run
+
+FINISHED, USER_ERROR, STOPPED = 0, 2, 3
+ERROR_FILE = "error.txt"
+
+
+def run_worker(folder: Path) -> int:
+    """Train what the folder says, on this rank; the exit code."""
+    config = read_config(folder)
+    device_type, backend = choose_device(config)
+    rank = int(os.environ.get("RANK", "0"))
+    gpu = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
+    device = torch.device(device_type, gpu) if device_type == "cuda" else torch.device("cpu")
+    simulated = config["launch"]["kind"] == "simulated"
+    if simulated:
+        backend = "simulated"
+        return _train(config, folder, device, backend, rank)
+    if "RANK" not in os.environ:
+        raise UserError(
+            "launch.kind: a local run needs torchrun, for example "
+            f"torchrun --nproc_per_node={config['launch']['workers']} -m dgc_repro.launch.worker {folder}"
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    timeout = datetime.timedelta(seconds=float(config["launch"]["timeout_seconds"]))
+    dist.init_process_group(backend, timeout=timeout)
+    try:
+        return _train(config, folder, device, backend, rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(config: dict[str, Any], folder: Path, device: torch.device, backend: str, rank: int) -> int:
+    run = build_run(config, device)
+    _stop_on_signals(run)
+    identity = config_hash(config)
+    notes = checkpoint.load(run, folder, identity)
+    if run.progress.step == 0 and config["train"]["resume_from"]:
+        notes += checkpoint.load(run, Path(config["train"]["resume_from"]), None)
+        if run.progress.step == 0:
+            raise UserError(f"train.resume_from: no checkpoint in {config['train']['resume_from']}")
+    here = environment.describe(device, backend, run.link.wire.world_size, run.splits.label)
+    sink = make_sink(config) if rank == 0 else FanOut([])
+    if rank == 0:
+        _write_json(folder / "environment.json", here)
+    progress = run.progress
+    sink.start(
+        RunInfo(
+            folder=folder, name=folder.name, config=config, environment=here,
+            steps_per_epoch=run.steps_per_epoch, num_epochs=run.settings.epochs,
+            start_step=progress.step, start_epoch=progress.epoch,
+        )
+    )  # fmt: skip
+    for note in notes:
+        sink.note(note)
+    if progress.step:
+        sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
+    try:
+        finished = train(
+            run, sink.step, sink.epoch, lambda: checkpoint.save(run, folder, identity)
+        )
+        summary = _summary(run, finished)
+        if rank == 0:
+            _write_trace(folder / "policy.csv", progress.policy.get("trace", []))
+            _write_json(folder / "summary.json", summary)
+        sink.finish(summary)
+    finally:
+        sink.close()
+    return FINISHED if finished else STOPPED
+
+
+def make_sink(config: dict[str, Any]) -> Sink:
+    """The record, and what the config asks for beside it."""
+    chosen = config["sink"]
+    sinks: list[Sink] = [Jsonl(chosen["every_steps"])]
+    if chosen["console"]:
+        sinks.append(Console())
+    if chosen["mirror"]:
+        sinks.append(component(chosen["mirror"], "sink"))
+    return FanOut(sinks)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved config of a run folder."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"paths.runs: no {path}; a run folder is made by python -m dgc_repro ...")
+    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return config
+
+
+def _stop_on_signals(run: Run) -> None:
+    def ask_to_stop(number: int, frame: object) -> None:
+        run.stop_requested = True
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+
+
+def _summary(run: Run, finished: bool) -> dict[str, Any]:
+    parameters = sum(p.numel() for p in run.module.parameters())
+    return {
+        **run.progress.last_record,
+        "status": "finished" if finished else "stopped",
+        "results_version": RESULTS_VERSION,
+        "steps": run.progress.step,
+        "epochs": run.progress.epoch,
+        "state_bytes": run.exchange.state_bytes(),
+        "parameters": parameters,
+    }
+
+
+def _write_trace(path: Path, trace: list[dict[str, Any]]) -> None:
+    if not trace:
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(trace[0]))
+        writer.writeheader()
+        writer.writerows(trace)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def main() -> None:
+    """Entry point of a rank."""
+    if len(sys.argv) != 2:
+        print("usage: torchrun --nproc_per_node=N -m dgc_repro.launch.worker <run folder>", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    folder = Path(sys.argv[1])
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        code = run_worker(folder)
+    except UserError as error:
+        if folder.is_dir():
+            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(USER_ERROR)  # a peer may hang in a collective: do not wait for its process group
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

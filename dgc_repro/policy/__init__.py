@@ -1,0 +1,1 @@
+"""How strongly to compress, and when that changes. One policy a file."""

@@ -1,0 +1,125 @@
+"""The record: one JSON object a line, metrics.jsonl by epoch and steps.jsonl every few steps.
+
+Everything that report/ draws comes from these lines, so they outlive a killed run. Each is flushed
+as it is written. A run that is resumed first drops what its checkpoint does not cover: those
+epochs are trained again and would stand twice. A number that is not finite is written as null,
+because NaN is not JSON; pandas reads null back as NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from dgc_repro.errors import UserError
+from dgc_repro.sink.interface import Metrics, RunInfo
+
+EPOCHS_FILE = "metrics.jsonl"
+STEPS_FILE = "steps.jsonl"
+
+
+@dataclass
+class Jsonl:
+    """Appends to the two files of the run folder; ``every_steps`` 0 leaves steps.jsonl out.
+
+    Not frozen: it holds the files that it has open.
+    """
+
+    every_steps: int = 10
+    _epochs: TextIO | None = field(default=None, init=False, repr=False)
+    _steps: TextIO | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_every_steps(self.every_steps)
+
+    def start(self, run: RunInfo) -> None:
+        """UserError where metrics.jsonl lacks an epoch that the checkpoint covers."""
+        run.folder.mkdir(parents=True, exist_ok=True)
+        epochs, steps = run.folder / EPOCHS_FILE, run.folder / STEPS_FILE
+        kept = keep_covered(epochs, "epoch", run.start_epoch, notes=run.start_step > 0)
+        keep_covered(steps, "step", run.start_step)
+        if missing := sorted(set(range(1, run.start_epoch + 1)) - kept):
+            raise UserError(
+                f"{epochs}: a line for each epoch that the checkpoint covers, got none for "
+                f"{', '.join(map(str, missing))}; delete the run folder and run again"
+            )
+        self._epochs = epochs.open("a", encoding="utf-8")
+        if self.every_steps:
+            self._steps = steps.open("a", encoding="utf-8")
+
+    def step(self, metrics: Metrics) -> None:
+        if self._steps is not None and int(metrics["step"]) % self.every_steps == 0:
+            write_line(self._steps, {"kind": "step", **metrics})
+
+    def epoch(self, record: Metrics) -> None:
+        assert self._epochs is not None, "start comes first"
+        write_line(self._epochs, {"kind": "epoch", **record})
+        # The checkpoint that follows must not outlive this line, not even a power cut.
+        os.fsync(self._epochs.fileno())
+
+    def note(self, text: str) -> None:
+        assert self._epochs is not None, "start comes first"
+        write_line(self._epochs, {"kind": "note", "text": text})
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Nothing: summary.json says that all else is there, so its writer writes it last."""
+
+    def close(self) -> None:
+        for file in (self._epochs, self._steps):
+            if file is not None:
+                file.close()
+        self._epochs = self._steps = None
+
+
+def check_every_steps(every_steps: int) -> None:
+    """ValueError unless ``every_steps`` is a whole number from 0."""
+    if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
+        raise ValueError(f"every_steps: 0 (never) or more steps, got {every_steps!r}; 10 is usual")
+
+
+def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
+    """Append one JSON object and flush it; a number that is not finite becomes null."""
+    plain = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
+    file.write(json.dumps(plain, allow_nan=False) + "\n")
+    file.flush()
+
+
+def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[int]:
+    """Drop the lines of ``kind`` whose number is beyond ``last``, and half-written ones.
+
+    Notes are the run's history and stay, if ``notes``. The file is replaced whole or not at all.
+    Returns the numbers that stayed.
+    """
+    if not path.exists():
+        return set()
+    before = path.read_text(encoding="utf-8", errors="replace")
+    kept, numbers = [], set()
+    for line in before.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the process was killed while it wrote this
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") == kind and record[kind] <= last:
+            kept.append(line)
+            numbers.add(record[kind])
+        elif record.get("kind") == "note" and notes:
+            kept.append(line)
+    after = "".join(f"{line}\n" for line in kept)
+    if after != before:
+        temporary = path.with_name(f"{path.name}.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(after)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    return numbers

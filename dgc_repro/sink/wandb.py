@@ -1,0 +1,283 @@
+"""A mirror of the record in wandb, with axes, summaries, group and tags set for a dashboard.
+
+Offline needs no key: ``wandb sync <run folder>/wandb/offline-*`` sends it later. Everything of
+wandb's lies in the run folder. Whatever fails in wandb is said once, on standard error, and
+training goes on without the mirror; only ``online`` without a key is an error, before training.
+
+In the dashboard, group by ``labels.paper``, ``labels.artifact``, ``labels.row``,
+``labels.compressor``, ``labels.wrap``, ``labels.policy``, ``labels.scale`` or ``seed``.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from dgc_repro.errors import UserError
+from dgc_repro.sink.interface import Metrics, RunInfo
+from dgc_repro.sink.jsonl import check_every_steps
+
+MODES = ("offline", "online", "disabled")
+STEP_AXIS = ("train/*", "policy/rung", "comm/payload_bytes")
+"""What each step tells; all else is told by epoch."""
+SUMMARIES = {
+    "test/accuracy_percent": "max,last",
+    "validation/accuracy_percent": "max,last",
+    "test/loss": "min,last",
+    "validation/loss": "min,last",
+}
+"""wandb keeps the last value of all others."""
+INIT_TIMEOUT_SECONDS = 30.0
+FINISH_TIMEOUT_SECONDS = 60.0
+"""An unreachable server must not hold a run that is done; what is left stays on disk."""
+TAG_CHARACTERS = 64
+"""wandb refuses longer ones."""
+HOSTED = "https://api.wandb.ai"
+
+
+@dataclass
+class Session:
+    """What is open: nothing before the start, after the end, and after a failure."""
+
+    run: Any = None
+    failed: bool = False
+    exit_code: int = 1
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wandb:
+    """Mirrors every epoch and every ``every_steps``-th step (0: none).
+
+    ``entity`` null is the key's own; ``group`` null is paper/artifact/scale; ``tags`` are put
+    beside those that the config gives.
+    """
+
+    project: str = "dgc_repro"
+    entity: str | None = None
+    mode: str = "offline"
+    group: str | None = None
+    tags: Sequence[str] = ()
+    every_steps: int = 10
+    _session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode: {', '.join(MODES)}, got {self.mode!r}; offline needs no key")
+        if not self.project:
+            raise ValueError("project: a name, got an empty one; dgc_repro is usual")
+        if isinstance(self.tags, str):
+            raise ValueError(f"tags: a list, got {self.tags!r}; write [{self.tags}]")
+        for tag in self.tags:
+            if not 0 < len(tag) <= TAG_CHARACTERS:
+                raise ValueError(f"tags: of 1 to {TAG_CHARACTERS} characters each, got {tag!r}")
+        check_every_steps(self.every_steps)
+
+    def check(self) -> None:
+        """UserError for ``online`` without a key; opens no connection and starts no process."""
+        if self.mode == "online" and not has_key():
+            raise UserError(
+                "sink.mode: online needs a wandb key, found none in WANDB_API_KEY, netrc or "
+                "wandb's settings; run `wandb login`, or set sink.mode=offline"
+            )
+
+    def start(self, run: RunInfo) -> None:
+        self.check()
+        try:
+            self._session.run = self._open(run)
+        except Exception as error:
+            self._give_up(error)
+
+    def step(self, metrics: Metrics) -> None:
+        if self.every_steps and int(metrics["step"]) % self.every_steps == 0:
+            numbers = {key: value for key, value in metrics.items() if not isinstance(value, str)}
+            self._tell(lambda wandb_run: wandb_run.log(numbers))
+
+    def epoch(self, record: Metrics) -> None:
+        self._tell(lambda wandb_run: wandb_run.log(dict(record)))
+
+    def note(self, text: str) -> None:
+        self._session.notes.append(text)
+        notes = "\n".join(self._session.notes)
+        self._tell(lambda wandb_run: setattr(wandb_run, "notes", notes))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._session.exit_code = 0 if summary.get("status") == "finished" else 1
+        self._tell(lambda wandb_run: wandb_run.summary.update({"run": dict(summary)}))
+
+    def close(self) -> None:
+        """A run that was not told that it finished is marked as failed."""
+        self._tell(lambda wandb_run: wandb_run.finish(exit_code=self._session.exit_code))
+        self._session.run = None
+
+    def _open(self, run: RunInfo) -> Any:
+        # Read when wandb is first imported, and by its own process.
+        os.environ.setdefault("WANDB_SILENT", "true")
+        import wandb
+
+        settings = wandb.Settings(
+            silent=True,
+            console="off",  # it would record every redraw of the progress bar
+            disable_git=True,  # the environment has the commit
+            save_code=False,
+            init_timeout=INIT_TIMEOUT_SECONDS,
+        )
+        if "finish_timeout" in wandb.Settings.model_fields:  # not in every version
+            settings.finish_timeout = FINISH_TIMEOUT_SECONDS
+        labels = labels_of(run.config)
+        opened = wandb.init(
+            project=self.project,
+            entity=self.entity,
+            mode=self.mode,  # type: ignore[arg-type]  # one of MODES
+            group=self.group or group_of(labels),
+            job_type=labels.get("row"),
+            name=run.name,
+            tags=tags_of(labels, self.tags),
+            id=run_id(run.folder),
+            # From the beginning again: the mirror of a run that left no checkpoint is replaced.
+            resume="allow" if run.start_step else None,
+            dir=str(run.folder),
+            config={**run.config, "labels": labels, "environment": run.environment},
+            settings=settings,
+        )
+        opened.define_metric("*", step_metric="epoch")
+        for name in STEP_AXIS:
+            opened.define_metric(name, step_metric="step")
+        for name, summary in SUMMARIES.items():
+            opened.define_metric(name, step_metric="epoch", summary=summary)
+        for axis in ("step", "epoch"):
+            opened.define_metric(axis, hidden=True)
+        return opened
+
+    def _tell(self, act: Callable[[Any], object]) -> None:
+        if self._session.run is not None:
+            try:
+                act(self._session.run)
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        broken, self._session.run = self._session.run, None
+        if not self._session.failed:
+            self._session.failed = True
+            reason = " ".join(str(error).split())
+            print(
+                f"wandb: {type(error).__name__}: {reason}; training goes on without the mirror",
+                file=sys.stderr,
+                flush=True,
+            )
+        if broken is not None:
+            try:
+                broken.finish(exit_code=1)
+            except Exception:
+                return  # said already: a mirror that is broken may not even close
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The words that runs are grouped by, as on the command line; without those not in use."""
+    experiment = config.get("experiment") or {}
+    scale = config.get("scale")
+    labels = {
+        "paper": experiment.get("paper"),
+        "artifact": experiment.get("artifact"),
+        "row": experiment.get("row"),
+        "compressor": component(config.get("compressor")),
+        "wrap": "+".join(filter(None, map(component, config.get("wrap") or ()))),
+        "policy": component(config.get("policy")),
+        "scale": scale.get("name") if isinstance(scale, Mapping) else scale,
+    }
+    return {key: str(value) for key, value in labels.items() if value not in (None, "")}
+
+
+def component(setting: Any) -> str | None:
+    """``uniform`` for dgc_repro.compressor.uniform.Uniform, whose file and overlay have that name.
+
+    A name that is no ``_target_`` stays as it is.
+    """
+    target = setting.get("_target_") if isinstance(setting, Mapping) else setting
+    if target is None:
+        return None
+    parts = str(target).split(".")
+    return parts[-2] if len(parts) > 1 else parts[0]
+
+
+def group_of(labels: Mapping[str, str]) -> str | None:
+    """``paper/artifact/scale``, of those that there are."""
+    found = [labels[key] for key in ("paper", "artifact", "scale") if key in labels]
+    return "/".join(found) or None
+
+
+def tags_of(labels: Mapping[str, str], more: Sequence[str]) -> list[str]:
+    """The labels' values and ``more``, each once, cut to what wandb takes."""
+    return list(dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *more)))
+
+
+def run_id(folder: Path) -> str:
+    """The folder's name and a random end, made once and kept in the folder.
+
+    So a run that is resumed goes on under its id, and the same command in a fresh clone does not
+    write over somebody's run of the same name.
+    """
+    kept = folder / "wandb" / "run_id"
+    if kept.is_file() and (found := kept.read_text(encoding="ascii").strip()):
+        return found
+    made = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:100]}-{secrets.token_hex(4)}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(f"{made}\n", encoding="ascii")
+    return made
+
+
+def has_key() -> bool:
+    """Whether wandb would find a key without asking: environment, settings files, netrc."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = read_settings_files()
+    return "api_key" in settings or has_netrc_entry(settings.get("base_url"))
+
+
+def read_settings_files() -> dict[str, str]:
+    """wandb's own settings, this folder's over the user's; what cannot be read is left out."""
+    home = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+    found: dict[str, str] = {}
+    for path in (home / "settings", Path("wandb") / "settings"):
+        # No interpolation: a key may hold a percent sign.
+        parser = configparser.ConfigParser(interpolation=None)
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, OSError, ValueError):
+            continue
+        if parser.has_section("default"):
+            found |= dict(parser["default"])
+    return found
+
+
+def has_netrc_entry(base_url: str | None) -> bool:
+    """Whether netrc has a password for the server in use: one's own, or the hosted one."""
+    own = os.environ.get("WANDB_BASE_URL") or base_url
+    if own:
+        urls = [own]
+    else:
+        import wandb
+
+        # The hosted server has an older name, under which `wandb login` once wrote its key.
+        urls = [wandb.Settings().base_url, HOSTED]
+    named = os.environ.get("NETRC")
+    places = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
+    path = next((found for place in places if (found := place.expanduser()).is_file()), None)
+    if path is None:
+        return False
+    try:
+        entries = netrc.netrc(path)
+    except (netrc.NetrcParseError, OSError, ValueError):
+        return False
+    logins = [entries.authenticators(urlsplit(url).netloc) for url in urls]
+    return any(login is not None and login[2] for login in logins)

@@ -1,0 +1,1 @@
+"""The training loop: one step, the loop around it, evaluation, checkpoints."""

@@ -1,0 +1,87 @@
+"""Everything one training run consists of, in one place and without behaviour.
+
+`Run` holds the parts a step uses; `Progress` holds what changes and is checkpointed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.dataset.images import Splits
+from dgc_repro.exchange.ddp import Junction
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.interface import Policy
+from dgc_repro.train.randomness import Workers
+from dgc_repro.train.schedule import Schedule
+from dgc_repro.train.settings import TrainSettings
+
+
+@dataclass
+class Tally:
+    """Sums over the training images of an epoch, over all workers."""
+
+    loss: float = 0.0
+    correct: float = 0.0
+    count: float = 0.0
+    skipped_steps: int = 0
+
+    def add(self, loss: float, correct: float, count: float) -> None:
+        self.loss += loss
+        self.correct += correct
+        self.count += count
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.count if self.count else float("nan")
+
+    @property
+    def accuracy_percent(self) -> float:
+        return 100.0 * self.correct / self.count if self.count else float("nan")
+
+
+@dataclass
+class Progress:
+    """Where a run is: ``step`` and ``epoch`` count what is finished, from 0."""
+
+    step: int = 0
+    epoch: int = 0
+    policy: dict[str, Any] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    epoch_start: list[Tensor] = field(default_factory=list)  # parameters, for weights/change_norm
+    last_record: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """The parts of a run. ``forward`` is the DDP model, or the module itself where workers are
+    simulated; ``module`` is what is evaluated and saved."""
+
+    settings: TrainSettings
+    module: nn.Module
+    forward: Callable[[Tensor], Tensor]
+    optimizer: torch.optim.Optimizer
+    base_lr: float
+    schedule: Schedule
+    splits: Splits
+    exchange: GradientExchange
+    junction: Junction
+    policy: Policy
+    workers: Workers
+    progress: Progress
+    seed: int
+    steps_per_epoch: int
+    stop_requested: bool = False
+
+    @property
+    def link(self) -> Link:
+        return self.exchange.link
+
+    @property
+    def device(self) -> torch.device:
+        return self.link.wire.device

@@ -1,0 +1,86 @@
+"""What a run is told: plain dataclasses that validate themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+PRECISIONS = ("fp32", "bf16")
+ON_NONFINITE = ("raise", "skip")
+RESHARD = ("refuse", "mean")
+
+
+def _at_least(field: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{field}: a whole number from {least}, got {value!r}")
+
+
+def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field}: one of {', '.join(allowed)}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """``batch_size``: images a worker and micro-step; ``accumulate``: micro-steps a step.
+    ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
+    model, in place. ``reshard``: what to do with residuals saved by another number of workers."""
+
+    epochs: int
+    batch_size: int = 32
+    accumulate: int = 1
+    precision: str = "fp32"
+    channels_last: bool = True
+    compile: bool = False
+    on_nonfinite: str = "raise"
+    checkpoint_every_epochs: int = 1
+    evaluation_batch_size: int = 250
+    reshard: str = "refuse"
+    resume_from: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("epochs", "batch_size", "accumulate", "checkpoint_every_epochs"):
+            _at_least(field, getattr(self, field), 1)
+        _at_least("evaluation_batch_size", self.evaluation_batch_size, 1)
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
+        _one_of("reshard", self.reshard, RESHARD)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """torch.optim.SGD. ``reference_batch``: ``lr`` is for this many images a step over all workers
+    and scales linearly with the real number; None takes ``lr`` as it is."""
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = False
+    reference_batch: int | None = 128
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"lr: above 0, got {self.lr}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: from 0 to below 1, got {self.momentum}")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay: from 0, got {self.weight_decay}")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
+        if self.reference_batch is not None:
+            _at_least("reference_batch", self.reference_batch, 1)
+
+    def base_lr(self, global_batch: int) -> float:
+        """The learning rate before the schedule."""
+        return self.lr if self.reference_batch is None else self.lr * global_batch / self.reference_batch
+
+    def build(self, module: nn.Module, global_batch: int) -> torch.optim.SGD:
+        return torch.optim.SGD(
+            module.parameters(),
+            lr=self.base_lr(global_batch),
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+        )

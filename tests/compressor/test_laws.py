@@ -1,0 +1,282 @@
+"""The laws of every compressor, over one table of settings, in the simulated world."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws import (
+    EPS,
+    LAWS,
+    SETTINGS,
+    SMALLEST,
+    WORLDS,
+    Seen,
+    Setting,
+    Watched,
+    copied,
+    leaf,
+    play,
+    residual,
+    same,
+    same_bits,
+    simulation,
+    tensors,
+    transcript,
+)
+from torch import Tensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.uniform import TENSOR_ROW, Uniform
+from dgc_repro.kernel.codes import group
+from dgc_repro.policy.interface import Plan
+
+INDICES = range(len(SETTINGS))
+each_setting = pytest.mark.parametrize("index", INDICES, ids=[str(s) for s in SETTINGS])
+each_world = pytest.mark.parametrize("workers", WORLDS)
+
+
+def bound_by(setting: Setting, law: str) -> None:
+    if law in setting.excuses:
+        pytest.skip(f"excused from {law}: {setting.excuses[law]}")
+
+
+def steps(seen: list[Seen], workers: int) -> list[list[Seen]]:
+    """What was seen of one tensor, a list of workers for each step."""
+    assert len(seen) % workers == 0
+    return [seen[start : start + workers] for start in range(0, len(seen), workers)]
+
+
+def check_agreement(outcomes: list[Seen]) -> None:
+    assert [one.worker for one in outcomes] == list(range(len(outcomes)))
+    assert all(same_bits(one.mean, outcomes[0].mean) for one in outcomes)
+
+
+def check_averaging(outcomes: list[Seen]) -> None:
+    """mean = the average of what was sent.
+
+    Each of the N terms is rounded twice (weight times scale, times code) where `dense` rounds
+    once, and N - 1 sums round once each: (N + 3) EPS of the mean of |x|. Below float32's normal
+    range the product of weight and scale loses up to SMALLEST, times a code of at most 2^15.
+    """
+    owns = torch.stack([one.own.double() for one in outcomes])
+    count = len(outcomes)
+    bound = (count + 3) * EPS * owns.abs().mean(0) + 2**15 * SMALLEST
+    assert bool(((outcomes[0].mean.double().view(-1) - owns.mean(0)).abs() <= bound).all())
+
+
+def check_conservation(one: Seen) -> None:
+    """gradient + old residual = own + new residual, but for two roundings: of the sum that is
+    compressed, and of what remains of it. (Additions do not underflow.)"""
+    before, after = residual(one.before, one.tensor), residual(one.after, one.tensor)
+    summed = one.tensor.double() + before
+    bound = EPS * (summed.abs() + before.abs() + after.abs())
+    difference = summed - (one.own.double().view(one.tensor.shape) + after)
+    assert bool((difference.abs() <= bound).all())
+
+
+@each_world
+@each_setting
+def test_agreement_every_worker_gets_the_same_bits(index: int, workers: int) -> None:
+    bound_by(SETTINGS[index], "agreement")
+    for seen in transcript(index, workers)[0].values():
+        for outcomes in steps(seen, workers):
+            check_agreement(outcomes)
+
+
+@each_world
+@each_setting
+def test_averaging_the_mean_is_the_average_of_what_was_sent(index: int, workers: int) -> None:
+    bound_by(SETTINGS[index], "averaging")
+    for seen in transcript(index, workers)[0].values():
+        for outcomes in steps(seen, workers):
+            check_averaging(outcomes)
+
+
+@each_world
+@each_setting
+def test_conservation_what_is_not_sent_is_kept(index: int, workers: int) -> None:
+    bound_by(SETTINGS[index], "conservation")
+    for seen in transcript(index, workers)[0].values():
+        for one in seen:
+            check_conservation(one)
+
+
+@each_setting
+def test_contraction_sending_is_closer_than_silence(index: int) -> None:
+    """||x - C(x)|| <= ||x||, entry by entry, but for float32's rounding of the product that
+    decodes: 2 EPS |x|, as the scale is rounded too."""
+    bound_by(SETTINGS[index], "contraction")
+    for seen in transcript(index, 2)[0].values():
+        for one in seen:
+            x, sent = one.tensor.double().view(-1), one.own.double()
+            assert bool(((x - sent).abs() <= x.abs() * (1 + 4 * EPS)).all())
+
+
+def formula_bytes(sent: Dense | Uniform, n: int) -> tuple[int, int]:
+    """(bytes of scales, bytes of codes) by the docstring of uniform: 4 ceil(n / block) and n b / 8,
+    filled up; (0, 4 n) for dense. Independent of `CodeLayout` but for the size of a group."""
+    if isinstance(sent, Dense):
+        return 0, 4 * n
+    codes, size = group(sent.bits)
+    width = sent.block or TENSOR_ROW
+    if width % codes == 0:
+        packed = (n // width) * width * sent.bits // 8 + math.ceil(n % width / codes) * size
+    else:  # no row is whole groups: every row is filled up
+        packed = math.ceil(n / width) * math.ceil(min(n, width) / codes) * size
+    assert n * sent.bits <= 8 * packed
+    return 4 * (math.ceil(n / sent.block) if sent.block else min(n, 1)), packed
+
+
+@each_world
+@each_setting
+def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: int) -> None:
+    setting = SETTINGS[index]
+    bound_by(setting, "bytes")
+    seen, ledger = transcript(index, workers)
+    chosen = Plan(None, candidates=(1, 2)) == setting.plan
+    expected = 0
+    for step in range(2):
+        mean_bytes = gather_end = 0
+        rungs = [1, 2] if chosen else [-1]
+        for name, tensor in tensors(0, step).items():
+            sizes = []
+            for rung in rungs:
+                planned = setting.plan.for_tensor(name) if rung < 0 else rung
+                assert planned is not None
+                sent = leaf(setting.compressor, name, tensor, planned)
+                sizes.append((sent, *formula_bytes(sent, tensor.numel())))
+            actual = steps(seen[name], workers)[step][0].own_bytes
+            matching = [one for one in sizes if one[1] + one[2] == actual]
+            assert matching, f"{name}: sent {actual} bytes, the formula says {sizes}"
+            sent, scales, codes = matching[0]
+            if isinstance(sent, Dense):
+                mean_bytes += codes
+            else:  # in the one buffer of a step each tensor begins at a multiple of 4 bytes
+                gather_end = math.ceil(gather_end / 4) * 4 + scales + codes
+        expected += mean_bytes + math.ceil(gather_end / 8) * 8 + (12 if chosen else 0)
+    assert ledger.payload_bytes == expected
+
+
+@each_setting
+def test_purity_an_exchange_that_is_given_up_leaves_no_trace(index: int) -> None:
+    setting = SETTINGS[index]
+    bound_by(setting, "purity")
+    workers, like = 2, tensors(0, 0)
+    tried, plain = (simulation(setting, workers, like) for _ in range(2))
+    for exchange in (tried, plain):
+        play(exchange, setting, [tensors(worker, 0) for worker in range(workers)])
+    states = copied(tried.states)
+    for finishes in (False, True):
+        given_up = [tensors(worker, 5) for worker in range(workers)]
+        for worker, gradients in enumerate(given_up):
+            tried.open(worker, gradients, setting.plan)
+        if finishes:
+            tried.finish()
+        tried.discard()
+        assert same(tried.states, states)
+        for worker, gradients in enumerate(given_up):
+            assert same(gradients, tensors(worker, 5))
+    plain.step = tried.step  # a step that was skipped is counted: its random numbers are used up
+    following = [tensors(worker, 1) for worker in range(workers)]
+    assert same(play(tried, setting, following), play(plain, setting, following))
+    assert same(tried.states, plain.states)
+
+
+@each_setting
+def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
+    setting = SETTINGS[index]
+    bound_by(setting, "resume")
+    workers, like = 2, tensors(0, 0)
+    whole, first, second = (simulation(setting, workers, like) for _ in range(3))
+
+    def gradients(step: int) -> list[dict[str, Tensor]]:
+        return [tensors(worker, step) for worker in range(workers)]
+
+    for step in range(2):
+        play(whole, setting, gradients(step))
+        play(first, setting, gradients(step))
+    for worker in range(workers):
+        file = io.BytesIO()
+        torch.save(first.state_dict(worker), file)
+        file.seek(0)
+        second.load_state_dict(torch.load(file, weights_only=True), worker)
+    for step in range(2, 4):
+        assert same(
+            play(second, setting, gradients(step)), play(whole, setting, gradients(step))
+        )
+    assert same(second.states, whole.states)
+
+
+@pytest.mark.parametrize("unit", ["layer", "model"])
+def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> None:
+    setting = SETTINGS[0]
+    exchange = simulation(setting, 2, tensors(0, 0))
+    exchange.unit = unit
+    exchange.states = [exchange._initial() for _ in range(2)]
+    ours, theirs = tensors(0, 3), tensors(1, 3)
+    means = play(exchange, setting, [ours, theirs])
+    for name, mean in means.items():
+        assert same_bits(mean, ours[name] / 2 + theirs[name] / 2)
+
+
+def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> None:
+    excused = [(law, s.name, why) for s in SETTINGS for law, why in s.excuses.items()]
+    counts = {law: sum(one == law for one, _, _ in excused) for law in LAWS}
+    with capsys.disabled():
+        said = ", ".join(f"{law} {count}" for law, count in counts.items() if count)
+        print(f"\n{len(SETTINGS)} settings, {len(excused)} excuses: {said}")
+        for law, why in sorted({(law, why) for law, _, why in excused}):
+            print(f"  {law}: {why}")
+    assert {law for law, _, _ in excused} <= set(LAWS)
+    assert counts["agreement"] == counts["bytes"] == counts["purity"] == counts["resume"] == 0
+    assert counts["averaging"] == 0
+
+
+# Hypothesis: shapes and values nobody thought of, in a nest that meets every branch of the packing.
+
+FLOATS = st.floats(-(2.0**120), 2.0**120, width=32)
+
+
+@settings(max_examples=60)
+@given(
+    bits=st.integers(2, 16),
+    rounding=st.sampled_from(["nearest", "toward_zero", "stochastic"]),
+    block=st.none() | st.integers(1, 40),
+    shape=st.lists(st.integers(0, 9), min_size=0, max_size=3),
+    values=st.lists(FLOATS, min_size=1, max_size=20),
+    workers=st.integers(1, 4),
+    rung=st.integers(0, 1),
+)
+def test_the_laws_hold_for_any_shape_and_values(
+    bits: int,
+    rounding: str,
+    block: int | None,
+    shape: list[int],
+    values: list[float],
+    workers: int,
+    rung: int,
+) -> None:
+    nest = ErrorFeedback(Ladder((Dense(), Uniform(bits, rounding, block))))
+    setting, watched = Setting("any", nest, Plan(rung)), Watched(nest)
+    size = math.prod(shape)
+    pool = torch.tensor(values, dtype=torch.float32)
+
+    def drawn(worker: int, step: int) -> Tensor:
+        places = (torch.arange(size) * 7 + 3 * worker + step) % len(values)
+        return pool[places].view(shape)
+
+    exchange = simulation(setting, workers, {"x": drawn(0, 0)}, watched)
+    for step in range(3):
+        play(exchange, setting, [{"x": drawn(worker, step)} for worker in range(workers)])
+    for outcomes in steps(watched.seen["x"], workers):
+        check_agreement(outcomes)
+        check_averaging(outcomes)
+        for one in outcomes:
+            check_conservation(one)

@@ -1,0 +1,288 @@
+"""The settings table that every law runs over, and the workers that play each setting.
+
+A new compressor inherits the whole suite by adding a line to `SETTINGS`. A line may excuse its
+method from a law, with the reason; test_laws.py prints and counts the excuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange, tensors_of
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.payload import num_bytes
+from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.interface import Plan
+
+WORLDS = (2, 3, 5)
+LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
+CPU = torch.device("cpu")
+EPS = 2.0**-24  # largest relative error of one float32 operation
+SMALLEST = 2.0**-149  # float32's smallest step
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the table. ``excuses``: law -> why this method need not obey it."""
+
+    name: str
+    compressor: Compressor
+    plan: Plan = field(default_factory=lambda: Plan(0))
+    choose: Callable[[Tensor], int] | None = None
+    excuses: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _uniform(bits: int, rounding: str, block: int | None) -> Setting:
+    excuses = {"conservation": "keeps no residual: what is rounded away is lost"}
+    if rounding == "stochastic":
+        excuses["contraction"] = "unbiased instead: test_stochastic_rounding_is_unbiased"
+    return Setting(
+        f"uniform-{bits}-{rounding}-{block}", Uniform(bits, rounding, block), excuses=excuses
+    )
+
+
+def _sees_energies(energies: Tensor) -> int:
+    """A chooser that needs its argument: the strong rung where it keeps 90 % of the energy."""
+    return 2 if float(energies[2]) > 0.9 * float(energies[0]) else 1
+
+
+_LADDER = Ladder((Dense(), Uniform(8), Uniform(4, "stochastic", 100)))
+_NO_RESIDUAL = {
+    "conservation": "keeps no residual: what is rounded away is lost",
+    "contraction": "its strong rung rounds stochastically",
+}
+_FED_BACK = {"contraction": "what is sent is the compressed sum of gradient and residual"}
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("dense", Dense()),
+    *(
+        _uniform(bits, rounding, block)
+        for bits in (2, 3, 4, 6, 8, 12, 16)
+        for rounding in ROUNDINGS
+        for block in (None, 7, 100, 2048)
+    ),
+    Setting("ef-dense", ErrorFeedback(Dense())),
+    *(
+        Setting(f"ef-uniform-{bits}-{rounding}-{block}", ErrorFeedback(Uniform(bits, rounding, block)),
+                excuses=_FED_BACK)
+        for bits, rounding, block in (
+            (2, "nearest", None), (4, "toward_zero", 7), (6, "stochastic", 100),
+            (8, "nearest", 2048), (12, "stochastic", None), (16, "nearest", 7),
+        )
+    ),
+    *(
+        Setting(f"ladder-rung{rung}", _LADDER, Plan(rung), excuses=_NO_RESIDUAL if rung else {})
+        for rung in range(3)
+    ),
+    Setting("ladder-by-tensor", _LADDER, Plan(2, {"mixed": 0, "huge": 1}), excuses=_NO_RESIDUAL),
+    Setting("ladder-chooses", _LADDER, Plan(None, candidates=(1, 2)), _sees_energies, _NO_RESIDUAL),
+    Setting("ef-ladder-dense", ErrorFeedback(_LADDER), Plan(0), excuses=_FED_BACK),
+    Setting("ef-ladder-strong", ErrorFeedback(_LADDER), Plan(2), excuses=_FED_BACK),
+    Setting("ef-ladder-chooses", ErrorFeedback(_LADDER), Plan(None, candidates=(1, 2)),
+            _sees_energies, _FED_BACK),
+    Setting("ladder-of-ef", Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
+            Plan(2, {"huge": 1}), excuses=_FED_BACK),
+    Setting("per-layer-uniform", PerLayer(Uniform(4), ("vectors", "huge")),
+            excuses={"conservation": _NO_RESIDUAL["conservation"]}),
+    Setting("per-layer-ef", PerLayer(ErrorFeedback(Uniform(4)), (), smaller_than=50), excuses=_FED_BACK),
+    Setting("ef-per-layer", ErrorFeedback(PerLayer(Uniform(4, "stochastic"))), excuses=_FED_BACK),
+    Setting("per-layer-ef-ladder", PerLayer(ErrorFeedback(_LADDER), ("mix*",)), Plan(2),
+            excuses=_FED_BACK),
+    Setting("ef-per-layer-ladder", ErrorFeedback(PerLayer(_LADDER)), Plan(1, {"mixed": 2}),
+            excuses=_FED_BACK),
+)  # fmt: skip  # a table
+
+
+def tensors(worker: int, step: int) -> dict[str, Tensor]:
+    """A worker's gradients: every kind of tensor that has broken a compressor."""
+    source = torch.Generator().manual_seed(1000 * worker + step)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source)
+
+    heavy = normal(33, 130) * torch.exp(2 * normal(33, 130))
+    heavy[3], heavy[:, 5] = 0.0, heavy[:, 5] * 1e-30
+    return {
+        "empty": torch.zeros(0),
+        "one": normal(1),
+        "scalar": normal(1).view(()),
+        "zero": torch.zeros(2, 4),
+        "constant": torch.full((3, 5), 0.1 + worker),
+        "huge": normal(2, 65).clamp(-1, 1) * 1e38,
+        "denormal": normal(41) * 1e-41,
+        "tiny": normal(101) * 1e-37,
+        "mixed": heavy,  # 4290 values: a whole row of 4096, whole blocks of 2048, and a rest
+    }
+
+
+@dataclass
+class Seen:
+    """What one worker's exchange of one tensor was given and how it ended, copied."""
+
+    worker: int
+    tensor: Tensor
+    before: State
+    mean: Tensor
+    own: Tensor
+    own_bytes: int
+    after: State
+
+
+@dataclass
+class Leaf:
+    """A compressor at the bottom of a nest, or one that may exempt a tensor, which notes what it
+    sends at the moment it has been sent: an error feedback around `Dense` turns the very buffer
+    that was sent into the residual. The innermost note stands."""
+
+    inner: Any
+    sent: dict[tuple[str, int], tuple[Tensor, int]]
+
+    def init(self, tensor: Tensor) -> State:
+        state: State = self.inner.init(tensor)
+        return state
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
+        own = outcome.own
+        self.sent.setdefault((context.name, context.rank), (own.dense(), num_bytes(own)))
+        return outcome
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        energy: Tensor = self.inner.energy(tensor, context)
+        return energy
+
+
+def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], tuple[Tensor, int]]) -> Compressor:
+    """The same nest whose leaves note what they send."""
+    match compressor:
+        case Ladder():
+            return Ladder(tuple(with_leaves(rung, sent) for rung in compressor.rungs))
+        case ErrorFeedback():
+            return ErrorFeedback(with_leaves(compressor.inner, sent))
+        case PerLayer():
+            inside = dataclasses.replace(compressor, inner=with_leaves(compressor.inner, sent))
+            return Leaf(inside, sent)
+    return Leaf(compressor, sent)
+
+
+class Watched:
+    """A compressor that notes what the nest inside does. It adds nothing to the state."""
+
+    def __init__(self, nest: Compressor) -> None:
+        self.sent: dict[tuple[str, int], tuple[Tensor, int]] = {}
+        self.seen: dict[str, list[Seen]] = {}
+        self.inner = with_leaves(nest, self.sent)
+
+    def init(self, tensor: Tensor) -> State:
+        return self.inner.init(tensor)
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        given, before = tensor.clone(), copied(state)
+        outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
+        assert outcome.mean.shape == given.shape
+        key = (context.name, context.rank)
+        own, size = self.sent.pop(key)
+        self.seen.setdefault(context.name, []).append(
+            Seen(context.rank, given, before, outcome.mean.clone(), own, size, copied(outcome.state))
+        )
+        return outcome
+
+
+def copied(state: Any) -> Any:
+    """A deep copy of a state."""
+    if isinstance(state, Tensor):
+        return state.clone()
+    if isinstance(state, Mapping):
+        return {key: copied(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [copied(value) for value in state]
+    return state
+
+
+def simulation(
+    setting: Setting, workers: int, like: Mapping[str, Tensor], compressor: Compressor | None = None
+) -> GradientExchange:
+    """The exchange of a model with such tensors by so many simulated workers."""
+    link = Link(SimulatedWire(workers), Ledger(), Clock(CPU))
+    inside = compressor or setting.compressor
+    return GradientExchange(inside, like, link, seed=7, choose=setting.choose)
+
+
+def play(
+    exchange: GradientExchange, setting: Setting, gradients: list[dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """One committed step; the means, copied."""
+    for worker, own in enumerate(gradients):
+        exchange.open(worker, own, setting.plan)
+    means = {name: mean.clone() for name, mean in exchange.finish().items()}
+    exchange.commit()
+    return means
+
+
+@functools.cache
+def transcript(setting_index: int, workers: int) -> tuple[dict[str, list[Seen]], Ledger]:
+    """Two steps of a setting over all kinds of tensors: what was seen, and the bytes."""
+    setting = SETTINGS[setting_index]
+    watched = Watched(setting.compressor)
+    exchange = simulation(setting, workers, tensors(0, 0), watched)
+    for step in range(2):
+        play(exchange, setting, [tensors(worker, step) for worker in range(workers)])
+    return watched.seen, exchange.link.ledger
+
+
+def residual(state: State, like: Tensor) -> Tensor:
+    """What a state still owes: the sum of all residuals in the nest, f64."""
+    total = torch.zeros(like.shape, dtype=torch.float64)
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            total += value.double() if key == "residual" else residual(value, like)
+    elif isinstance(state, list):
+        for value in state:
+            total += residual(value, like)
+    return total
+
+
+def leaf(compressor: Compressor, name: str, tensor: Tensor, rung: int) -> Dense | Uniform:
+    """The compressor that meets this tensor at the bottom of the nest."""
+    match compressor:
+        case Ladder():
+            return leaf(compressor.rungs[rung], name, tensor, rung)
+        case PerLayer() if compressor.exempt(tensor, name):
+            return Dense()
+        case ErrorFeedback() | PerLayer():
+            return leaf(compressor.inner, name, tensor, rung)
+        case Dense() | Uniform():
+            return compressor
+    raise TypeError(f"say in laws.leaf what {compressor} sends")
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two states are equal, bit for bit."""
+    ours, theirs = tensors_of(first), tensors_of(second)
+    return len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Equal as bits: NaN equals itself, 0 differs from -0."""
+    return first.shape == second.shape and torch.equal(
+        first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8)
+    )
