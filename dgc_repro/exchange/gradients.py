@@ -118,7 +118,8 @@ class GradientExchange:
             raise ValueError("the saved compressor state is of another model, compressor or wrap list")
         self.step = state["step"]
         device = self.link.wire.device
-        self.states[worker] = map_tensors(saved, lambda tensor: tensor.to(device))
+        # Copies: the state's storage is written to in turn, and what was saved stays the caller's.
+        self.states[worker] = map_tensors(saved, lambda tensor: tensor.to(device, copy=True))
 
     def _initial(self) -> dict[str, State]:
         if self.unit == MODEL:

@@ -41,7 +41,7 @@ class ProcessGroupWire:
         assert own.dtype == torch.uint8
         rows = self._buffers.scratch((slot,), self.world_size * own.numel(), torch.uint8, self.device)
         dist.all_gather_into_tensor(rows, own, group=self.group)
-        return list(rows.view(self.world_size, -1))
+        return list(rows.view(self.world_size, own.numel()))
 
     def barrier(self) -> None:
         dist.barrier(group=self.group)

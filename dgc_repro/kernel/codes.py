@@ -21,6 +21,9 @@ from dgc_repro.kernel.fused import Fused
 
 NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 2
 _SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+# Scale, inverse and product are rounded four times in all (2^-22): without this margin a value on a
+# step, the largest one above all, may come out just below it and lose the whole step toward zero.
+_ON_THE_STEP = 1.0 + 2.0**-21
 
 
 def group(bits: int) -> tuple[int, int]:
@@ -108,6 +111,8 @@ def quantizer(bits: int, rounding: int, own_scale: bool) -> Fused:
         else:
             scale = scales.view(1, 1)
         inverse = _inverse(scale)
+        if rounding == TOWARD_ZERO:
+            inverse = inverse * _ON_THE_STEP
         parts = []
         for part in range(num_parts):
             index = None

@@ -44,6 +44,9 @@ def bits(counter: Tensor, key: Tensor) -> Tensor:
 
 
 def uniform(counter: Tensor, key: Tensor) -> Tensor:
-    """Uniform numbers in (0, 1): the upper 24 hashed bits, centred in their step. f32."""
-    upper = (bits(counter, key) >> 8) & 0xFFFFFF
-    return (upper.to(torch.float32) + 0.5) * 2.0**-24
+    """Uniform numbers in (0, 1): the upper 23 hashed bits, centred in their step. f32.
+
+    23 bits and not 24, because the centre of a step must be a float32 too: 1 never comes out.
+    """
+    upper = (bits(counter, key) >> 9) & 0x7FFFFF
+    return (upper.to(torch.float32) + 0.5) * 2.0**-23

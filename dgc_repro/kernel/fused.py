@@ -60,8 +60,8 @@ class Fused:
         return self._first_call(arguments)
 
     def _first_call(self, arguments: tuple[Any, ...]) -> Any:
-        compiled = torch.compile(self.eager, dynamic=True, fullgraph=True)
         try:
+            compiled = torch.compile(self.eager, dynamic=True, fullgraph=True)
             result = compiled(*arguments)
         except Exception as error:
             # The kernels write whole outputs from their inputs, so that starting again is safe.
