@@ -176,7 +176,12 @@ def join(
             )
         return PerBucket(exchange, model)
     model.register_comm_hook(None, _leave_alone)
-    return AfterBackward(exchange, dict(model.module.named_parameters()))
+    return AfterBackward(exchange, trained(model))
+
+
+def trained(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters that get gradients, by name: frozen ones are neither sent nor given any."""
+    return {name: p for name, p in model.module.named_parameters() if p.requires_grad}
 
 
 def exchange_group(timeout_seconds: float) -> dist.ProcessGroup:
@@ -278,7 +283,7 @@ def attach(
     before each collective. Raises ValueError where the parts do not fit together.
     """
     policy = policy or Fixed()
-    parameters = dict(model.module.named_parameters())
+    parameters = trained(model)
     device = next(iter(parameters.values())).device
     group = exchange_group(timeout_seconds) if junction == "per_bucket" else None
     link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)

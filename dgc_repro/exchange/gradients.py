@@ -172,5 +172,11 @@ def tensors_of(state: object) -> list[Tensor]:
 
 
 def structure(state: object) -> object:
-    """The nest with shapes in place of tensors."""
-    return map_tensors(state, lambda tensor: tuple(tensor.shape)) if state is not None else None
+    """The nest with shapes in place of tensors and types in place of numbers, which may change."""
+    if isinstance(state, Tensor):
+        return tuple(state.shape)
+    if isinstance(state, Mapping):
+        return {key: structure(value) for key, value in state.items()}
+    if isinstance(state, Sequence) and not isinstance(state, str):
+        return [structure(value) for value in state]
+    return type(state).__name__

@@ -1,0 +1,100 @@
+"""What wrappers refuse, exempt and choose."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from laws import CPU, SETTINGS, copied, play, simulation
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.policy.interface import Plan
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dense": "vectors"}, "dense: a list of `vectors` and name patterns"),
+        ({"dense": [1]}, "dense: a list of `vectors` and name patterns"),
+        ({"smaller_than": -1}, "smaller_than: a number of values from 0, got -1"),
+        ({"smaller_than": "2k"}, "smaller_than: a number of values from 0, got '2k'"),
+    ],
+)
+def test_a_wrong_per_layer_rule_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        PerLayer(Uniform(), **settings)
+
+
+def test_a_ladder_of_dense_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="^values: a ladder needs at least one setting"):
+        Ladder((Dense(),))
+
+
+def test_vectors_small_tensors_and_named_ones_go_dense() -> None:
+    rule = PerLayer(Uniform(), ("vectors", "fc.*"), smaller_than=10)
+    matrix = torch.zeros(4, 5)
+    assert rule.exempt(torch.zeros(50), "conv.bias")
+    assert rule.exempt(torch.zeros(()), "scale")
+    assert rule.exempt(matrix, "fc.weight")
+    assert rule.exempt(torch.zeros(3, 3), "conv.weight")
+    assert not rule.exempt(matrix, "conv.weight")
+
+
+def test_a_rung_the_ladder_lacks_is_an_error_and_not_the_last_one() -> None:
+    setting = next(s for s in SETTINGS if s.name == "ladder-rung0")
+    exchange = simulation(setting, 1, {"x": torch.ones(3)})
+    with pytest.raises(ValueError, match="rung 3 of a ladder of 3"):
+        exchange.open(0, {"x": torch.ones(3)}, Plan(3))
+    with pytest.raises(ValueError, match="rung -1 of a ladder of 3"):
+        exchange.open(0, {"x": torch.ones(3)}, Plan(-1))
+
+
+def test_where_the_feedback_stands_decides_how_many_residuals_there_are() -> None:
+    like = torch.empty(3, 2)
+    shared = ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(4)))).init(like)
+    each = Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))).init(like)
+    assert shared["residual"].shape == like.shape
+    assert not shared["residual"].any()
+    assert [sorted(rung) for rung in each["rungs"]] == [[], ["inner", "residual"]] + [
+        ["inner", "residual"]
+    ]
+
+
+def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
+    """Nothing is lost on the way to rung 0: it sends gradient and residual, and keeps nothing."""
+    nest = ErrorFeedback(Ladder((Dense(), Uniform(2))))
+    strong, dense = ((s := SETTINGS[0]).__class__("x", nest, Plan(rung)) for rung in (1, 0))
+    x = torch.tensor([1.0, 0.25, -0.25, 0.375])
+    exchange = simulation(strong, 2, {"x": x})
+    sent = play(exchange, strong, [{"x": x}, {"x": x}])["x"]
+    kept = copied(exchange.states[0]["x"]["residual"])
+    assert torch.equal(sent + kept, x)
+    assert kept.any()
+    assert torch.equal(play(exchange, dense, [{"x": x}, {"x": x}])["x"], x + kept)
+    assert not exchange.states[0]["x"]["residual"].any()
+    assert s.compressor.init(x) == {}
+    assert exchange.state_bytes() == x.nbytes
+    assert exchange.link.wire.device == CPU
+
+
+def test_a_chosen_rung_sees_energies_summed_over_tensors_and_averaged_over_workers() -> None:
+    seen: list[list[float]] = []
+
+    def choose(energies: torch.Tensor) -> int:
+        seen.append(energies.tolist())
+        return 0
+
+    ladder = Ladder((Dense(), Uniform(8), Uniform(2)))
+    setting = SETTINGS[0].__class__("x", ladder, Plan(None, candidates=(0, 2)), choose)
+    exchange = simulation(setting, 2, {"a": torch.zeros(2), "b": torch.zeros(1)})
+    worker_0 = {"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}
+    worker_1 = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([0.0])}
+    play(exchange, setting, [worker_0, worker_1])
+    # ||g||^2: (9 + 1 + 4 + 1) / 2; two bits keep the largest and what is at least half of it.
+    assert seen == [[7.5, 7.5, 7.0]]

@@ -1,0 +1,150 @@
+"""The terminal: plain lines in a pipe, a bar of one line on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from made_up_run import epoch_record, play, run_info, step_metrics
+
+from dgc_repro.sink.console import Console, bytes_in_words, duration, epoch_line
+
+CONTROL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    return Terminal()
+
+
+def show(stream: io.StringIO, folder: Path) -> str:
+    """All that a whole run prints."""
+    sink = Console(stream)
+    sink.start(run_info(folder))
+    play(sink)
+    sink.note("went back [bold]one[/bold] checkpoint")
+    sink.finish({"status": "finished"})
+    sink.close()
+    return stream.getvalue()
+
+
+LINES = [
+    "dynamic-table1-static8_ef-seed3",
+    "epoch 1/3  test 40.00 %  val 60.00 %  loss 0.100  bits=8  2.0 MB  10.5 s",
+    "epoch 2/3  test 62.50 %  val 60.00 %  loss 0.050  bits=8  4.0 MB  21.0 s",
+    "epoch 3/3  test 61.25 %  val 60.00 %  loss 0.033  bits=8  6.0 MB  31.5 s",
+    "went back [bold]one[/bold] checkpoint",
+]
+
+
+def test_in_a_pipe_there_are_the_lines_and_no_control_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = show(io.StringIO(), tmp_path)
+    assert shown.splitlines() == [*LINES, f"finished: {tmp_path}"]
+
+
+def test_on_a_dumb_terminal_there_are_no_control_codes(
+    tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert show(terminal, tmp_path).splitlines() == [*LINES, f"finished: {tmp_path}"]
+
+
+def test_on_a_terminal_the_same_lines_stay_above_the_bar(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    shown = CONTROL_CODES.sub("", show(terminal, tmp_path)).replace("\r", "\n")
+    for line in (*LINES, f"finished: {tmp_path}"):
+        assert line in shown.splitlines()
+
+
+def test_the_bar_shows_epoch_loss_accuracy_rung_bytes_and_time_left(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    sink = Console(terminal)
+    sink.start(run_info(tmp_path))
+    sink.step(step_metrics(40))
+    sink.close()
+    assert sink._bar is None
+    shown = CONTROL_CODES.sub("", terminal.getvalue())
+    line = re.split(r"[\r\n]", shown.rstrip())[-1]
+    assert re.fullmatch(
+        r"epoch 2/3 \S+ loss 0\.050 acc 98\.8 % bits=8 4\.0 MB \d+:\d\d left", line.strip()
+    )
+
+
+def test_the_widest_bar_fits_80_columns_and_leaves_room_to_see_progress(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    sink = Console(terminal)
+    sink.start(run_info(tmp_path, start_epoch=1))
+    label = "density=0.00100,[values=16]"
+    sink.step(
+        {
+            **step_metrics(40),
+            "epoch": 130,
+            "train/loss": 12.5,
+            "policy/label": label,
+            "comm/payload_bytes": 9e9,
+        }
+    )
+    sink.close()
+    lines = re.split(r"[\r\n]", CONTROL_CODES.sub("", terminal.getvalue()))
+    assert max(map(len, lines)) <= 80
+    last = [line for line in lines if "loss 12.500" in line][-1]
+    assert "9000.0 MB" in last
+    assert last.rstrip().endswith("left")
+    assert re.search(r"130/3 \S{4,} loss", last)
+
+
+def test_a_resumed_run_says_so_and_its_bar_starts_there(tmp_path: Path, terminal: Terminal) -> None:
+    sink = Console(terminal)
+    sink.start(run_info(tmp_path, start_epoch=2))
+    sink.close()
+    assert "resumed after step 40" in terminal.getvalue()
+    assert "epoch 3/3" in terminal.getvalue()
+
+
+def test_the_longest_epoch_line_fits_80_columns() -> None:
+    record = {
+        **epoch_record(3),
+        "epoch": 100,
+        "test/accuracy_percent": 100.0,
+        "policy/label": "bits=16",
+        "comm/payload_bytes": 9.9e9,
+        "time/train_seconds": 9999.9,
+    }
+    assert len(epoch_line(record, 150)) <= 80
+
+
+def test_what_a_record_does_not_have_is_left_out_of_its_line() -> None:
+    record = {k: v for k, v in epoch_record(1).items() if not k.startswith("validation")}
+    assert "val" not in epoch_line(record, 3)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0.0 MB"), (12_345_678, "12.3 MB"), (2.5e10, "25.0 GB")]
+)
+def test_bytes_are_said_in_millions(count: float, words: str) -> None:
+    assert bytes_in_words(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.2, "0:00"), (59.6, "1:00"), (754, "12:34"), (3723, "1:02:03")]
+)
+def test_durations_carry_over(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

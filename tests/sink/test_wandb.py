@@ -1,0 +1,334 @@
+"""The mirror: real offline runs read back, and failures that must not reach the training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+from made_up_run import NUM_EPOCHS, STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
+from omegaconf import OmegaConf
+from wandb_file import items, records
+
+from dgc_repro.errors import UserError
+from dgc_repro.sink.wandb import Wandb, has_key
+
+KEY = "0" * 40
+
+
+@pytest.fixture(autouse=True)
+def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    # Ours to set in the process; named here so that it is taken away again.
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "dynamic table1-static8_ef"
+    wandb.teardown()
+
+
+def offline_file(folder: Path) -> Path:
+    """The one offline run below ``folder``."""
+    (found,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    return found
+
+
+def mirror(folder: Path, sink: Wandb, status: str = "finished") -> list[Any]:
+    """Play a whole run into ``sink`` and read it back."""
+    sink.start(run_info(folder))
+    play(sink)
+    sink.note("something to know")
+    sink.finish({"status": status, "steps": 60})
+    sink.close()
+    return records(offline_file(folder))
+
+
+def test_an_offline_run_holds_every_epoch_and_every_tenth_step(folder: Path) -> None:
+    history = [items(r.history.item) for r in mirror(folder, Wandb()) if r.HasField("history")]
+    epochs = [line for line in history if "test/accuracy_percent" in line]
+    steps = [line for line in history if "test/accuracy_percent" not in line]
+    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60]
+    assert steps[0]["train/loss"] == step_metrics(10)["train/loss"]
+    assert len(epochs) == NUM_EPOCHS
+    for epoch, line in enumerate(epochs, start=1):
+        assert {key: line[key] for key in epoch_record(epoch)} == epoch_record(epoch)
+
+
+def test_without_steps_only_epochs_are_mirrored(folder: Path) -> None:
+    found = mirror(folder, Wandb(every_steps=0))
+    assert sum(record.HasField("history") for record in found) == NUM_EPOCHS
+
+
+def test_a_run_can_be_grouped_by_paper_artifact_compressor_policy_and_seed(folder: Path) -> None:
+    (run,) = [r.run for r in mirror(folder, Wandb(tags=["mine"])) if r.HasField("run")][:1]
+    config = items(run.config.update)
+    assert config["labels"] == {
+        "paper": "dynamic",
+        "artifact": "table1",
+        "row": "static8_ef",
+        "compressor": "uniform",
+        "wrap": "error_feedback",
+        "policy": "fixed",
+        "scale": "quick",
+    }
+    assert config["seed"] == 3
+    assert config["environment"] == {"hardware": "synthetic"}
+    assert run.run_group == "dynamic/table1/quick"
+    assert run.job_type == "static8_ef"
+    assert run.display_name == "dynamic-table1-static8_ef-seed3"
+    assert set(run.tags) == {*config["labels"].values(), "mine"}
+    assert run.run_id.startswith("dynamic-table1-static8_ef-")
+
+
+def test_axes_are_steps_for_training_and_epochs_for_all_else(folder: Path) -> None:
+    found = [r.metric for r in mirror(folder, Wandb()) if r.HasField("metric")]
+    axis = {metric.name or metric.glob_name: metric.step_metric for metric in found}
+    assert axis["train/*"] == axis["policy/rung"] == axis["comm/payload_bytes"] == "step"
+    assert axis["*"] == axis["test/accuracy_percent"] == "epoch"
+
+
+def test_the_summary_has_the_best_and_the_last_test_accuracy_and_how_the_run_ended(
+    folder: Path,
+) -> None:
+    summary: dict[str, Any] = {}
+    for record in mirror(folder, Wandb()):
+        if record.HasField("summary"):
+            summary |= items(record.summary.update)
+    assert summary["run"]["status"] == "finished"
+    best = {k: v for k, v in summary.items() if k.startswith("test/accuracy_percent")}
+    assert best == {"test/accuracy_percent": {"max": 62.5, "last": 61.25}} or best == {
+        "test/accuracy_percent.max": 62.5,
+        "test/accuracy_percent.last": 61.25,
+    }
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("interrupted", 1)])
+def test_a_run_that_did_not_finish_is_marked_as_failed(
+    folder: Path, status: str, code: int
+) -> None:
+    (last,) = [r.exit for r in mirror(folder, Wandb(), status) if r.HasField("exit")]
+    assert last.exit_code == code
+
+
+def test_a_resumed_run_goes_on_under_its_id(folder: Path) -> None:
+    for start_epoch in (0, 1):
+        sink = Wandb()
+        sink.start(run_info(folder, start_epoch=start_epoch))
+        play(sink, start_epoch + 1, start_epoch + 1)
+        sink.close()
+    files = list((folder / "wandb").glob("*run-*/*.wandb"))
+    assert len({file.name for file in files}) == 1
+
+
+def test_two_folders_of_one_name_have_two_ids(tmp_path: Path) -> None:
+    ids = []
+    for place in ("here", "there"):
+        sink = Wandb()
+        sink.start(run_info(tmp_path / place / "run"))
+        sink.close()
+        ids.append(offline_file(tmp_path / place / "run").name)
+    wandb.teardown()
+    assert ids[0] != ids[1]
+
+
+def test_all_of_wandb_lies_in_the_run_folder_and_nothing_is_printed(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mirror(folder, Wandb())
+    assert not (tmp_path / "wandb").exists()
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+
+
+def test_a_process_that_mirrors_prints_nothing_and_leaves_no_process_behind(
+    tmp_path: Path, repository: Path
+) -> None:
+    # A fresh process: wandb decides at its first import how much it says, and cleans up at exit.
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from made_up_run import play, run_info\n"
+        "from dgc_repro.sink.wandb import Wandb\n"
+        "sink = Wandb(); sink.start(run_info(Path('run'))); play(sink)\n"
+        "sink.finish({'status': 'finished'}); sink.close()\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "WANDB_SILENT"}
+    environment["PYTHONPATH"] = str(repository)
+    # Its own session's process would keep these pipes open, and run() would wait for it.
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(repository / "tests" / "sink")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert offline_file(tmp_path / "run").is_file()
+
+
+def test_disabled_leaves_no_run(folder: Path) -> None:
+    sink = Wandb(mode="disabled")
+    sink.start(run_info(folder))
+    play(sink)
+    sink.close()
+    assert not list(folder.glob("wandb/*run-*"))
+
+
+def test_online_without_a_key_is_one_line_before_anything_starts(folder: Path) -> None:
+    sink = Wandb(mode="online")
+    with pytest.raises(UserError, match="^sink.mode: online needs a wandb key.*mode=offline$"):
+        sink.check()
+    with pytest.raises(UserError, match="^sink.mode: "):
+        sink.start(run_info(folder))
+    assert not folder.exists()
+
+
+def test_offline_needs_no_key() -> None:
+    Wandb(mode="offline").check()
+    Wandb(mode="disabled").check()
+
+
+def write_netrc(path: Path, machine: str) -> None:
+    path.write_text(f"machine {machine}\n  login user\n  password {KEY}\n")
+    path.chmod(0o600)
+
+
+def test_a_key_in_the_environment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert has_key()
+
+
+def test_a_key_in_netrc_is_found_for_the_server_in_use_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_netrc(tmp_path / "home" / ".netrc", "api.wandb.ai")
+    assert has_key()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert not has_key()
+    write_netrc(tmp_path / "elsewhere", "wandb.example.org")
+    monkeypatch.setenv("NETRC", str(tmp_path / "elsewhere"))
+    assert has_key()
+
+
+def test_a_key_in_netrc_for_wandb_s_own_default_server_is_found(tmp_path: Path) -> None:
+    host = wandb.Settings().base_url.removeprefix("https://")
+    write_netrc(tmp_path / "home" / ".netrc", host)
+    assert has_key()
+
+
+@pytest.mark.parametrize("content", ["machine", "machine a.org\n  login b\n  password c\n"])
+def test_a_netrc_that_is_broken_or_of_another_server_is_no_key(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "home" / ".netrc").write_text(content)
+    assert not has_key()
+
+
+def test_a_server_of_one_s_own_in_wandb_s_settings_file_is_respected(tmp_path: Path) -> None:
+    settings = tmp_path / "home" / ".config" / "wandb" / "settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[default]\nbase_url = https://wandb.example.org\n")
+    write_netrc(tmp_path / "home" / ".netrc", "api.wandb.ai")
+    assert not has_key()
+    write_netrc(tmp_path / "home" / ".netrc", "wandb.example.org")
+    assert has_key()
+
+
+def test_a_start_that_fails_in_wandb_is_said_once_and_training_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise wandb.errors.CommError("no\nserver")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    sink = Wandb()
+    sink.start(run_info(folder))
+    play(sink)
+    sink.finish({"status": "finished"})
+    sink.close()
+    said = capsys.readouterr().err
+    assert said == "wandb: CommError: no server; training goes on without the mirror\n"
+
+
+def test_a_server_that_cannot_be_reached_does_not_stop_the_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: refused
+    monkeypatch.setattr("dgc_repro.sink.wandb.INIT_TIMEOUT_SECONDS", 3.0)
+    wandb.teardown()  # its process would still have the settings of the test before
+    sink = Wandb(mode="online")
+    sink.start(run_info(folder))
+    play(sink)
+    sink.finish({"status": "finished"})
+    sink.close()
+    said = capsys.readouterr().err.splitlines()
+    assert len([line for line in said if line.startswith("wandb: ")]) == 1
+    assert KEY not in "".join(said)
+
+
+def test_a_failure_on_the_way_is_said_once_and_training_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Wandb()
+    sink.start(run_info(folder))
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(wandb.Run, "log", broken)
+    play(sink)
+    sink.finish({"status": "finished"})
+    sink.close()
+    assert capsys.readouterr().err.count("disk full") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mode": "on"}, "^mode: offline, online, disabled, got 'on'; "),
+        ({"project": ""}, "^project: "),
+        ({"tags": "mine"}, r"^tags: a list, got 'mine'; write \[mine\]$"),
+        ({"tags": ["x" * 65]}, "^tags: of 1 to 64 characters"),
+        ({"every_steps": -1}, "^every_steps: "),
+    ],
+)
+def test_a_bad_field_is_named_first(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Wandb(**fields)
+
+
+def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:
+    run = run_info(folder)
+    bare = type(run)(folder, "mine", {"seed": 0, "experiment": None}, {}, STEPS_PER_EPOCH, 1)
+    sink = Wandb()
+    sink.start(bare)
+    sink.close()
+    (found,) = [r.run for r in records(offline_file(folder)) if r.HasField("run")][:1]
+    assert (found.run_group, list(found.tags)) == ("", [])
+
+
+def test_the_overlay_s_mode_reaches_the_mirror(repository: Path) -> None:
+    config = OmegaConf.load(repository / "conf" / "sink" / "wandb.yaml")
+    OmegaConf.update(config, "mode", "online")
+    OmegaConf.update(config, "tags", ["mine"])
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    settings = dict(plain["mirror"])
+    assert settings.pop("_target_") == "dgc_repro.sink.wandb.Wandb"
+    assert Wandb(**settings) == Wandb(mode="online", tags=["mine"])
