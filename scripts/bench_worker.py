@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +22,10 @@ from bench_replay import NUM_CLASSES, Replay, resnet18_shapes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.exchange.ddp import Attached, attach
+from dgc_repro.exchange.ddp import Attached, attach, wrap
 from dgc_repro.model.resnet18 import ResNet18
 
-WARMUP_STEPS = 5  # DDP builds its buckets anew after the first; kernels compile in the next
+WARMUP_STEPS = 4  # DDP builds its buckets anew after the first; kernels compile in the next
 
 
 class Runner:
@@ -35,10 +36,10 @@ class Runner:
     ) -> None:
         self.case = case
         self._batch = batch
-        options: dict[str, Any] = {"gradient_as_bucket_view": case.bucket_view}
-        if case.compressor is not None:
-            options["broadcast_buffers"] = False  # as train/ wraps its models
-        self._ddp = DistributedDataParallel(model, **options)
+        if case.compressor is None:
+            self._ddp = DistributedDataParallel(model, gradient_as_bucket_view=case.bucket_view)
+        else:
+            self._ddp = wrap(model, torch.device("cpu"))
         self.attached: Attached | None = None
         if case.compressor is not None:
             self.attached = attach(
@@ -46,18 +47,18 @@ class Runner:
             )
         self._optimizer = torch.optim.SGD(self._ddp.parameters(), lr=1e-3) if learns else None
 
-    def seconds(self) -> float:
-        """Wall time of one step of this rank, begun together."""
+    def seconds(self) -> tuple[float, float]:
+        """Wall and processor time of one step of this rank, begun together."""
         inputs = self._batch()
         self._ddp.zero_grad(set_to_none=True)
         dist.barrier()
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), _processor_seconds()
         self._ddp(inputs).mean().backward()
         if self.attached is not None:
             self.attached.step()
         if self._optimizer is not None:
             self._optimizer.step()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, _processor_seconds() - used
 
     def breakdown(self) -> dict[str, float]:
         """Mean milliseconds a step by kind since the last call, of this rank."""
@@ -70,6 +71,12 @@ class Runner:
         if self.attached is None:
             return None
         return self.attached.ledger.payload_bytes / self.attached._exchange.step
+
+
+def _processor_seconds() -> float:
+    """Used by all threads of this process, gloo's too; what the kernel does unasked is not in."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def replays(plan: Plan) -> Iterator[Runner]:
@@ -92,36 +99,41 @@ def whole_steps(plan: Plan) -> Iterator[Runner]:
 
 
 def measure(runners: list[Runner], repeats: int, warmup: int) -> dict[str, dict[str, Any]]:
-    """For each case: pairs of seconds (plain DDP, the case), breakdown, bytes."""
+    """For each case: pairs (plain DDP, the case) of wall seconds and of processor seconds,
+    breakdown, bytes."""
     plain, *others = runners
     for runner in runners:
         for _ in range(warmup):
             runner.seconds()
         runner.breakdown()
-    pairs: dict[str, list[list[float]]] = {runner.case.name: [] for runner in others}
+    pairs: dict[str, list[tuple[tuple[float, float], tuple[float, float]]]] = {}
     for _ in range(repeats):
         for runner in others:
-            pairs[runner.case.name].append([plain.seconds(), runner.seconds()])
-    slower = {name: torch.tensor(seconds, dtype=torch.float64) for name, seconds in pairs.items()}
-    for seconds in slower.values():
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return {
-        runner.case.name: {
-            "seconds": slower[runner.case.name].tolist(),
+            pairs.setdefault(runner.case.name, []).append((plain.seconds(), runner.seconds()))
+    found = {}
+    for runner in others:
+        slower = torch.tensor(pairs[runner.case.name], dtype=torch.float64)  # f64[repeats, pair, 2]
+        dist.all_reduce(slower, dist.ReduceOp.MAX)
+        found[runner.case.name] = {
+            "seconds": slower[:, :, 0].tolist(),
+            "processor_seconds": slower[:, :, 1].tolist(),
             "breakdown": runner.breakdown(),
             "payload_bytes": runner.payload_bytes_per_step(),
         }
-        for runner in others
-    }
+    return found
 
 
 def main(rank: int, world_size: int, folder: Path) -> None:
     """Measure, and let rank 0 write what was found."""
     plan = Plan(**json.loads((folder / "plan.json").read_text()))
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), world_size)
-    timeout = datetime.timedelta(seconds=120)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=120),
+    )
     found = {"replay": measure(list(replays(plan)), plan.repeats, WARMUP_STEPS)}
     if plan.whole_step_repeats:
         found["whole"] = measure(list(whole_steps(plan)), plan.whole_step_repeats, 1)

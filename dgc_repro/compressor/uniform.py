@@ -50,7 +50,8 @@ class Uniform:
             )
         if self.rounding not in ROUNDINGS:
             raise ValueError(f"rounding: one of {', '.join(ROUNDINGS)}, got {self.rounding!r}")
-        if self.block is not None and (not isinstance(self.block, int) or self.block < 1):
+        counts = isinstance(self.block, int) and not isinstance(self.block, bool)
+        if self.block is not None and (not counts or self.block < 1):
             raise ValueError(
                 f"block: a whole number of values from 1, or null for one scale a tensor, "
                 f"got {self.block!r}"

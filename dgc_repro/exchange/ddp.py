@@ -124,7 +124,7 @@ class PerBucket:
                     self._error = error
             future.set_result(bucket.buffer())
 
-    def _exchange_bucket(self, bucket: dist.GradBucket) -> None:
+    def _exchange_bucket(self, bucket: Any) -> None:
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         tensors = [in_memory_order(gradient) for gradient in bucket.gradients()]
         gradients = dict(zip(names, tensors, strict=True))
@@ -151,11 +151,10 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     evaluation, counted), gradients are views into DDP's buckets (no copies in or out)."""
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     no_broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    settings: dict[str, Any] = {no_broadcast: False}
+    devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(
-        module,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-        **{no_broadcast: False},
+        module, device_ids=devices, gradient_as_bucket_view=True, **settings
     )
 
 

@@ -32,7 +32,7 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     """A contiguous view of a dense tensor, dimensions ordered as they lie in memory; else a copy."""
     if tensor.is_contiguous():
         return tensor
-    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d))
+    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride()[d], d))
     return tensor.permute(order).contiguous()
 
 

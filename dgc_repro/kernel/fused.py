@@ -47,7 +47,8 @@ class Fused:
     dynamo counts recompilations by code object, so each kernel is given a code object of its own.
     """
 
-    def __init__(self, function: FunctionType, name: str) -> None:
+    def __init__(self, function: Callable[..., None], name: str) -> None:
+        assert isinstance(function, FunctionType)
         code = function.__code__.replace(co_name=name)
         self.eager = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
         self.compiled: Callable[..., Any] | None = None

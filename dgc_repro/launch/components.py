@@ -19,6 +19,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.policy.interface import Policy
 
 LADDER = "ladder"
+MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
 Config = Mapping[str, Any]
 
 
@@ -26,7 +27,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that names the likeliest intended name, or all there are."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(choices)}"
+    if close:
+        return f"did you mean {close[0]}?"
+    shown = choices if len(choices) <= MOST_SHOWN else sorted({name.split(".")[0] for name in choices})
+    return f"there are: {', '.join(shown)}"
 
 
 def component(config: Config, group: str, **more: Any) -> Any:

@@ -29,6 +29,7 @@ from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
 
 USER_ERROR = 2
+NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
 
 
 def main() -> None:
@@ -105,6 +106,8 @@ def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
     keys: set[str] = set()
     for path in conf_dir().rglob("*.yaml"):
+        if path.relative_to(conf_dir()).parts[0] in NOT_KEYS:
+            continue
         group = path.relative_to(conf_dir()).parent.as_posix().replace("/", ".")
         is_global = "# @package _global_" in path.read_text(encoding="utf-8")
         prefix = "" if is_global or group == "." else f"{group}."
@@ -113,14 +116,13 @@ def known_keys() -> list[str]:
 
 
 def flat_keys(config: Any, prefix: str = "") -> list[str]:
-    """Dotted names of the leaves."""
+    """Dotted names of the leaves; interpolations are not resolved."""
     found = []
     for key in config:
-        value = OmegaConf.select(config, str(key), throw_on_missing=False) if key != "defaults" else None
-        if isinstance(value, DictConfig):
-            found += flat_keys(value, f"{prefix}{key}.")
-        elif key not in ("defaults", "_target_", "hydra"):
-            found.append(f"{prefix}{key}")
+        if key in ("defaults", "_target_", "hydra"):
+            continue
+        value = config._get_node(key)
+        found += flat_keys(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else [f"{prefix}{key}"]
     return found
 
 

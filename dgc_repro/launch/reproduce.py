@@ -27,9 +27,9 @@ def reproduce(arguments: Sequence[str]) -> None:
     """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
     known = artifacts()
     if not arguments or arguments[0] not in known:
-        given = arguments[0] if arguments else ""
-        raise UserError(f"reproduce: no artifact {given!r}; {nearest(given, known)}")
-    name, *given = arguments
+        asked = arguments[0] if arguments else ""
+        raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
+    name, given = arguments[0], arguments[1:]
     jobs = runs_of(name, given)
     folders: list[Path] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
@@ -52,23 +52,23 @@ def artifacts() -> list[str]:
 
 def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
     """Resolved configs of all runs, seeds outermost, and the overrides each was composed from."""
-    sweeps = OmegaConf.load(conf_dir() / "artifact" / f"{name}.yaml").sweeps
+    artifact = OmegaConf.load(conf_dir() / "artifact" / f"{name}.yaml")
     combinations: list[list[str]] = []
-    for sweep in sweeps:
+    for sweep in artifact.sweeps:
         parsed = OverridesParser.create().parse_overrides(str(sweep).split())
         for batch in BasicSweeper.split_arguments(parsed, None):
             combinations += [list(job) for job in batch]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        seeds = _seeds(given, combinations[0])
-        jobs = []
-        for seed in seeds:
-            for combination in combinations:
-                overrides = [*combination, *given, f"seed={seed}"]
-                jobs.append((_plain(compose("config", overrides)), list(given)))
-    return jobs
+        scale = compose("config", [*combinations[0], *given]).scale.name
+        sized = [*artifact.sizes[scale], *given]
+        return [
+            (_plain(compose("config", [*combination, *sized, f"seed={seed}"])), sized)
+            for seed in _seeds(combinations[0], sized)
+            for combination in combinations
+        ]
 
 
-def _seeds(given: Sequence[str], combination: Sequence[str]) -> list[int]:
+def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:
     """The seed on the command line, or the scale's seeds."""
     config = compose("config", [*combination, *given])
     if any(override.startswith("seed=") for override in given):

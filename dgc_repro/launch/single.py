@@ -50,7 +50,9 @@ def is_done(folder: Path) -> bool:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return summary.get("status") == "finished" and summary.get("results_version") == RESULTS_VERSION
+    return bool(
+        summary.get("status") == "finished" and summary.get("results_version") == RESULTS_VERSION
+    )
 
 
 def _prepare(folder: Path, config: Mapping[str, Any]) -> None:

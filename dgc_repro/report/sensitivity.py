@@ -27,7 +27,7 @@ from dgc_repro.report.table import ALIKE, Measured, header, spread
 UNDER_DENSE_POINTS = 2.0
 """A setting is called below dense when it ends more than this many points under it. Ours."""
 CENTRE_BITS, GRID_BITS = 8, 4
-ROUNDINGS = ("nearest", "zero", "stochastic")
+ROUNDINGS = ("nearest", "toward_zero", "stochastic")
 CSV_HEADINGS = (
     "bits",
     "rounding",

@@ -162,13 +162,14 @@ def epoch_line(record: Metrics, num_epochs: int) -> str:
     if "comm/payload_bytes" in record:
         parts.append(bytes_in_words(float(record["comm/payload_bytes"])))
     if "time/train_seconds" in record:
-        parts.append(f"{record['time/train_seconds']:.1f} s")
+        seconds = float(record["time/train_seconds"])
+        parts.append(f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s")
     return "  ".join(parts)
 
 
 def bytes_in_words(count: float) -> str:
-    """``12.3 MB``, of a million bytes; from 10,000 of them on, GB."""
-    return f"{count / 1e6:.1f} MB" if count < 1e10 else f"{count / 1e9:.1f} GB"
+    """``12.3 MB``, of a million bytes; from 1,000 of them on, ``1.23 GB``."""
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
 
 
 def duration(seconds: float) -> str:

@@ -49,6 +49,7 @@ class Session:
     """What is open: nothing before the start, after the end, and after a failure."""
 
     run: Any = None
+    library: Any = None
     failed: bool = False
     exit_code: int = 1
     notes: list[str] = field(default_factory=list)
@@ -118,12 +119,21 @@ class Wandb:
         """A run that was not told that it finished is marked as failed."""
         self._tell(lambda wandb_run: wandb_run.finish(exit_code=self._session.exit_code))
         self._session.run = None
+        library, self._session.library = self._session.library, None
+        if library is not None:
+            # finish() may come back before wandb's process has written the run to disk (seen with
+            # 0.31: a file of 7 bytes); this waits until that process has ended.
+            try:
+                library.teardown()
+            except Exception as error:
+                self._give_up(error)
 
     def _open(self, run: RunInfo) -> Any:
         # Read when wandb is first imported, and by its own process.
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
+        self._session.library = wandb
         settings = wandb.Settings(
             silent=True,
             console="off",  # it would record every redraw of the progress bar

@@ -144,12 +144,12 @@ def write_sensitivity(runs: Path, seeds: range) -> list[Path]:
     settings: dict[str, dict[str, Any]] = {"none": quantizer(None)}
     settings |= {f"bits{bits}": quantizer(bits) for bits in (2, 3, 4, 6, 8, 12, 16)}
     settings |= {
-        "bits8_zero": quantizer(8, "zero"),
+        "bits8_zero": quantizer(8, "toward_zero"),
         "bits8_stochastic": quantizer(8, "stochastic"),
         "bits8_block": quantizer(8, block=2048),
         "bits8_ef": quantizer(8, fed=True),
     }
-    for rounding in ("nearest", "zero", "stochastic"):
+    for rounding in ("nearest", "toward_zero", "stochastic"):
         for block in (None, 2048):
             for fed in (False, True):
                 name = f"grid4_{rounding}_{block}_{fed}"

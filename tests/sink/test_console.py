@@ -106,7 +106,7 @@ def test_the_widest_bar_fits_80_columns_and_leaves_room_to_see_progress(
     lines = re.split(r"[\r\n]", CONTROL_CODES.sub("", terminal.getvalue()))
     assert max(map(len, lines)) <= 80
     last = [line for line in lines if "loss 12.500" in line][-1]
-    assert "9000.0 MB" in last
+    assert "9.00 GB" in last
     assert last.rstrip().endswith("left")
     assert re.search(r"130/3 \S{4,} loss", last)
 
@@ -119,7 +119,7 @@ def test_a_resumed_run_says_so_and_its_bar_starts_there(tmp_path: Path, terminal
     assert "epoch 3/3" in terminal.getvalue()
 
 
-def test_the_longest_epoch_line_fits_80_columns() -> None:
+def test_a_long_epoch_line_fits_80_columns() -> None:
     record = {
         **epoch_record(3),
         "epoch": 100,
@@ -137,7 +137,7 @@ def test_what_a_record_does_not_have_is_left_out_of_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(0, "0.0 MB"), (12_345_678, "12.3 MB"), (2.5e10, "25.0 GB")]
+    ("count", "words"), [(0, "0.0 MB"), (12_345_678, "12.3 MB"), (2.5e10, "25.00 GB")]
 )
 def test_bytes_are_said_in_millions(count: float, words: str) -> None:
     assert bytes_in_words(count) == words

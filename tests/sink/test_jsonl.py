@@ -98,7 +98,9 @@ def test_a_run_from_the_beginning_leaves_nothing_of_the_one_before(tmp_path: Pat
     sink.note("of the run before")
     play(sink)
     sink.close()
-    Jsonl().start(run_info(tmp_path))
+    again = Jsonl()
+    again.start(run_info(tmp_path))
+    again.close()
     assert lines(tmp_path / "metrics.jsonl") == lines(tmp_path / "steps.jsonl") == []
 
 

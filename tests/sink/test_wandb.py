@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,8 @@ def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "dynamic table1-static8_ef"
-    wandb.teardown()
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "dynamic table1-static8_ef"
 
 
 def offline_file(folder: Path) -> Path:
@@ -140,7 +138,6 @@ def test_two_folders_of_one_name_have_two_ids(tmp_path: Path) -> None:
         sink.start(run_info(tmp_path / place / "run"))
         sink.close()
         ids.append(offline_file(tmp_path / place / "run").name)
-    wandb.teardown()
     assert ids[0] != ids[1]
 
 
@@ -153,21 +150,26 @@ def test_all_of_wandb_lies_in_the_run_folder_and_nothing_is_printed(
     assert (said.out, said.err) == ("", "")
 
 
-def test_a_process_that_mirrors_prints_nothing_and_leaves_no_process_behind(
+def test_closing_leaves_a_whole_file_no_process_and_nothing_printed(
     tmp_path: Path, repository: Path
 ) -> None:
-    # A fresh process: wandb decides at its first import how much it says, and cleans up at exit.
+    # A fresh process: wandb decides at its first import how much it says. It ends without atexit,
+    # as a rank that is killed does, so that only close() can have written the file.
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from made_up_run import play, run_info\n"
         "from dgc_repro.sink.wandb import Wandb\n"
+        "def children():\n"
+        "    return Path(f'/proc/self/task/{os.getpid()}/children').read_text().split()\n"
         "sink = Wandb(); sink.start(run_info(Path('run'))); play(sink)\n"
+        "assert children(), 'wandb has a process of its own'\n"
         "sink.finish({'status': 'finished'}); sink.close()\n"
+        "assert not children()\n"
+        "os._exit(0)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "WANDB_SILENT"}
     environment["PYTHONPATH"] = str(repository)
-    # Its own session's process would keep these pipes open, and run() would wait for it.
     done = subprocess.run(
         [sys.executable, "-c", program, str(repository / "tests" / "sink")],
         cwd=tmp_path,
@@ -178,7 +180,7 @@ def test_a_process_that_mirrors_prints_nothing_and_leaves_no_process_behind(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert offline_file(tmp_path / "run").is_file()
+    assert any(record.HasField("exit") for record in records(offline_file(tmp_path / "run")))
 
 
 def test_disabled_leaves_no_run(folder: Path) -> None:
@@ -271,7 +273,6 @@ def test_a_server_that_cannot_be_reached_does_not_stop_the_training(
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: refused
     monkeypatch.setattr("dgc_repro.sink.wandb.INIT_TIMEOUT_SECONDS", 3.0)
-    wandb.teardown()  # its process would still have the settings of the test before
     sink = Wandb(mode="online")
     sink.start(run_info(folder))
     play(sink)
