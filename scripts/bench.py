@@ -70,7 +70,7 @@ def _kernels(options: argparse.Namespace, machine: Machine, folder: Path) -> Non
 def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> None:
     plan = bench_exchange.Plan()
     if options.quick:
-        plan = replace(plan, repeats=8, whole_step_repeats=0)
+        plan = replace(plan, repeats=5, whole_step_repeats=0)
     plan = replace(plan, width=options.width or plan.width, repeats=options.repeats or plan.repeats)
     rows = bench_exchange.measure(plan)
     head = machine.lines(plan.describe())

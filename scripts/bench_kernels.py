@@ -114,7 +114,7 @@ def _row(setting: Uniform, plan: Plan, gradient: Tensor, target: Tensor) -> Row:
     compressing, copying, adding = _ratios([compress, copy_out, add_out], copy, plan.repeats)
     feedback = _error_feedback_extra(setting, gradient, copy, plan.repeats)
     with _eagerly():
-        eager = _ratios([compress, copy_out], copy, plan.eager_repeats, warmup=1)
+        eager = _ratios([compress, copy_out], copy, plan.eager_repeats, warmup=0)
     compress_at_most = COMPRESS_AT_MOST[setting.rounding]
     slower = max(copying, adding, key=lambda spread: spread.median)
     # What packing lays into the buffer that goes out, its alignment included.

@@ -82,11 +82,18 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("ef-dense", ErrorFeedback(Dense())),
     *(
-        Setting(f"ef-uniform-{bits}-{rounding}-{block}", ErrorFeedback(Uniform(bits, rounding, block)),
-                excuses=_FED_BACK)
+        Setting(
+            f"ef-uniform-{bits}-{rounding}-{block}",
+            ErrorFeedback(Uniform(bits, rounding, block)),
+            excuses=_FED_BACK,
+        )
         for bits, rounding, block in (
-            (2, "nearest", None), (4, "toward_zero", 7), (6, "stochastic", 100),
-            (8, "nearest", 2048), (12, "stochastic", None), (16, "nearest", 7),
+            (2, "nearest", None),
+            (4, "toward_zero", 7),
+            (6, "stochastic", 100),
+            (8, "nearest", 2048),
+            (12, "stochastic", None),
+            (16, "nearest", 7),
         )
     ),
     *(
@@ -97,22 +104,45 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ladder-chooses", _LADDER, Plan(None, candidates=(1, 2)), _sees_energies, _NO_RESIDUAL),
     Setting("ef-ladder-dense", ErrorFeedback(_LADDER), Plan(0), excuses=_FED_BACK),
     Setting("ef-ladder-strong", ErrorFeedback(_LADDER), Plan(2), excuses=_FED_BACK),
-    Setting("ef-ladder-chooses", ErrorFeedback(_LADDER), Plan(None, candidates=(1, 2)),
-            _sees_energies, _FED_BACK),
-    Setting("ladder-of-ef", Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
-            Plan(2, {"huge": 1}), excuses=_FED_BACK),
-    Setting("per-layer-uniform", PerLayer(Uniform(4), ("vectors", "huge")),
-            excuses={"conservation": _NO_RESIDUAL["conservation"]}),
-    Setting("per-layer-ef", PerLayer(ErrorFeedback(Uniform(4)), (), smaller_than=50), excuses=_FED_BACK),
+    Setting(
+        "ef-ladder-chooses",
+        ErrorFeedback(_LADDER),
+        Plan(None, candidates=(1, 2)),
+        _sees_energies,
+        _FED_BACK,
+    ),
+    Setting(
+        "ladder-of-ef",
+        Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
+        Plan(2, {"huge": 1}),
+        excuses=_FED_BACK,
+    ),
+    Setting(
+        "per-layer-uniform",
+        PerLayer(Uniform(4), ("vectors", "huge")),
+        excuses={"conservation": _NO_RESIDUAL["conservation"]},
+    ),
+    Setting(
+        "per-layer-ef", PerLayer(ErrorFeedback(Uniform(4)), (), smaller_than=50), excuses=_FED_BACK
+    ),
     Setting("ef-per-layer", ErrorFeedback(PerLayer(Uniform(4, "stochastic"))), excuses=_FED_BACK),
-    Setting("per-layer-ef-ladder", PerLayer(ErrorFeedback(_LADDER), ("mix*",)), Plan(2),
-            excuses=_FED_BACK),
-    Setting("ef-per-layer-ladder", ErrorFeedback(PerLayer(_LADDER)), Plan(1, {"mixed": 2}),
-            excuses=_FED_BACK),
-)  # fmt: skip  # a table
+    Setting(
+        "per-layer-ef-ladder",
+        PerLayer(ErrorFeedback(_LADDER), ("mix*",)),
+        Plan(2),
+        excuses=_FED_BACK,
+    ),
+    Setting(
+        "ef-per-layer-ladder",
+        ErrorFeedback(PerLayer(_LADDER)),
+        Plan(1, {"mixed": 2}),
+        excuses=_FED_BACK,
+    ),
+)
 
 
-def tensors(worker: int, step: int) -> dict[str, Tensor]:
+@functools.cache
+def _tensors(worker: int, step: int) -> dict[str, Tensor]:
     """A worker's gradients: every kind of tensor that has broken a compressor."""
     source = torch.Generator().manual_seed(1000 * worker + step)
 
@@ -132,6 +162,11 @@ def tensors(worker: int, step: int) -> dict[str, Tensor]:
         "tiny": normal(101) * 1e-37,
         "mixed": heavy,  # 4290 values: a whole row of 4096, whole blocks of 2048, and a rest
     }
+
+
+def tensors(worker: int, step: int) -> dict[str, Tensor]:
+    """A worker's gradients, made anew: every kind of tensor that has broken a compressor."""
+    return {name: tensor.clone() for name, tensor in _tensors(worker, step).items()}
 
 
 @dataclass
@@ -171,7 +206,9 @@ class Leaf:
         return energy
 
 
-def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], tuple[Tensor, int]]) -> Compressor:
+def with_leaves(
+    compressor: Compressor, sent: dict[tuple[str, int], tuple[Tensor, int]]
+) -> Compressor:
     """The same nest whose leaves note what they send."""
     match compressor:
         case Ladder():
@@ -202,7 +239,9 @@ class Watched:
         key = (context.name, context.rank)
         own, size = self.sent.pop(key)
         self.seen.setdefault(context.name, []).append(
-            Seen(context.rank, given, before, outcome.mean.clone(), own, size, copied(outcome.state))
+            Seen(
+                context.rank, given, before, outcome.mean.clone(), own, size, copied(outcome.state)
+            )
         )
         return outcome
 
@@ -238,13 +277,19 @@ def play(
     return means
 
 
+def num_steps(workers: int) -> int:
+    """Steps of a transcript: a residual shows in the second."""
+    return 1 if workers == 5 else 2
+
+
 @functools.cache
 def transcript(setting_index: int, workers: int) -> tuple[dict[str, list[Seen]], Ledger]:
-    """Two steps of a setting over all kinds of tensors: what was seen, and the bytes."""
+    """Two steps of a setting over all kinds of tensors (five workers: one): what was seen, and the
+    bytes."""
     setting = SETTINGS[setting_index]
     watched = Watched(setting.compressor)
     exchange = simulation(setting, workers, tensors(0, 0), watched)
-    for step in range(2):
+    for step in range(num_steps(workers)):
         play(exchange, setting, [tensors(worker, step) for worker in range(workers)])
     return watched.seen, exchange.link.ledger
 
@@ -284,5 +329,6 @@ def same(first: Any, second: Any) -> bool:
 def same_bits(first: Tensor, second: Tensor) -> bool:
     """Equal as bits: NaN equals itself, 0 differs from -0."""
     return first.shape == second.shape and torch.equal(
-        first.contiguous().view(-1).view(torch.uint8), second.contiguous().view(-1).view(torch.uint8)
+        first.contiguous().view(-1).view(torch.uint8),
+        second.contiguous().view(-1).view(torch.uint8),
     )

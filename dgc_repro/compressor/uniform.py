@@ -15,6 +15,7 @@ Letters: n = values, b = bits. Stochastic rounding is unbiased: E[decoded] = x.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import CodeLayout, Codes
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
+from dgc_repro.kernel import native
 
 ROUNDINGS = {
     "nearest": kernels.NEAREST,
@@ -71,7 +73,7 @@ class Uniform:
 
     def layout(self, n: int) -> CodeLayout:
         """How a tensor of n values is cut into rows."""
-        return CodeLayout(n, self.block or TENSOR_ROW, self.bits, per_row=self.block is not None)
+        return _layout(n, self.block or TENSOR_ROW, self.bits, self.block is not None)
 
     def encode(self, tensor: Tensor, context: Context) -> Codes:
         """Quantize and pack. tensor: f32, contiguous."""
@@ -89,33 +91,48 @@ class Uniform:
         payload = Codes(layout, scales, (*planes, *tails))
         if flat.numel() == 0:
             return payload
+        rounding = ROUNDINGS[self.rounding]
+        seed = context.key(shared=False) if rounding == kernels.STOCHASTIC else 0
+        if native.usable(flat):
+            native.quantize(flat, layout.native, rounding, seed, scales, payload.planes)
+            return payload
         if not layout.per_row:
             low, high = torch.aminmax(flat)
             torch.maximum(high, -low, out=scales.view(()))
             scales.mul_(1.0 / (2 ** (self.bits - 1) - 1))
-        quantize = kernels.quantizer(self.bits, ROUNDINGS[self.rounding], layout.per_row)
-        key = torch.tensor(self._key(context), dtype=torch.int32, device=device)
+        quantize = kernels.quantizer(self.bits, rounding, layout.per_row)
+        key = torch.tensor(seed, dtype=torch.int32, device=device)
         body = layout.body_rows * layout.width
         if body:
             rows = flat[:body].view(layout.body_rows, num_codes, -1)
             own = scales[: layout.body_rows] if layout.per_row else scales
-            start = torch.zeros((), dtype=torch.int32, device=device)
+            start = _integer(0, device)
             quantize(rows, own, key, start, *(p.view(layout.body_rows, -1) for p in planes))
         if layout.tail_rows:
             rest = flat[body:]
             own = scales[layout.body_rows :] if layout.per_row else scales
-            start = torch.tensor(body, device=device).to(torch.int32)
+            start = _integer(body, device)
             rows = _filled(rest, layout).view(layout.tail_rows, num_codes, -1)
             quantize(rows, own, key, start, *(t.view(layout.tail_rows, -1) for t in tails))
         return payload
 
-    def _key(self, context: Context) -> int:
-        return context.key(shared=False) if self.rounding == "stochastic" else 0
+
+@lru_cache(maxsize=4096)
+def _layout(n: int, width: int, bits: int, per_row: bool) -> CodeLayout:
+    return CodeLayout(n, width, bits, per_row)
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int, device: torch.device) -> Tensor:
+    """An i32 scalar tensor (wrapping); cached, because making one costs more than a small kernel."""
+    return torch.tensor(value, device=device).to(torch.int32)
 
 
 def _filled(rest: Tensor, layout: CodeLayout) -> Tensor:
-    """The tail's values as rows of ``tail_width``, filled up with zeros."""
+    """The tail's values as rows of ``tail_width``, filled up with zeros where they do not fit."""
     rows, width = layout.tail_rows, min(layout.width, rest.numel())
+    if rest.numel() == rows * layout.tail_width:
+        return rest
     filled = rest.new_zeros(rows, layout.tail_width)
     if rows == 1:
         filled[0, :width] = rest

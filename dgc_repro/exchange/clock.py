@@ -92,7 +92,7 @@ class Clock:
         """Mean milliseconds a step by span since the last report; empty when all were warm-up."""
         if not self._steps:
             return {}
-        steps = {name: self._steps for name in SPANS} | {"wait": self._steps_waited}
+        steps = dict.fromkeys(SPANS, self._steps) | {"wait": self._steps_waited}
         means = {f"time/{n}_ms": 1e3 * self._sums[n] / steps[n] for n in SPANS if steps[n]}
         self._sums = dict.fromkeys(SPANS, 0.0)
         self._steps = self._steps_waited = 0

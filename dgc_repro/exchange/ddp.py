@@ -30,7 +30,7 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import MODEL, GradientExchange, in_memory_order
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import non_finite, refuse_non_finite, share
+from dgc_repro.exchange.signals import first_non_finite, non_finite, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import EpochReport, Plan, Policy
@@ -45,6 +45,9 @@ class Junction(Protocol):
 
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming backward."""
+
+    def non_finite(self) -> str | None:
+        """After backward: a tensor whose own gradient, as it was before any exchange, is not finite."""
 
     def open(self, worker: int) -> None:
         """Backward of a worker is over: its gradients may be compressed."""
@@ -65,6 +68,9 @@ class AfterBackward:
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
+
+    def non_finite(self) -> str | None:
+        return non_finite(self._parameters)
 
     def open(self, worker: int) -> None:
         self._exchange.open(worker, self.gradients(), self._plan)
@@ -98,13 +104,21 @@ class PerBucket:
         self._exchange = exchange
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._plan = Plan(None)
+        self._bad: str | None = None
         self._error: BaseException | None = None
+        # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
+        self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
+        self._means: list[tuple[nn.Parameter, Tensor]] = []
         self._buckets: queue.SimpleQueue[tuple[Any, torch.futures.Future[Tensor]]] = queue.SimpleQueue()
         model.register_comm_hook(self, _hand_over)
         threading.Thread(target=self._serve, name="gradient exchange", daemon=True).start()
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
+        self._bad = None
+
+    def non_finite(self) -> str | None:
+        return self._bad
 
     def open(self, worker: int) -> None:
         return  # the buckets have been opened during backward
@@ -112,6 +126,12 @@ class PerBucket:
     def finish(self) -> None:
         if self._error is not None:
             raise self._error
+        for parameter, mean in self._means:
+            if parameter.grad is None:
+                parameter.grad = mean.clone()
+            elif parameter.grad.data_ptr() != mean.data_ptr():
+                parameter.grad.copy_(mean)
+        self._means.clear()
 
     def _serve(self) -> None:
         """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
@@ -126,11 +146,20 @@ class PerBucket:
 
     def _exchange_bucket(self, bucket: Any) -> None:
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
-        tensors = [in_memory_order(gradient) for gradient in bucket.gradients()]
-        gradients = dict(zip(names, tensors, strict=True))
+        # DDP fills the bucket in the parameters' memory order (channels last: [O, H, W, I]) but
+        # cuts it into contiguous tensors of their logical shapes.
+        laid_out = [
+            gradient.as_strided(parameter.size(), parameter.stride(), gradient.storage_offset())
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        ]
+        gradients = dict(zip(names, map(in_memory_order, laid_out), strict=True))
+        # Looked at before the exchange: a quantizer makes finite numbers of a NaN.
+        self._bad = self._bad or first_non_finite(gradients)
         self._exchange.open(0, gradients, self._plan)
         for name, mean in self._exchange.finish().items():
             gradients[name].copy_(mean)
+        if self._leaves_some:
+            self._means += zip(bucket.parameters(), laid_out, strict=True)
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
@@ -222,9 +251,9 @@ class Attached:
             self._junction.finish()
             finite = not self._junction.overlaps or self._all_finite()
         if not finite:
-            bad = non_finite(self._parameters)
+            bad = self._junction.non_finite()
             self._exchange.discard()
-            refuse_non_finite(self._exchange.link, bad, self._exchange.step - 1)
+            refuse_non_finite(self._exchange.link, [bad], self._exchange.step - 1)
         self._exchange.commit()
         self._exchange.link.clock.end_step(0.0)
         self._plan_next()
@@ -258,7 +287,7 @@ class Attached:
 
     def _all_finite(self) -> bool:
         link = self._exchange.link
-        return share(link, [float(non_finite(self._parameters) is not None)])[0] == 0.0
+        return share(link, [float(self._junction.non_finite() is not None)])[0] == 0.0
 
     def _plan_next(self) -> None:
         self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))

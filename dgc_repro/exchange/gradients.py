@@ -11,7 +11,6 @@ the [O, H, W, I] it is in memory, without a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
 from typing import Any
 
 import torch

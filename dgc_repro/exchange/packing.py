@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import Gathered, Payload
+from dgc_repro.exchange.payload import Gathered, Payload, num_bytes
 from dgc_repro.exchange.requests import Agree, Choose, Gather, GatherRagged, Max, Mean, Request
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.workspace import Workspace
@@ -80,7 +80,8 @@ class Reduction:
 
     def serve(self) -> Answers:
         assert self._flat is not None
-        link, label = self._seat.link, ", ".join(self._views)
+        link = self._seat.link
+        label = ", ".join(f"{name} x {view.numel()}" for name, view in self._views.items())
         if self._maximum:
             link.max_(self._flat, GRADIENT, f": {label}")
         else:
@@ -120,7 +121,7 @@ class Gathering:
 
     def serve(self) -> Answers:
         link = self._seat.link
-        label = ", ".join(self._payloads)
+        label = ", ".join(f"{n} ({num_bytes(p)} bytes)" for n, p in self._payloads.items())
         rows = link.gather(self._flats, GRADIENT, f": {label}", f"gather{self._seat.round}")
         link.ledger.floats += sum(payload.num_floats for payload in self._payloads.values())
         received: dict[str, list[Payload]] = {name: [] for name in self._payloads}

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import codes as kernels
+from dgc_repro.kernel import native
 
 
 class Payload(Protocol):
@@ -89,7 +91,7 @@ class Whole:
         return self.values.reshape(-1).float().clone()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CodeLayout:
     """How n values are cut into rows: whole rows of ``width`` and one shorter last row.
 
@@ -101,43 +103,53 @@ class CodeLayout:
     bits: int
     per_row: bool
 
-    @property
+    @cached_property
     def body_rows(self) -> int:
         """Whole rows. A row whose width is no multiple of a group belongs to the tail (filled up)."""
         return self.n // self.width if self.width % kernels.group(self.bits)[0] == 0 else 0
 
-    @property
+    @cached_property
     def tail_rows(self) -> int:
         """Rows that are filled up to a whole group before they are packed."""
         rest = self.n - self.body_rows * self.width
         return -(-rest // self.width)
 
-    @property
+    @cached_property
     def tail_width(self) -> int:
         """Values of a tail row after filling up; all tail rows have one width."""
         rest = self.n - self.body_rows * self.width
         codes, _ = kernels.group(self.bits)
         return -(-min(rest, self.width) // codes) * codes
 
-    @property
+    @cached_property
     def num_scales(self) -> int:
         return self.body_rows + self.tail_rows if self.per_row else min(1, self.n)
 
-    @property
+    @cached_property
     def body_plane(self) -> int:
         """Bytes of one byte plane of the whole rows (there are B planes, see kernel/codes.py)."""
         return self.body_rows * (self.width // kernels.group(self.bits)[0])
 
-    @property
+    @cached_property
     def tail_plane(self) -> int:
         """Bytes of one byte plane of the last rows."""
         return self.tail_rows * (self.tail_width // kernels.group(self.bits)[0])
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes that travel: scales and packed codes, filling included."""
         planes = kernels.group(self.bits)[1]
         return 4 * self.num_scales + planes * (self.body_plane + self.tail_plane)
+
+
+    @cached_property
+    def native(self) -> native.Layout:
+        """The same for the C kernels."""
+        codes, size = kernels.group(self.bits)
+        return native.Layout(
+            self.n, self.width, self.body_rows, self.tail_rows, self.tail_width, self.bits, codes, size,
+            self.per_row,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +188,14 @@ class Codes:
 
     def _decode(self, buffer: Tensor, weight: float, *, accumulate: bool) -> None:
         layout = self.layout
-        num_codes, num_planes = kernels.group(layout.bits)
         flat = buffer.view(-1)
-        factor = torch.tensor(weight, device=flat.device)
+        if native.usable(flat):
+            native.dequantize(
+                flat, layout.native, self.scales, self.planes, weight, accumulate=accumulate
+            )
+            return
+        num_codes, num_planes = kernels.group(layout.bits)
+        factor = _scalar(weight, flat.device)
         body = layout.body_rows * layout.width
         if body:
             rows = flat[:body].view(layout.body_rows, num_codes, -1)
@@ -187,12 +204,22 @@ class Codes:
             kernels.dequantizer(layout.bits, accumulate)(rows, scales, factor, *planes)
         if layout.tail_rows:
             rest = flat[body:]
-            filled = rest.new_empty(layout.tail_rows, num_codes, layout.tail_width // num_codes)
+            shape = (layout.tail_rows, num_codes, layout.tail_width // num_codes)
             scales = self.scales[layout.body_rows :] if layout.per_row else self.scales
             planes = [plane.view(layout.tail_rows, -1) for plane in self.planes[num_planes:]]
+            if rest.numel() == layout.tail_rows * layout.tail_width:  # nothing was filled up
+                kernels.dequantizer(layout.bits, accumulate)(rest.view(shape), scales, factor, *planes)
+                return
+            filled = rest.new_empty(shape)
             kernels.dequantizer(layout.bits, False)(filled, scales, factor, *planes)
             values = filled.view(layout.tail_rows, -1)[:, : layout.width].reshape(-1)[: rest.numel()]
             rest.add_(values) if accumulate else rest.copy_(values)
+
+
+@lru_cache(maxsize=64)
+def _scalar(value: float, device: torch.device) -> Tensor:
+    """A float32 scalar tensor; cached, because making one costs more than a small decode."""
+    return torch.tensor(value, dtype=torch.float32, device=device)
 
 
 class Gathered(Sequence[Payload]):

@@ -39,9 +39,11 @@ class ProcessGroupWire:
     def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
         (own,) = flats
         assert own.dtype == torch.uint8
-        rows = self._buffers.scratch((slot,), self.world_size * own.numel(), torch.uint8, self.device)
+        size = own.numel()
+        rows = self._buffers.scratch((slot,), self.world_size * size, torch.uint8, self.device)
         dist.all_gather_into_tensor(rows, own, group=self.group)
-        return list(rows.view(self.world_size, own.numel()))
+        # Slices, not rows of a matrix: the rows of an empty matrix begin at odd, unaligned places.
+        return [rows[rank * size : (rank + 1) * size] for rank in range(self.world_size)]
 
     def barrier(self) -> None:
         dist.barrier(group=self.group)

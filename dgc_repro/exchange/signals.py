@@ -21,11 +21,16 @@ def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal"
 
 
 def non_finite(parameters: Mapping[str, nn.Parameter]) -> str | None:
-    """The name of a parameter whose gradient holds a NaN or an infinity; None if all are finite.
+    """The name of a parameter whose gradient holds a NaN or an infinity; None if all are finite."""
+    return first_non_finite({n: p.grad for n, p in parameters.items() if p.grad is not None})
 
-    One pass over each gradient (minimum and maximum together propagate NaN), one transfer in all.
+
+def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor that holds a NaN or an infinity; None if all are finite.
+
+    One pass over each (minimum and maximum together propagate NaN), one transfer in all.
     """
-    extremes = [(n, torch.aminmax(p.grad)) for n, p in parameters.items() if p.grad is not None and p.grad.numel()]
+    extremes = [(n, torch.aminmax(tensor)) for n, tensor in tensors.items() if tensor.numel()]
     if not extremes:
         return None
     spans = torch.stack([high - low for _, (low, high) in extremes])
@@ -38,10 +43,13 @@ def non_finite(parameters: Mapping[str, nn.Parameter]) -> str | None:
     return None
 
 
-def refuse_non_finite(link: Link, name: str | None, step: int) -> NoReturn:
-    """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient."""
-    said = link.tell_all(name or "")
-    where = ", ".join(f"rank {rank}: {tensor}" for rank, tensor in enumerate(said) if tensor)
+def refuse_non_finite(link: Link, names: Sequence[str | None], step: int) -> NoReturn:
+    """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient.
+
+    ``names``: a tensor, or None, for each worker hosted here."""
+    ours = [f"rank {link.wire.rank + i}: {name}" for i, name in enumerate(names) if name]
+    said = dict.fromkeys(link.tell_all(", ".join(ours)))  # simulated workers say the same
+    where = ", ".join(text for text in said if text)
     raise UserError(
         f"train.on_nonfinite: the gradient is not finite at step {step} ({where}); "
         "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"

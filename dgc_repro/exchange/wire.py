@@ -88,7 +88,9 @@ class Link:
 
     def _before(self, label: str, flat: Tensor) -> None:
         if self.check:
-            self._compare(f"{label} {flat.dtype} x {flat.numel()}".replace("torch.", ""))
+            kind, colon, tensors = label.partition(": ")
+            size = f"{flat.dtype} x {flat.numel()}".replace("torch.", "")
+            self._compare(f"{kind.strip()} {size}{colon}{tensors}")
 
     def _compare(self, text: str) -> None:
         said = self.tell_all(text, purpose="check")
@@ -115,10 +117,8 @@ class Link:
 
 
 def _difference(text: str, other: str) -> str:
-    """The tensors only ``text`` names, or all of it where the kinds of collective differ."""
+    """The tensors (with sizes) only ``text`` names, or all of it where there are none."""
     kind, _, names = text.partition(": ")
-    other_kind, _, other_names = other.partition(": ")
-    if kind != other_kind or not names:
-        return text
-    mine, theirs = names.split(", "), other_names.split(", ")
-    return f"{kind}: {', '.join(name for name in mine if name not in theirs) or names}"
+    theirs = other.partition(": ")[2].split(", ")
+    own = [name for name in names.split(", ") if name and name not in theirs]
+    return f"{kind}: {', '.join(own)}" if own else text

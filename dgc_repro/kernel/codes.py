@@ -11,7 +11,7 @@ Letters: b = bits, G = codes in a group, B = bytes in a group, L = length of a p
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -47,10 +47,10 @@ def pack(parts: list[Tensor], bits: int) -> list[Tensor]:
             shift = position * bits - byte * 8  # of this code's lowest bit inside this byte
             if shift >= 8 or shift + bits <= 0:
                 continue
-            piece = part << shift if shift >= 0 else part >> -shift
+            piece = _shifted(part, shift)
             value = piece if value is None else value | piece
         assert value is not None
-        rows.append(value & 0xFF)
+        rows.append(value & 0xFF if bits not in (2, 4, 8) else value)
     return rows
 
 
@@ -63,11 +63,16 @@ def unpack(rows: list[Tensor], bits: int) -> list[Tensor]:
             shift = byte * 8 - position * bits
             if shift >= bits or shift + 8 <= 0:
                 continue
-            piece = row << shift if shift >= 0 else row >> -shift
+            piece = _shifted(row, shift)
             value = piece if value is None else value | piece
         assert value is not None
         parts.append(value & ((1 << bits) - 1))
     return parts
+
+
+def _shifted(value: Tensor, by: int) -> Tensor:
+    """value << by, or >> where negative; nothing is done for 0 (in eager mode a pass costs)."""
+    return value << by if by > 0 else value >> -by if by < 0 else value
 
 
 def _inverse(scale: Tensor) -> Tensor:
@@ -90,7 +95,7 @@ def _code(x: Tensor, inverse: Tensor, index: Tensor | None, key: Tensor, roundin
     return y.clamp(-largest, largest).to(torch.int32) + largest
 
 
-@lru_cache(maxsize=None)
+@cache
 def quantizer(bits: int, rounding: int, own_scale: bool) -> Fused:
     """The kernel ``(x, codes, scales, key, first_index) -> None`` for one setting.
 
@@ -127,7 +132,7 @@ def quantizer(bits: int, rounding: int, own_scale: bool) -> Fused:
     return Fused(quantize_rows, f"quantize_{bits}_{rounding}_{own_scale}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def dequantizer(bits: int, accumulate: bool) -> Fused:
     """The kernel ``(x, codes, scales, weight) -> None``: x = or += weight * decoded.
 

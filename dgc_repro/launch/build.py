@@ -17,40 +17,90 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link, Wire
-from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.launch.components import build_compressor, build_policy, component, nearest
+from dgc_repro.launch.environment import cores_at_hand
 from dgc_repro.policy.interface import Policy
+from dgc_repro.sink.jsonl import check_every_steps
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
 from dgc_repro.train.settings import TrainSettings
 
 Config = Mapping[str, Any]
 KINDS = ("local", "simulated")
+KEYS = {
+    "launch": ("kind", "workers", "device", "backend", "threads", "timeout_seconds"),
+    "exchange": ("unit", "junction", "check"),
+    "paths": ("runs", "results"),
+}
+SECTIONS = (
+    *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
+    *("sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
+)
 
 
 def validate(config: Config) -> None:
     """Build everything that can be built without data or processes. Raises UserError."""
+    _check_keys(config)
     launch = config["launch"]
     workers = launch["workers"]
+    if launch["kind"] not in KINDS:
+        raise UserError(f"launch.kind: one of {', '.join(KINDS)}, got {launch['kind']!r}")
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise UserError(f"launch.workers: a whole number from 1, got {workers!r}")
     threads = launch["threads"]
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UserError(f"launch.threads: a whole number from 1, or null, got {threads!r}")
-    if not float(launch["timeout_seconds"]) > 0:
-        raise UserError(f"launch.timeout_seconds: above 0, got {launch['timeout_seconds']!r}")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
+    timeout = launch["timeout_seconds"]
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise UserError(f"launch.timeout_seconds: a number above 0, got {timeout!r}")
+    if not isinstance(config["seed"], int) or isinstance(config["seed"], bool) or config["seed"] < 0:
         raise UserError(f"seed: a whole number from 0, got {config['seed']!r}")
     policy = build_policy(config)
     build_compressor(config, policy)
-    _settings(config)
+    settings = _settings(config)
     for group in ("optimizer", "schedule", "dataset", "model"):
         component(config[group], group)
     choose_device(config)
     _check_exchange(config, policy)
+    _check_sink(config["sink"])
+    _check_enough_images(config, settings)
+
+
+def _check_keys(config: Config) -> None:
+    """Refuse keys that nothing reads (``+exchange.chek=true``): they would be believed."""
+    for section, keys in KEYS.items():
+        for key in config[section]:
+            if key not in keys:
+                raise UserError(f"{section}.{key}: no such key; {nearest(str(key), keys)}")
+    for key in config:
+        if key not in SECTIONS:
+            raise UserError(f"{key}: no such key; {nearest(str(key), SECTIONS)}")
+
+
+def _check_sink(sink: Config) -> None:
+    try:
+        check_every_steps(sink["every_steps"])
+    except ValueError as error:
+        raise UserError(f"sink.{error}") from error
+
+
+def _check_enough_images(config: Config, settings: TrainSettings) -> None:
+    """Refuse here what would start thousands of processes to hear the same from each of them.
+
+    Up to one worker a core the ranks find out, so that the data set is not read twice."""
+    workers = config["launch"]["workers"]
+    size = config["dataset"].get("train_size")
+    if size is None:
+        if workers <= cores_at_hand():
+            return
+        size = len(component(config["dataset"], "dataset").load().train)
+    steps_per_epoch(size, settings.batch_size * settings.accumulate, workers)
 
 
 def _check_exchange(config: Config, policy: Policy) -> None:
     exchange = config["exchange"]
+    if not isinstance(exchange["check"], bool):
+        raise UserError(f"exchange.check: true or false, got {exchange['check']!r}")
     if exchange["unit"] not in ("layer", "model"):
         raise UserError(f"exchange.unit: layer or model, got {exchange['unit']!r}")
     if exchange["junction"] not in ("after_backward", "per_bucket"):
@@ -152,6 +202,8 @@ def _settings(config: Config) -> TrainSettings:
         return TrainSettings(**config["train"])
     except ValueError as error:
         raise UserError(f"train.{error}") from error
+    except TypeError as error:  # a key that is no setting
+        raise UserError(f"train: {error}") from error
 
 
 def _on_device(splits: Splits, device: torch.device) -> Splits:

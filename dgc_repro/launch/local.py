@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import cores_at_hand
@@ -29,8 +29,12 @@ class RunFailed(RuntimeError):
 class RunStopped(Exception):
     """The user stopped the run; ``signal_number`` says how. The same command continues it."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__("stopped after a checkpoint; the same command continues")
+    def __init__(self, signal_number: int, *, has_checkpoint: bool) -> None:
+        super().__init__(
+            "stopped after a checkpoint; the same command continues"
+            if has_checkpoint
+            else "stopped before the first checkpoint; the same command starts again"
+        )
         self.signal_number = signal_number
 
 
@@ -48,34 +52,43 @@ def execute(config: Mapping[str, Any], folder: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     (folder / ERROR_FILE).unlink(missing_ok=True)
     with (folder / LOG_FILE).open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, env=environment, start_new_session=True)
-        stopped_by = _see_through(process)
+        stopped_by, code = _see_through(command, log, environment)
     if (folder / ERROR_FILE).is_file():
         raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
     if stopped_by is not None:
-        raise RunStopped(stopped_by)
-    if process.returncode != 0:
+        has_checkpoint = any((folder / "checkpoints").glob("step-*"))
+        raise RunStopped(stopped_by, has_checkpoint=has_checkpoint)
+    if code != 0:
         raise RunFailed(
-            f"{_reason(folder / LOG_FILE)} (exit code {process.returncode}; "
+            f"{_reason(folder / LOG_FILE)} (exit code {code}; "
             f"the whole story is in {folder / LOG_FILE})"
         )
 
 
-def _see_through(process: subprocess.Popen[bytes]) -> int | None:
-    """Wait for the ranks; the signal that stopped them, if one did."""
+def _see_through(
+    command: list[str], log: IO[bytes], environment: Mapping[str, str]
+) -> tuple[int | None, int]:
+    """Start the ranks and wait for them: the signal that stopped them, if one did; the exit code."""
     caught: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: object) -> None:
         caught.append(number)
-        process.send_signal(signal.SIGTERM)
+        # Once: a second signal would interrupt torchrun while it sees its ranks to their end.
+        if len(caught) == 1 and started:
+            started[0].send_signal(signal.SIGTERM)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        process = subprocess.Popen(command, stderr=log, env=environment, start_new_session=True)
+        started.append(process)
+        if caught:  # between the two lines above
+            process.send_signal(signal.SIGTERM)
         process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return caught[0] if caught else None
+    return (caught[0] if caught else None), process.returncode
 
 
 def _reason(log: Path) -> str:

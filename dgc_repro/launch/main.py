@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,8 @@ def answer(action: Callable[[], None]) -> int:
         return _say(str(error), 1)
     except RunStopped as error:
         return _say(str(error), 128 + error.signal_number)
+    except KeyboardInterrupt:
+        return _say("stopped before the run began", 128 + signal.SIGINT)
     return 0
 
 
@@ -96,10 +99,23 @@ def in_one_line(error: Exception) -> str:
         options = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
         return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options)}"
     if found := re.search(r"Could not override '([^']+)'", text):
-        return f"{found[1]}: no such key; {nearest(found[1], known_keys())}"
+        return f"{found[1]}: no such key; {_nearest_key(found[1])}"
     if found := re.search(r"Missing mandatory value: (\S+)", causes):
         return f"{found[1]}: has no value; give one"
     return " ".join(text.split())
+
+
+def _nearest_key(key: str) -> str:
+    """The likeliest key; one that exists belongs to another member of its group."""
+    group, _, field = key.partition(".")
+    members = sorted(
+        path.stem
+        for path in (conf_dir() / group).glob("*.yaml")
+        if field in flat_keys(OmegaConf.load(path))
+    )
+    if members:
+        return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
+    return nearest(key, known_keys())
 
 
 def known_keys() -> list[str]:

@@ -14,13 +14,14 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import nearest
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.single import run_config
 from dgc_repro.report.publish import publish, show
+from dgc_repro.report.render import console_of_width
 
 
 def reproduce(arguments: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     paper, artifact = name.split("/")
     results = Path(config["paths"]["results"])
     published = publish(folders, paper, artifact, config["scale"]["name"], results)
-    show(published, Console())
+    show(published, console_of_width())
     print(f"published in {published}", flush=True)
 
 

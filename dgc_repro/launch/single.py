@@ -60,13 +60,22 @@ def _prepare(folder: Path, config: Mapping[str, Any]) -> None:
     path = folder / "config.yaml"
     if path.is_file():
         before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(before, dict):
+            raise UserError(f"paths.runs: {path} is not a config; remove {folder}")
         if config_hash(before) != config_hash(config):
             raise UserError(
                 f"paths.runs: {folder} holds another config (hash {config_hash(before)}); "
                 "give another paths.runs, or remove that folder"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
+    temporary = path.with_suffix(".tmp")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
+        temporary.replace(path)  # a run killed while it writes leaves no half a config
+    except OSError as error:
+        raise UserError(
+            f"paths.runs: cannot write to {folder} ({error.strerror}); give a folder of yours"
+        ) from error
 
 
 def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:

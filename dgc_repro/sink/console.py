@@ -36,10 +36,7 @@ class Console:
 
     def start(self, run: RunInfo) -> None:
         self._run = run
-        if run.start_step:
-            self._print(f"{run.name}: resumed after step {run.start_step}")
-        else:
-            self._print(run.name)
+        self._print(run.name)
         if is_terminal(self._stream):
             self._bar = Bar(self._stream, run)
 

@@ -38,12 +38,16 @@ class Jsonl:
         check_every_steps(self.every_steps)
 
     def start(self, run: RunInfo) -> None:
-        """UserError where metrics.jsonl lacks an epoch that the checkpoint covers."""
+        """UserError where metrics.jsonl has a gap before the epoch that the checkpoint covers.
+
+        A run that goes on from another folder's checkpoint has no lines of the epochs before.
+        """
         run.folder.mkdir(parents=True, exist_ok=True)
         epochs, steps = run.folder / EPOCHS_FILE, run.folder / STEPS_FILE
         kept = keep_covered(epochs, "epoch", run.start_epoch, notes=run.start_step > 0)
         keep_covered(steps, "step", run.start_step)
-        if missing := sorted(set(range(1, run.start_epoch + 1)) - kept):
+        first = min(kept, default=run.start_epoch + 1)
+        if missing := sorted(set(range(first, run.start_epoch + 1)) - kept):
             raise UserError(
                 f"{epochs}: a line for each epoch that the checkpoint covers, got none for "
                 f"{', '.join(map(str, missing))}; delete the run folder and run again"

@@ -32,7 +32,10 @@ FOLDER = "checkpoints"
 def save(run: Run, folder: Path, config_hash: str) -> None:
     """Write a checkpoint of this step; all ranks call it together."""
     link, progress = run.link, run.progress
-    broadcast_buffers(link, run.module)
+    if progress.step == progress.epoch * run.steps_per_epoch:
+        # In the middle of an epoch a stop would otherwise leave its bytes in the ledger. Rank 0's
+        # buffers are the ones saved; only evaluation, which broadcasts them, reads the others'.
+        broadcast_buffers(link, run.module)
     name = f"step-{progress.step:08d}"
     writing = folder / FOLDER / f".{name}"
     is_first = 0 in run.workers.ranks
@@ -68,10 +71,16 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             try:
                 states = _read(run, candidate)
             except Exception as error:  # torch.load raises many kinds for a broken file
-                problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         broken_ranks = share(run.link, [float(states is None)])[0]
         if broken_ranks == 0 and states is not None:
-            _restore(run, *states)
+            try:
+                _restore(run, *states)
+            except (RuntimeError, ValueError, KeyError) as error:
+                raise UserError(
+                    f"train.resume_from: {candidate} is of another model, optimizer or compressor "
+                    f"({' '.join(str(error).split())[:200]})"
+                ) from error
             return notes
         notes.append(f"{candidate} cannot be read ({problem or 'on another rank'}), using the one before")
     if found:
@@ -91,6 +100,7 @@ def _shared(run: Run) -> dict[str, Any]:
         "train_seconds": run.link.clock.seconds,
         "step": progress.step,
         "epoch": progress.epoch,
+        "steps_per_epoch": run.steps_per_epoch,
         "policy": progress.policy,
         "tally": asdict(progress.tally),
         "epoch_start": progress.epoch_start,
@@ -167,13 +177,25 @@ def _mean(states: list[Any]) -> Any:
     return map_tensors(states[0], lambda _: next(means).clone())
 
 
+def _place(shared: dict[str, Any], steps_per_epoch: int) -> int:
+    """The step to go on from. Where an epoch has another number of steps here (another number of
+    workers), as far into it as the old run was: both walk through one permutation."""
+    step: int = shared["step"]
+    old = shared.get("steps_per_epoch", steps_per_epoch)
+    if old == steps_per_epoch:
+        return step
+    done = step - shared["epoch"] * old
+    place: int = shared["epoch"] * steps_per_epoch + done * steps_per_epoch // old
+    return place
+
+
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
     progress = run.progress
     run.module.load_state_dict(shared["model"])
     run.optimizer.load_state_dict(shared["optimizer"])
     run.link.ledger.load_state_dict(shared["ledger"])
     run.link.clock.seconds = shared["train_seconds"]
-    progress.step, progress.epoch = shared["step"], shared["epoch"]
+    progress.step, progress.epoch = _place(shared, run.steps_per_epoch), shared["epoch"]
     progress.policy, progress.tally = shared["policy"], Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
     progress.last_record = shared["last_record"]

@@ -44,6 +44,9 @@ class TrainSettings:
         for field in ("epochs", "batch_size", "accumulate", "checkpoint_every_epochs"):
             _at_least(field, getattr(self, field), 1)
         _at_least("evaluation_batch_size", self.evaluation_batch_size, 1)
+        for field in ("channels_last", "compile"):
+            if not isinstance(getattr(self, field), bool):  # hydra reads `no` as a word, hence true
+                raise ValueError(f"{field}: true or false, got {getattr(self, field)!r}")
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
         _one_of("reshard", self.reshard, RESHARD)

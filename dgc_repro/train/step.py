@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dgc_repro.dataset.batches import augment_and_normalize, augment_generator
-from dgc_repro.exchange.signals import non_finite, refuse_non_finite, share
+from dgc_repro.exchange.signals import refuse_non_finite, share
 from dgc_repro.train.run import Run
 
 
@@ -26,18 +26,18 @@ def train_step(run: Run, batches: Sequence[Tensor]) -> bool:
     run.junction.begin(run.policy.plan(progress.policy, progress.step))
 
     loss = correct = count = 0.0
-    bad = None
+    bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     for index, batch in enumerate(batches):
         with clock.span("compute"), run.workers.turn_of(index):
             run.module.zero_grad(set_to_none=True)
             worker_loss, worker_correct = forward_backward(run, index, batch)
         loss, correct, count = loss + worker_loss, correct + worker_correct, count + len(batch)
-        bad = bad or non_finite(dict(run.module.named_parameters()))
+        bad.append(run.junction.non_finite())
         run.junction.open(index)  # compresses up to the first request; the residuals are untouched
 
     if clock.measures_wait:
         run.link.wait()
-    said = share(run.link, [loss, correct, count, bad is not None, run.stop_requested])
+    said = share(run.link, [loss, correct, count, any(bad), run.stop_requested])
     loss, correct, count, not_finite, stop = said
 
     if not_finite:

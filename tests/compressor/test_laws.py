@@ -20,6 +20,7 @@ from laws import (
     Watched,
     copied,
     leaf,
+    num_steps,
     play,
     residual,
     same,
@@ -136,7 +137,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
     seen, ledger = transcript(index, workers)
     chosen = Plan(None, candidates=(1, 2)) == setting.plan
     expected = 0
-    for step in range(2):
+    for step in range(num_steps(workers)):
         mean_bytes = gather_end = 0
         rungs = [1, 2] if chosen else [-1]
         for name, tensor in tensors(0, step).items():
@@ -200,9 +201,7 @@ def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
         file.seek(0)
         second.load_state_dict(torch.load(file, weights_only=True), worker)
     for step in range(2, 4):
-        assert same(
-            play(second, setting, gradients(step)), play(whole, setting, gradients(step))
-        )
+        assert same(play(second, setting, gradients(step)), play(whole, setting, gradients(step)))
     assert same(second.states, whole.states)
 
 

@@ -173,7 +173,9 @@ def test_a_constant_tensor_comes_back_whatever_the_rounding(bits: int, rounding:
 
 
 @pytest.mark.parametrize("block", [None, 100])
-@pytest.mark.parametrize(("rounding", "steps"), [("nearest", 0.5), ("toward_zero", 1), ("stochastic", 1)])
+@pytest.mark.parametrize(
+    ("rounding", "steps"), [("nearest", 0.5), ("toward_zero", 1), ("stochastic", 1)]
+)
 @pytest.mark.parametrize("bits", [2, 4, 7, 12, 16])
 def test_no_value_moves_by_more_than_its_rounding_allows(
     bits: int, rounding: str, steps: float, block: int | None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws import CPU, SETTINGS, copied, play, simulation
+from laws import SETTINGS, Setting, copied, play, simulation
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -61,15 +61,14 @@ def test_where_the_feedback_stands_decides_how_many_residuals_there_are() -> Non
     each = Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))).init(like)
     assert shared["residual"].shape == like.shape
     assert not shared["residual"].any()
-    assert [sorted(rung) for rung in each["rungs"]] == [[], ["inner", "residual"]] + [
-        ["inner", "residual"]
-    ]
+    residuals = [[], ["inner", "residual"], ["inner", "residual"]]
+    assert [sorted(rung) for rung in each["rungs"]] == residuals
 
 
 def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
     """Nothing is lost on the way to rung 0: it sends gradient and residual, and keeps nothing."""
     nest = ErrorFeedback(Ladder((Dense(), Uniform(2))))
-    strong, dense = ((s := SETTINGS[0]).__class__("x", nest, Plan(rung)) for rung in (1, 0))
+    strong, dense = (Setting("x", nest, Plan(rung)) for rung in (1, 0))
     x = torch.tensor([1.0, 0.25, -0.25, 0.375])
     exchange = simulation(strong, 2, {"x": x})
     sent = play(exchange, strong, [{"x": x}, {"x": x}])["x"]
@@ -78,9 +77,7 @@ def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
     assert kept.any()
     assert torch.equal(play(exchange, dense, [{"x": x}, {"x": x}])["x"], x + kept)
     assert not exchange.states[0]["x"]["residual"].any()
-    assert s.compressor.init(x) == {}
     assert exchange.state_bytes() == x.nbytes
-    assert exchange.link.wire.device == CPU
 
 
 def test_a_chosen_rung_sees_energies_summed_over_tensors_and_averaged_over_workers() -> None:
@@ -91,7 +88,7 @@ def test_a_chosen_rung_sees_energies_summed_over_tensors_and_averaged_over_worke
         return 0
 
     ladder = Ladder((Dense(), Uniform(8), Uniform(2)))
-    setting = SETTINGS[0].__class__("x", ladder, Plan(None, candidates=(0, 2)), choose)
+    setting = Setting("x", ladder, Plan(None, candidates=(0, 2)), choose)
     exchange = simulation(setting, 2, {"a": torch.zeros(2), "b": torch.zeros(1)})
     worker_0 = {"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}
     worker_1 = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([0.0])}

@@ -16,7 +16,9 @@ from torch import Tensor
 from dgc_repro.kernel import counter
 
 COUNT = 1 << 18
-KEYS = [counter.key(0, step, "layer1.0.conv1.weight", rank) for step in range(3) for rank in range(2)]
+KEYS = [
+    counter.key(0, step, "layer1.0.conv1.weight", rank) for step in range(3) for rank in range(2)
+]
 KEYS += [0, 1, -1, 2**31 - 1, -(2**31)]
 
 
@@ -72,7 +74,7 @@ def test_neighbouring_places_are_independent(key: int, lag: int) -> None:
 
 def test_numbers_lie_strictly_between_0_and_1() -> None:
     """The extreme hashes are too rare to be met by drawing: they are put in."""
-    assert 0 < float(stream(7).min())
+    assert float(stream(7).min()) > 0
     assert float(stream(7).max()) < 1
     every = torch.tensor([0, 0x1FF, -1, -512, 2**31 - 1, -(2**31)], dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
@@ -114,5 +116,3 @@ def test_a_key_is_the_same_in_every_version() -> None:
     """Resume and published runs rest on it; a change here raises results_version."""
     assert counter.key(0, 1, "fc.weight", -1) == FIRST_KEY
     assert stream(3)[:4].tolist() == FIRST_NUMBERS
-
-

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import codes, fused
-from dgc_repro.kernel.codes import NEAREST, STOCHASTIC, TOWARD_ZERO
-
-Fresh = Any
+from dgc_repro.kernel.codes import NEAREST, STOCHASTIC
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +58,8 @@ SHAPES = [(5, 301), (3, 64), (1, 500)]
     ("bits", "rounding", "own_scale"),
     [
         (8, NEAREST, True),
-        (4, NEAREST, False),
         (4, STOCHASTIC, True),
         (6, STOCHASTIC, False),
-        (6, TOWARD_ZERO, True),
     ],
 )
 def test_compiled_quantization_equals_eager_bit_for_bit(
@@ -83,7 +79,7 @@ def test_compiled_quantization_equals_eager_bit_for_bit(
 
 @pytest.mark.parametrize(
     ("bits", "accumulate", "own_scale"),
-    [(8, True, True), (4, False, False), (6, True, False), (5, True, True)],
+    [(8, True, True), (4, False, False), (6, True, False)],
 )
 def test_compiled_decoding_equals_eager_bit_for_bit(
     bits: int, accumulate: bool, own_scale: bool

@@ -92,6 +92,15 @@ def test_a_record_that_lacks_an_epoch_of_the_checkpoint_is_an_error(tmp_path: Pa
         Jsonl().start(run_info(tmp_path, start_epoch=3))
 
 
+def test_a_run_that_goes_on_from_another_folder_has_only_its_own_epochs(tmp_path: Path) -> None:
+    for start_epoch in (1, 2):  # the second time, of its own checkpoint
+        sink = Jsonl()
+        sink.start(run_info(tmp_path, start_epoch=start_epoch))
+        play(sink, start_epoch + 1, start_epoch + 1)
+        sink.close()
+    assert [line["epoch"] for line in lines(tmp_path / "metrics.jsonl")] == [2, 3]
+
+
 def test_a_run_from_the_beginning_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
     sink = Jsonl()
     sink.start(run_info(tmp_path))

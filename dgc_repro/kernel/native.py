@@ -1,0 +1,148 @@
+"""The CPU's kernels in C, compiled on first use and kept in the user's cache.
+
+Why not torch.compile here: a compiled graph costs 50 microseconds a call and seconds to build for
+each setting; a network has dozens of small tensors. A C function called through ctypes costs a few
+microseconds, builds once a machine in about two seconds, and needs a C compiler and nothing else.
+
+Without a compiler, or with ``DGC_REPRO_COMPILE=0``, `library` is None and callers take the tensor
+kernels of kernel/codes.py, which give the same bits; this is said once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+LOG = logging.getLogger(__name__)
+SOURCE = Path(__file__).with_name("native.c")
+FLAGS = (
+    "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11",
+    # No contraction to fma: the same bits as the tensor kernels. The other two change no value; they
+    # let rint and floor become vector instructions.
+    "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno",
+)  # fmt: skip
+COMPILE_TIMEOUT_S = 120
+
+
+class Layout(ctypes.Structure):
+    """`layout_t` of native.c."""
+
+    _fields_ = (
+        ("n", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("body_rows", ctypes.c_int64),
+        ("tail_rows", ctypes.c_int64),
+        ("tail_width", ctypes.c_int64),
+        ("bits", ctypes.c_int32),
+        ("group_codes", ctypes.c_int32),
+        ("group_bytes", ctypes.c_int32),
+        ("per_row", ctypes.c_int32),
+    )
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None where they cannot be had."""
+    if os.environ.get("DGC_REPRO_COMPILE", "1") == "0":
+        return None
+    try:
+        loaded = ctypes.CDLL(str(_compiled()))
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(error).splitlines()[0]
+        LOG.warning("kernels run as tensor operations, slower but with equal values: %s", reason)
+        return None
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    loaded.dgc_quantize.argtypes = [pointer, pointer, integer, ctypes.c_int32, pointer, pointer, integer]
+    loaded.dgc_quantize.restype = None
+    loaded.dgc_dequantize.argtypes = [
+        pointer, pointer, pointer, pointer, ctypes.c_float, integer, integer,
+    ]  # fmt: skip
+    loaded.dgc_dequantize.restype = None
+    return loaded
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether the kernels can work on this tensor."""
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and library() is not None
+
+
+def quantize(
+    x: Tensor, layout: Layout, rounding: int, key: int, scales: Tensor, planes: tuple[Tensor, ...]
+) -> None:
+    """x: f32[n] contiguous -> scales (f32) and planes (u8), as kernel/codes.py lays them out."""
+    kernels = library()
+    assert kernels is not None
+    kernels.dgc_quantize(
+        x.data_ptr(), ctypes.byref(layout), rounding, key, scales.data_ptr(), _pointers(planes),
+        torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def dequantize(
+    x: Tensor, layout: Layout, scales: Tensor, planes: tuple[Tensor, ...], weight: float, *, accumulate: bool
+) -> None:
+    """x (f32[n], contiguous) = or += weight * decoded."""
+    kernels = library()
+    assert kernels is not None
+    kernels.dgc_dequantize(
+        x.data_ptr(), ctypes.byref(layout), scales.data_ptr(), _pointers(planes), weight, accumulate,
+        torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _pointers(tensors: tuple[Tensor, ...]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _compiled() -> Path:
+    """The shared library for this source and this processor, built if it is not in the cache."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise OSError("no C compiler (cc, gcc or clang) found")
+    text = "\0".join((SOURCE.read_text(encoding="utf-8"), compiler, *FLAGS, _processor()))
+    name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+    for folder in _cache_folders():
+        target = folder / name
+        if target.is_file():
+            return target
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as building:
+                built = Path(building) / name
+                command = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+                )
+                if done.returncode != 0:
+                    raise OSError(f"{compiler} failed: {done.stderr.strip().splitlines()[-1:]}")
+                built.replace(target)  # another rank may have been first: the files are the same
+            return target
+        except PermissionError:
+            continue
+    raise OSError("no folder to keep the compiled kernels in")
+
+
+def _cache_folders() -> list[Path]:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    home = Path(cache) if cache else Path.home() / ".cache"
+    return [home / "dgc_repro", Path(tempfile.gettempdir()) / f"dgc_repro-{os.getuid()}"]
+
+
+def _processor() -> str:
+    """What -march=native depends on: a cache shared by unlike machines must not mix them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return platform.machine() + platform.processor()

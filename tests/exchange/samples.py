@@ -1,0 +1,107 @@
+"""Compressors of the kinds that come later, small: a ragged sparse one and one of two rounds."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Context, State
+from dgc_repro.exchange.payload import Whole
+from dgc_repro.exchange.requests import Agree, Exchange, GatherRagged, Max, Mean, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Values and where they belong; the number of them differs between workers."""
+
+    values: Tensor  # f32[k]
+    indices: Tensor  # i32[k]
+    flags: Tensor  # u8[any]: a part of one byte an element, to meet odd lengths
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return (self.values, self.indices, self.flags)
+
+    @property
+    def num_floats(self) -> float:
+        return float(self.values.numel())
+
+    def like(self, parts: Sequence[Tensor]) -> Sparse:
+        return Sparse(*parts)
+
+    def add_to_(self, buffer: Tensor, weight: float) -> None:
+        buffer.view(-1).index_add_(0, self.indices.long(), self.values, alpha=weight)
+
+    def copy_to_(self, buffer: Tensor, weight: float) -> None:
+        buffer.zero_()
+        self.add_to_(buffer, weight)
+
+    def subtract_from_(self, buffer: Tensor) -> None:
+        self.add_to_(buffer, -1.0)
+
+    def dense(self) -> Tensor:
+        raise NotImplementedError("nobody asks here")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Send what is at least ``threshold``: how much that is differs between workers."""
+
+    threshold: float
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        flat = tensor.reshape(-1)
+        indices = torch.nonzero(flat.abs() >= self.threshold).view(-1)
+        flags = torch.full((indices.numel() % 3,), 9, dtype=torch.uint8)
+        own = Sparse(flat[indices], indices.to(torch.int32), flags)
+        payloads = yield GatherRagged(own)
+        assert all(bool((payload.flags == 9).all()) for payload in payloads)
+        buffer = context.scratch("mean", flat.numel(), torch.float32, flat.device)
+        return Outcome(payloads.mean(buffer).view(tensor.shape), own, state)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Rank 1 by one power iteration, as PowerSGD asks: two `Mean`s, one after the other. A vector
+    goes dense in the first round. State: the warm ``q``."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {"q": torch.ones(tensor.shape[1])} if tensor.dim() == 2 else {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        if tensor.dim() != 2:
+            mean = yield Mean(tensor)
+            return Outcome(mean, Whole(tensor), state)
+        p = yield Mean(tensor @ state["q"])
+        p = p / p.norm()
+        q = (yield Mean(tensor.T @ p)).clone()
+        return Outcome(torch.outer(p, q), Whole(torch.outer(p, q)), {"q": q})
+
+
+@dataclass(frozen=True)
+class AllKinds:
+    """Asks everything once: Agree, Max, Mean in two dtypes. The answers are the mean it returns."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        agreed = (yield Agree((tensor * 1e3).to(torch.int64))).clone()
+        largest = (yield Max(tensor)).clone()
+        half = (yield Mean(tensor.to(torch.bfloat16))).clone()
+        double = (yield Mean(tensor.double())).clone()
+        mean = torch.stack([agreed.double(), largest.double(), half.double(), double])
+        return Outcome(mean, Whole(tensor), state)
+
+
+def gradient(name: str, shape: Sequence[int], worker: int, step: int) -> Tensor:
+    """A worker's gradient, the same in every world and process."""
+    seed = zlib.crc32(f"{name} {worker} {step}".encode())
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,48 @@
+"""A model without batch normalization, whose gradient can be made to go wrong at chosen steps.
+
+Named in a config as ``model._target_: odd_models.Plain``; real processes need tests/ on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Two linear layers with 4 x ``width`` units between them. At each of ``poisoned_steps`` (from 0) the gradient of ``head.weight`` on
+    ``poisoned_rank`` is NaN, while the loss stays finite. Two workers are taken for granted."""
+
+    width: int = 4
+    poisoned_steps: Sequence[int] = ()
+    poisoned_rank: int = 1
+
+    def build(self, num_classes: int) -> nn.Module:
+        steps = frozenset(self.poisoned_steps)
+        return _Plain(4 * self.width, num_classes, steps, self.poisoned_rank)
+
+
+class _Plain(nn.Module):
+    def __init__(self, hidden: int, num_classes: int, steps: frozenset[int], rank: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(3 * 8 * 8, hidden)
+        self.head = nn.Linear(hidden, num_classes)
+        self.steps, self.rank, self.calls = steps, rank, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = F.relu(self.body(F.avg_pool2d(images, 4).flatten(1)))
+        weight = self.head.weight.clone()
+        if self.training and self._is_poisoned():
+            weight.register_hook(lambda gradient: gradient * float("nan"))
+        return F.linear(features, weight, self.head.bias)
+
+    def _is_poisoned(self) -> bool:
+        call, self.calls = self.calls, self.calls + 1
+        if "RANK" in os.environ:
+            return call in self.steps and int(os.environ["RANK"]) == self.rank
+        return call // 2 in self.steps and call % 2 == self.rank  # simulated: worker after worker

@@ -1,0 +1,122 @@
+"""One persistent world of real gloo processes a size, for what only real processes can show.
+
+A job is a function of a module that the processes can import; it is called with its arguments on
+every rank, and what it returns comes back in rank order. Starting ranks costs seconds, so a world
+lives as long as the session; a job that hangs or kills a rank ends this world, and the next job
+gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+JOB_SECONDS = 60.0
+START_SECONDS = 90.0
+
+
+class JobFailed(AssertionError):
+    """A rank raised, died, or did not answer in time."""
+
+
+def _serve(rank: int, size: int, meeting: str, pipe: Connection) -> None:
+    """The life of a rank: answer jobs until the pipe closes."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+    pipe.send_bytes(pickle.dumps((True, rank)))
+    while True:
+        try:
+            job, arguments = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            break
+        try:
+            answer: tuple[bool, Any] = (True, job(*arguments))
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        pipe.send_bytes(pickle.dumps(answer))
+    os._exit(0)  # nothing to save, and gloo takes seconds to say goodbye
+
+
+class World:
+    """``size`` processes that have met and wait for jobs."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+
+    def __call__(self, job: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Every rank's result of ``job(*arguments)``, in rank order. Raises JobFailed."""
+        if not self._processes:
+            self._start()
+        message = pickle.dumps((job, arguments))
+        for pipe in self._pipes:
+            pipe.send_bytes(message)
+        return self._collect(JOB_SECONDS)
+
+    def stop(self) -> None:
+        """End the processes that were started here, and no others."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        if self._processes:
+            self._folder.cleanup()
+        self._processes, self._pipes = [], []
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        meeting = str(Path(self._folder.name) / "meeting")
+        for rank in range(self.size):
+            here, there = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(rank, self.size, meeting, there), daemon=True
+            )
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+        self._collect(START_SECONDS)
+
+    def _collect(self, seconds: float) -> list[Any]:
+        answers, wrong = [], []
+        until = time.monotonic() + seconds
+        alive = True
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                if not pipe.poll(max(0.0, until - time.monotonic())):
+                    wrong.append(f"rank {rank} did not answer within {seconds:g} s")
+                    alive = False
+                    continue
+                good, answer = pickle.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionError):
+                wrong.append(f"rank {rank} died")
+                alive = False
+                continue
+            answers.append(answer)
+            if not good:
+                wrong.append(f"rank {rank}:\n{answer}")
+        if not alive:
+            for process in self._processes:
+                process.kill()
+            self.stop()
+        if wrong:
+            raise JobFailed("\n".join(wrong))
+        return answers

@@ -1,0 +1,210 @@
+"""conf/: every YAML builds, every component has one, and both know the same settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.utils import get_object
+from tiny_run import SETTINGS, configured, tiny
+
+import dgc_repro.compressor
+import dgc_repro.dataset
+import dgc_repro.model
+import dgc_repro.policy
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import KEYS, validate
+from dgc_repro.launch.components import component
+from dgc_repro.launch.main import known_keys
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.reproduce import artifacts, runs_of
+from dgc_repro.launch.worker import make_sink
+from dgc_repro.train import schedule, settings
+
+CONF = conf_dir()
+OVERLAYS = sorted(CONF.rglob("*.yaml"))
+COMPONENTS = sorted(path for path in OVERLAYS if "_target_" in path.read_text(encoding="utf-8"))
+GROUPS = ("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "sink")
+MEMBERS = [f"{group}={path.stem}" for group in GROUPS for path in sorted(CONF.glob(f"{group}/*"))]
+EXPERIMENTS = sorted(
+    path.relative_to(CONF / "experiment").with_suffix("").as_posix()
+    for path in (CONF / "experiment").rglob("*.yaml")
+)
+SCALES = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
+MADE_BY_THE_BUILDER = {Ladder}
+"""Components that no YAML names, because a policy's field and values make them."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(CONF).as_posix()
+
+
+def component_classes() -> set[type]:
+    """Every public frozen dataclass of the component packages that can be built from a config."""
+    modules = [schedule]
+    for package in (dgc_repro.compressor, dgc_repro.dataset, dgc_repro.model, dgc_repro.policy):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            modules.append(importlib.import_module(found.name))
+    verbs = ("exchange", "load", "build", "plan", "factor")
+    classes = {settings.SGD}
+    for module in modules:
+        for name, item in inspect.getmembers(module, inspect.isclass):
+            is_ours = item.__module__ == module.__name__ and not name.startswith("_")
+            if is_ours and dataclasses.is_dataclass(item) and any(hasattr(item, v) for v in verbs):
+                classes.add(item)
+    return classes
+
+
+@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
+def test_an_overlay_begins_with_a_comment_that_says_what_it_is(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = lines[1] if lines[0].startswith("# @package") else lines[0]
+    assert re.match(r"# \w.{10,}", first), f"{name_of(path)}: {first!r}"
+
+
+@pytest.mark.parametrize("path", COMPONENTS, ids=name_of)
+def test_the_fields_of_a_yaml_are_the_fields_of_its_class(path: Path) -> None:
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    node = written.get("mirror") or written
+    known = {f.name for f in dataclasses.fields(get_object(node["_target_"])) if f.init}
+    assert set(node) - {"_target_"} == known - {"inner"}  # what a wrapper wraps is not a setting
+
+
+def test_every_component_has_a_yaml_and_every_yaml_a_component() -> None:
+    named = set()
+    for path in COMPONENTS:
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "mirror" not in node:
+            named.add(get_object(node["_target_"]))
+    assert named == component_classes() - MADE_BY_THE_BUILDER
+
+
+def test_the_table_of_settings_plays_every_compressor_wrapper_and_policy() -> None:
+    played = " ".join(" ".join(overrides) for overrides in SETTINGS.values())
+    words = {*re.findall(r"\w+", played), "fixed"}  # a policy that plans nothing is the default
+    for group in ("compressor", "wrapper", "policy"):
+        for path in CONF.glob(f"{group}/*.yaml"):
+            assert path.stem in words, f"tests/tiny_run.py: SETTINGS has no {group} {path.stem}"
+
+
+@pytest.mark.parametrize("override", MEMBERS)
+def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
+    more = ["compressor=uniform"] if override == "policy=stepwise" else []
+    config = configured(override, *more)
+    validate(config)
+    make_sink(config)
+
+
+@pytest.mark.parametrize("name", ["error_feedback", "per_layer", "ladder"])
+def test_a_wrapper_builds(name: str) -> None:
+    ladder = ["policy.field=bits", "policy.values=[8,4]"] if name == "ladder" else []
+    validate(configured("compressor=uniform", f"wrap=[{name}]", *ladder))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_composes_at_every_scale(experiment: str, scale: str) -> None:
+    config = configured(f"experiment={experiment}", f"scale={scale}")
+    validate(config)
+    assert config["scale"]["name"] == scale
+    sizes = yaml.safe_load((CONF / "scale" / f"{scale}.yaml").read_text(encoding="utf-8"))
+    for group in ("model", "dataset", "train"):
+        for key, value in sizes[group].items():
+            assert config[group][key] == value
+
+
+def test_what_is_given_wins_over_the_scale() -> None:
+    config = configured("scale=small", "dataset=digits", "train.epochs=3", "model.width=16")
+    assert config["dataset"]["_target_"].endswith("Digits")
+    assert (config["train"]["epochs"], config["model"]["width"]) == (3, 16)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("artifact", artifacts())
+def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scale: str) -> None:
+    jobs = [config for config, _ in runs_of(artifact, [f"scale={scale}", "seed=0"])]
+    for config in jobs:
+        validate(config)
+        assert f"{config['experiment']['paper']}/{config['experiment']['artifact']}" == artifact
+    rows = [config["experiment"]["row"] for config in jobs]
+    assert len(set(rows)) == len(rows)
+
+
+def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> None:
+    config = configured()
+    for section, keys in KEYS.items():
+        assert set(config[section]) == set(keys)
+    train = {field.name for field in dataclasses.fields(settings.TrainSettings)}
+    assert set(config["train"]) == train
+
+
+def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
+    assert {"compressor.bits", "policy.values", "train.epochs", "launch.workers"} <= set(known_keys())
+    assert not [key for key in known_keys() if key.startswith(("hydra", "artifact"))]
+
+
+# -- nonsense ------------------------------------------------------------------------------------
+
+NONSENSE = ("eight", None, -1, True, [1], {}, 1.5, "")
+EVERY_GROUP = (
+    *("compressor=uniform", "wrap=[error_feedback,per_layer]", "policy=stepwise"),
+    *("schedule=step", "dataset=cifar10", "sink=wandb"),
+)
+
+
+def leaves() -> list[tuple[str, str]]:
+    """Section and key of every setting that a component or the builder reads."""
+    config = tiny(*EVERY_GROUP)
+    sections = ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train")
+    found = [(s, key) for s in (*sections, "launch", "exchange") for key in config[s]]
+    return [(section, key) for section, key in found if key != "_target_"]
+
+
+@pytest.mark.parametrize(("section", "key"), leaves(), ids=".".join)
+def test_nonsense_is_refused_by_the_name_of_its_section_or_taken(section: str, key: str) -> None:
+    """Never a traceback. What is refused says in one line what to change."""
+    refused = 0
+    for value in NONSENSE:
+        config = tiny(*EVERY_GROUP)
+        config["dataset"]["train_size"] = 128
+        config[section][key] = value
+        try:
+            validate(config)
+        except UserError as error:
+            refused += 1
+            # The builder refuses some values for what they mean elsewhere (policy.field).
+            assert re.match(r"[a-z_]+(\.[a-z_]+)?: ", str(error)), f"{value!r}: {error}"
+            assert "\n" not in str(error)
+    assert refused, f"{section}.{key}: takes anything"
+
+
+@pytest.mark.parametrize(
+    "section", ["compressor", "policy", "optimizer", "schedule", "dataset", "model", "train"]
+)
+def test_a_key_that_nothing_reads_is_refused(section: str) -> None:
+    config = tiny()
+    config[section]["nothing"] = 1
+    with pytest.raises(UserError, match=rf"^{section}\b.*nothing"):
+        validate(config)
+
+
+@pytest.mark.parametrize("section", ["", "launch", "exchange", "paths"])
+def test_a_key_beside_the_components_that_nothing_reads_is_refused(section: str) -> None:
+    config = tiny()
+    (config[section] if section else config)["chek"] = True
+    with pytest.raises(UserError, match=r"chek: no such key"):
+        validate(config)
+
+
+def test_a_component_refuses_each_field_by_its_full_name() -> None:
+    config = tiny("compressor=uniform")
+    config["compressor"]["bits"] = 17
+    with pytest.raises(UserError, match=r"^compressor\.bits: a whole number from 2 to 16, got 17"):
+        component(config["compressor"], "compressor")

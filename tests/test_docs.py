@@ -1,0 +1,206 @@
+"""What the pages say, done: their code is taken from them and run, and their commands are parsed.
+
+Commands that would train at a real size run with tiny sizes put behind them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
+ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
+README = REPOSITORY / "README.md"
+TINY = (
+    "launch=simulated train.epochs=1 dataset.train_size=128 dataset.validation=50 "
+    "dataset.test_size=50 model.width=4 sink=none"
+).split()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language, in order; "" for those that name none."""
+    text = page.read_text(encoding="utf-8")
+    return [code for name, code in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if name == language]
+
+
+def transcripts(page: Path) -> list[tuple[str, str]]:
+    """(command, what the page says it prints) of every block that shows a prompt."""
+    shown = [block.removeprefix("$ ") for block in blocks(page, "") if block.startswith("$ ")]
+    return [(command, printed) for command, _, printed in (block.partition("\n") for block in shown)]
+
+
+def run(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Python with these arguments in a folder: exit code, stdout, stderr."""
+    path = os.pathsep.join([str(REPOSITORY), *(more or {}).values()])
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def output(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> str:
+    """What a command that succeeds prints."""
+    code, printed, complaints = run(arguments, folder, more)
+    assert code == 0, printed + complaints
+    return printed
+
+
+# docs/own-loop.md
+
+
+def test_the_own_loop_prints_what_its_page_says_and_continues(tmp_path: Path) -> None:
+    (tmp_path / "own_loop.py").write_text(blocks(OWN_LOOP, "python")[0], encoding="utf-8")
+    shown = transcripts(OWN_LOOP)
+    assert len(shown) == 2
+    for command, printed in shown:
+        launcher, *arguments = command.split()
+        assert launcher == "torchrun"
+        standalone = ["-m", "torch.distributed.run", "--standalone", *arguments]
+        assert output(standalone, tmp_path) == printed
+
+
+def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_path: Path) -> None:
+    loop, *with_policy = blocks(OWN_LOOP, "python")
+    before, attached, _ = loop.partition("exchange = dgc_repro.attach(")
+    assert attached
+    see = (
+        "first = exchange.state_dict()['policy']['position']\n",
+        "print(first, exchange.state_dict()['policy']['position'])\n",
+        "dist.destroy_process_group()\n",
+    )
+    script = [before, with_policy[0], see[0], with_policy[1], *see[1:]]
+    (tmp_path / "policy.py").write_text("\n".join(script), encoding="utf-8")
+    alone = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1", "policy.py"]
+    assert output(alone, tmp_path) == "0 1\n"
+
+
+# docs/adding-a-compressor.md
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Path:
+    """A user's folder with the page's three files."""
+    method, check = blocks(ADDING, "python")
+    (overlay,) = blocks(ADDING, "yaml")
+    (tmp_path / "my_conf" / "compressor").mkdir(parents=True)
+    (tmp_path / "ternary.py").write_text(method, encoding="utf-8")
+    (tmp_path / "check_ternary.py").write_text(check, encoding="utf-8")
+    (tmp_path / "my_conf" / "compressor" / "ternary.yaml").write_text(overlay, encoding="utf-8")
+    return tmp_path
+
+
+LAWS = {"laws": str(REPOSITORY / "tests"), "checks": str(REPOSITORY / "tests" / "compressor")}
+
+
+def test_the_compressor_of_the_page_obeys_the_laws_as_the_page_says(own_folder: Path) -> None:
+    printed = transcripts(ADDING)[0][1]
+    assert output(["check_ternary.py"], own_folder, LAWS) == printed
+
+
+def test_the_check_of_the_page_finds_a_compressor_that_sums_where_it_should_average(
+    own_folder: Path,
+) -> None:
+    method = own_folder / "ternary.py"
+    right = method.read_text(encoding="utf-8")
+    wrong = right.replace("payloads.mean(mean)", "(len(payloads) * payloads.mean(mean))")
+    assert wrong != right
+    method.write_text(wrong, encoding="utf-8")
+    code, _, complaints = run(["check_ternary.py"], own_folder, LAWS)
+    assert code == 1
+    assert "in check_averaging" in complaints
+
+
+def test_the_compressor_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
+    own_folder: Path,
+) -> None:
+    commands = [c.removeprefix("python ") for c, _ in transcripts(ADDING)[1:]]
+    assert len(commands) == 2
+    first, second = (output([*command.split(), *TINY], own_folder) for command in commands)
+    assert "already done" not in first
+    assert "already done" in second
+    assert first.splitlines()[-1] == second.splitlines()[-1]  # run folder: ...
+
+
+def test_the_overlay_of_the_page_takes_a_policy_and_refuses_a_value_in_one_line(
+    own_folder: Path,
+) -> None:
+    with_overlay = ["-m", "dgc_repro", "--config-dir", "my_conf", "compressor=ternary", *TINY]
+    (ladder,) = re.findall(r"`(policy\.field=\S+ policy\.values=\S+)`", ADDING.read_text(encoding="utf-8"))
+    printed = output([*with_overlay, *ladder.split(), "policy=fixed", "policy.rung=2"], own_folder)
+    assert "run folder: " in printed
+    code, _, complaints = run([*with_overlay, "compressor.threshold=2"], own_folder)
+    assert code == 2
+    assert complaints.startswith("error: compressor.threshold: ")
+    assert len(complaints.splitlines()) == 1
+
+
+# README.md and every page
+
+
+def test_the_make_targets_of_the_pages_exist() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.M))
+    named = {
+        (page.name, target)
+        for page in PAGES
+        for target in re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), re.M)
+    }
+    assert {"reproduce-table1", "test"} <= {target for _, target in named}
+    assert [(page, target) for page, target in sorted(named) if target not in targets] == []
+
+
+def test_the_links_of_the_pages_lead_somewhere() -> None:
+    dead = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if link.startswith(("http://", "https://", "#")):
+                continue
+            place, _, heading = link.partition("#")
+            target = page.parent / place
+            if not target.exists() or (heading and heading not in headings(target)):
+                dead.append(f"{page.name}: {link}")
+    assert dead == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made from them on the web."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def commands(page: Path) -> list[str]:
+    """The lines in a page's bash blocks that call the package."""
+    lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("python -m dgc_repro ") and "--help" not in line]
+
+
+RUN_COMMANDS = [c for c in commands(README) if " reproduce " not in c]
+
+
+@pytest.mark.parametrize("command", RUN_COMMANDS)
+def test_the_runs_of_the_readme_compose(command: str, tmp_path: Path) -> None:
+    """Hydra composes each into a config: groups and keys exist. None of them trains here."""
+    arguments = [word for word in command.split()[1:] if word != "--multirun"]
+    single = [re.sub(r"^(seed|compressor)=([^,\[]+),.*", r"\1=\2", word) for word in arguments]
+    printed = output([*single, "--cfg", "job", "--resolve"], tmp_path)
+    assert "compressor:" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_readme_run_and_a_sweep_are_among_what_is_checked() -> None:
+    assert len(RUN_COMMANDS) >= 3
+    assert sum("--multirun" in command for command in RUN_COMMANDS) >= 1

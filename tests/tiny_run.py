@@ -1,0 +1,127 @@
+"""Runs small enough for a test: the real config, a slim model, 128 digits, two workers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import build_run, validate
+from dgc_repro.launch.main import resolved
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.train.loop import train
+from dgc_repro.train.run import Run
+
+STEPS_PER_EPOCH = 4  # 128 images, 2 workers, batches of 16
+TINY = (
+    *("launch=simulated", "launch.threads=1", "launch.timeout_seconds=60", "launch.device=cpu"),
+    *("sink=none", "dataset=digits", "dataset.train_size=128", "dataset.validation=51"),
+    *("dataset.test_size=53", "model.width=4", "train.batch_size=16", "train.epochs=2"),
+)
+PLAIN = ("~model", "+model={_target_:odd_models.Plain,poisoned_steps:[],poisoned_rank:1}")
+UNIFORM4_EF = ("compressor=uniform", "compressor.bits=4", "wrap=[error_feedback]")
+STEPWISE = (
+    *("compressor=uniform", "policy=stepwise", "policy.values=[8,4]", "policy.patience_epochs=1"),
+    *("policy.accuracy_thresholds=[99]", "policy.loss_differences=[0.01]"),
+)
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "dense": ("compressor=dense", "wrap=[]"),
+    "uniform nearest": ("compressor=uniform", "compressor.bits=6", "wrap=[]"),
+    "uniform stochastic": ("compressor=uniform", "compressor.rounding=stochastic", "wrap=[]"),
+    "uniform in blocks": ("compressor=uniform", "compressor.block=100", "wrap=[]"),
+    "error feedback": UNIFORM4_EF,
+    "stepwise over a ladder with one residual": (*STEPWISE, "wrap=[error_feedback]"),
+    "stepwise over a ladder of residuals": (*STEPWISE, "wrap=[ladder,error_feedback]"),
+    "per layer": (*UNIFORM4_EF, "wrap=[per_layer,error_feedback]"),
+    "fixed rung": ("compressor=uniform", "policy.field=bits", "policy.values=[8,4]", "wrap=[]"),
+    "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
+}
+"""One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
+
+
+@functools.lru_cache(maxsize=None)
+def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return resolved(compose("config", list(overrides)))
+
+
+def configured(*overrides: str) -> dict[str, Any]:
+    """The resolved config of the defaults and these overrides."""
+    return deepcopy(_composed(overrides))
+
+
+def tiny(*overrides: str) -> dict[str, Any]:
+    """The resolved config of a tiny run, simulated unless told otherwise."""
+    return configured(*TINY, *overrides)
+
+
+def built(*overrides: str) -> Run:
+    """A tiny run in this process, at its first step."""
+    config = tiny(*overrides)
+    validate(config)
+    return build_run(config, torch.device("cpu"))
+
+
+@dataclass
+class Story:
+    """What a run told: one entry a step and one an epoch."""
+
+    losses: list[float] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
+    finished: bool = False
+
+
+def play(run: Run, until: int | None = None) -> Story:
+    """Train to the end, or to the end of step ``until`` as if somebody had asked to stop."""
+    story = Story()
+
+    def on_step(metrics: Mapping[str, Any]) -> None:
+        story.losses.append(float(metrics["train/loss"]))
+        run.stop_requested = until is not None and run.progress.step >= until - 1
+
+    run.stop_requested = until == run.progress.step + 1
+    story.finished = train(
+        run,
+        on_step,
+        lambda record: story.records.append(dict(record)),
+        lambda: story.checkpoints.append(run.progress.step),
+    )
+    return story
+
+
+def without_times(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same whenever the run is made again."""
+    return {key: value for key, value in record.items() if not key.startswith("time/")}
+
+
+def state_of(run: Run) -> dict[str, list[Tensor]]:
+    """Copies of every tensor that the next step depends on."""
+    nests = {
+        "model": run.module.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "compressor": [run.exchange.state_dict(i) for i in range(len(run.workers.ranks))],
+        "random": [run.workers.state_dict(i) for i in range(len(run.workers.ranks))],
+        "epoch start": run.progress.epoch_start,
+    }
+    return {name: [t.clone() for t in tensors_of(nest)] for name, nest in nests.items()}
+
+
+def assert_same_state(run: Run, other: Run) -> None:
+    """Bit for bit, tensors and the small things beside them."""
+    ours, theirs = state_of(run), state_of(other)
+    for name, tensors in ours.items():
+        assert len(tensors) == len(theirs[name]), name
+        for one, two in zip(tensors, theirs[name], strict=True):
+            assert torch.equal(one, two), name
+    assert run.link.ledger == other.link.ledger
+    assert run.progress.policy == other.progress.policy
+    assert run.progress.tally == other.progress.tally
+    assert (run.progress.step, run.progress.epoch) == (other.progress.step, other.progress.epoch)

@@ -1,0 +1,67 @@
+"""A gradient that is not finite: named, or left out on all ranks before any residual has seen it.
+
+The two real processes' part is in test_worlds.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from odd_models import Plain
+from tiny_run import UNIFORM4_EF, Story, built, play
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.train.run import Run
+
+POISONED = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
+
+
+def poisoned(*overrides: str) -> Run:
+    return built("~model", POISONED, *UNIFORM4_EF, *overrides)
+
+
+def test_raise_names_rank_step_and_tensor_and_nobody_else() -> None:
+    run = poisoned()
+    with pytest.raises(UserError) as caught:
+        play(run)
+    text = str(caught.value)
+    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 2 ")
+    assert "(rank 1: head.weight)" in text
+    assert "\n" not in text
+
+
+def test_skip_leaves_the_step_out_and_touches_no_residual() -> None:
+    run = poisoned("train.on_nonfinite=skip")
+    play(run, until=2)
+    before = [[t.clone() for t in tensors_of(state)] for state in run.exchange.states]
+    weights = [p.detach().clone() for p in run.module.parameters()]
+    momentum = [t.clone() for t in tensors_of(run.optimizer.state_dict())]
+    assert any(bool(t.any()) for t in before[1])
+
+    play(run, until=3)
+
+    assert run.progress.step == 3
+    assert run.progress.tally.skipped_steps == 1
+    for state, old in zip(run.exchange.states, before, strict=True):
+        for now, then in zip(tensors_of(state), old, strict=True):
+            assert torch.equal(now, then)
+    for now, then in zip(run.module.parameters(), weights, strict=True):
+        assert torch.equal(now, then)
+    for now, then in zip(tensors_of(run.optimizer.state_dict()), momentum, strict=True):
+        assert torch.equal(now, then)
+
+
+def test_a_run_that_skips_goes_on_to_its_end_and_counts_the_steps() -> None:
+    run = poisoned("train.on_nonfinite=skip")
+    told: Story = play(run)
+    assert told.finished
+    assert [record["train/skipped_steps"] for record in told.records] == [1, 0]
+    assert all(bool(torch.isfinite(p).all()) for p in run.module.parameters())
+
+
+def test_the_model_of_these_tests_is_sound_when_it_is_not_poisoned() -> None:
+    torch.manual_seed(0)
+    module = Plain().build(10)
+    module(torch.rand(2, 3, 32, 32)).sum().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in module.parameters())

@@ -1,0 +1,88 @@
+"""Stop, save, build anew, load, continue = uninterrupted, bit for bit, for every compressor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_run import SETTINGS, STEPS_PER_EPOCH, Story, assert_same_state, built, play, without_times
+
+from dgc_repro.train import checkpoint
+from dgc_repro.train.run import Run
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[str, tuple[Run, Story]]:
+    """By setting; made when the first test of the setting asks."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    "stop_after",
+    [
+        pytest.param(STEPS_PER_EPOCH - 2, id="in an epoch"),
+        pytest.param(STEPS_PER_EPOCH, id="before the epoch is evaluated"),
+        pytest.param(STEPS_PER_EPOCH + 1, id="in the second epoch"),
+    ],
+)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_stopped_run_continues_as_if_it_had_not_stopped(
+    name: str, stop_after: int, tmp_path: Path, uninterrupted: dict[str, tuple[Run, Story]]
+) -> None:
+    overrides = SETTINGS[name]
+    if name not in uninterrupted:
+        whole = built(*overrides)
+        uninterrupted[name] = (whole, play(whole))
+    whole, told = uninterrupted[name]
+    assert told.finished
+
+    first = built(*overrides)
+    before = play(first, until=stop_after)
+    assert not before.finished
+    assert before.checkpoints[-1] == first.progress.step == stop_after
+    checkpoint.save(first, tmp_path, "a config")
+
+    second = built(*overrides)
+    assert checkpoint.load(second, tmp_path, "a config") == []
+    assert_same_state(first, second)
+    after = play(second)
+
+    assert before.losses + after.losses == told.losses
+    records = before.records + after.records
+    assert [without_times(r) for r in records] == [without_times(r) for r in told.records]
+    assert_same_state(whole, second)
+
+
+def test_a_run_continues_after_an_epoch_that_is_over(tmp_path: Path) -> None:
+    overrides = SETTINGS["stepwise over a ladder with one residual"]
+    whole = built(*overrides, "train.epochs=3")
+    told = play(whole)
+
+    first = built(*overrides, "train.epochs=3")
+
+    class EndOfEpochError(Exception):
+        """The process dies after its first checkpoint."""
+
+    def save_and_die() -> None:
+        checkpoint.save(first, tmp_path, "a config")
+        raise EndOfEpochError
+
+    from dgc_repro.train.loop import train
+
+    with pytest.raises(EndOfEpochError):
+        train(first, lambda step: None, lambda epoch: None, save_and_die)
+
+    second = built(*overrides, "train.epochs=3")
+    checkpoint.load(second, tmp_path, "a config")
+    assert (second.progress.step, second.progress.epoch) == (STEPS_PER_EPOCH, 1)
+    after = play(second)
+    assert after.losses == told.losses[STEPS_PER_EPOCH:]
+    assert [without_times(r) for r in after.records] == [
+        without_times(r) for r in told.records[1:]
+    ]
+    assert_same_state(whole, second)
+
+
+def test_the_policy_of_the_table_really_changes_rungs() -> None:
+    told = play(built(*SETTINGS["stepwise over a ladder with one residual"], "train.epochs=3"))
+    assert len({record["policy/rung"] for record in told.records}) > 1

@@ -1,0 +1,94 @@
+"""Learning rates: what each schedule gives, and how the optimizer scales them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny_run import STEPS_PER_EPOCH, built, play
+
+from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step
+from dgc_repro.train.settings import SGD
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "factor"),
+    [
+        (Constant(), 0, 1),
+        (Constant(), 9.5, 1),
+        (Cosine(), 0, 1),
+        (Cosine(), 5, 0.5),
+        (Cosine(), 2.5, 0.5 + math.sqrt(0.125)),
+        (Cosine(), 10, 0),
+        (Step((3, 6)), 0, 1),
+        (Step((3, 6)), 2.99, 1),
+        (Step((3, 6)), 3, 0.1),
+        (Step((3, 6)), 6, 0.01),
+        (Step((3, 6), gamma=0.5), 7, 0.25),
+        (Step(), 7, 1),
+    ],
+)
+def test_a_schedule_gives_the_factor_of_its_formula(
+    schedule: Schedule, epoch: float, factor: float
+) -> None:
+    # 1e-12: cos is rounded once in float64.
+    assert schedule.factor(epoch, 10) == pytest.approx(factor, abs=1e-12)
+
+
+@pytest.mark.parametrize("make", [Constant, Cosine, Step])
+def test_a_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone(
+    make: type[Constant] | type[Cosine] | type[Step],
+) -> None:
+    warmed, plain = make(warmup_epochs=4), make()
+    for epoch in (0, 1, 2, 3.5):
+        assert warmed.factor(epoch, 10) == pytest.approx(plain.factor(epoch, 10) * epoch / 4)
+    for epoch in (4, 7, 10):
+        assert warmed.factor(epoch, 10) == plain.factor(epoch, 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Constant(-1), "warmup_epochs"),
+        (lambda: Cosine(-0.5), "warmup_epochs"),
+        (lambda: Step((5, 3)), "milestones_epochs"),
+        (lambda: SGD(lr=0), "lr"),
+        (lambda: SGD(momentum=1), "momentum"),
+        (lambda: SGD(weight_decay=-1), "weight_decay"),
+        (lambda: SGD(momentum=0, nesterov=True), "nesterov"),
+        (lambda: SGD(reference_batch=0), "reference_batch"),
+    ],
+)
+def test_a_value_out_of_range_names_its_field(make: type[object], field: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{field}: .*, got "):
+        make()
+
+
+def test_the_learning_rate_scales_with_the_images_of_a_step() -> None:
+    assert SGD(lr=0.1, reference_batch=128).base_lr(64) == pytest.approx(0.05)
+    assert SGD(lr=0.1, reference_batch=128).base_lr(256) == pytest.approx(0.2)
+    assert SGD(lr=0.1, reference_batch=None).base_lr(64) == 0.1
+
+
+def test_the_optimizer_gets_every_setting() -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = SGD(0.1, 0.8, 0.01, True, 128).build(module, 64)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.8, 0.01)
+    assert group["nesterov"]
+    assert [id(p) for p in group["params"]] == [id(p) for p in module.parameters()]
+
+
+def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
+    run = built("schedule=cosine", "schedule.warmup_epochs=1")
+    rates = []
+    step = run.optimizer.step
+    run.optimizer.step = lambda: rates.append(run.optimizer.param_groups[0]["lr"]) or step()
+    told = play(run)
+    base = 0.1 * 32 / 128  # two workers' batches of 16, lr for 128 images
+    epochs = [number / STEPS_PER_EPOCH for number in range(2 * STEPS_PER_EPOCH)]
+    cosine = [0.5 * (1 + math.cos(math.pi * epoch / 2)) for epoch in epochs]
+    expected = [base * min(1, e) * c for e, c in zip(epochs, cosine, strict=True)]
+    assert rates == pytest.approx(expected)
+    assert told.records[-1]["lr"] == rates[-1]

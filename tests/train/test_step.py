@@ -1,0 +1,109 @@
+"""One step and the evaluation in their variations: accumulation, precision, memory format, compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play, without_times
+
+from dgc_repro.train.evaluate import evaluate
+
+FLOAT32_EPS = 2.0**-24
+
+
+def test_two_micro_batches_of_half_the_size_are_one_batch() -> None:
+    """For a model without batch normalization, whose statistics see micro-batches."""
+    # Without crops, which are drawn micro-batch by micro-batch.
+    same = (*PLAIN, "dataset.augment=none")
+    whole = built(*same, "train.batch_size=16")
+    parts = built(*same, "train.batch_size=8", "train.accumulate=2")
+    one, two = play(whole), play(parts)
+    assert whole.steps_per_epoch == parts.steps_per_epoch
+    # Another order of summation over 16 images and 192 inputs rounds each sum by at most 208 eps;
+    # 8 steps with rates below 0.1 keep the differences of that size.
+    assert one.losses == pytest.approx(two.losses, rel=300 * FLOAT32_EPS)
+    for a, b in zip(whole.module.parameters(), parts.module.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=300 * FLOAT32_EPS)
+
+
+def test_bf16_autocast_trains_near_fp32_and_keeps_everything_else_in_float32() -> None:
+    run = built(*UNIFORM4_EF, "train.precision=bf16")
+    told, fp32 = play(run), play(built(*UNIFORM4_EF))
+    assert told.finished
+    assert told.losses != fp32.losses
+    # bf16 keeps 8 bits: 2^-8 a product; 18 layers of them in random directions.
+    assert told.losses[0] == pytest.approx(fp32.losses[0], rel=18**0.5 * 2**-8)
+    assert {p.dtype for p in run.module.parameters()} == {torch.float32}
+    assert {p.grad.dtype for p in run.module.parameters()} == {torch.float32}
+    residuals = [state["residual"] for state in run.exchange.states[0].values()]
+    assert {residual.dtype for residual in residuals} == {torch.float32}
+
+
+def test_channels_last_gives_the_same_losses_but_for_rounding() -> None:
+    # At a low rate, because training itself makes any difference grow.
+    slow = ("optimizer.lr=0.001", "train.epochs=1")
+    last = play(built("train.channels_last=true", *slow))
+    first = play(built("train.channels_last=false", *slow))
+    # Convolutions sum up to 9 x 32 products in another order: 288 eps a layer, 18 layers.
+    assert last.losses == pytest.approx(first.losses, rel=18 * 288 * FLOAT32_EPS)
+
+
+def test_one_vector_for_the_model_sends_one_scale_and_trains() -> None:
+    whole, by_layer = built(*SETTINGS["one vector"]), built(*UNIFORM4_EF)
+    told, other = play(whole), play(by_layer)
+    assert told.finished
+    assert list(whole.exchange.states[0]) == ["model"]
+    assert told.losses[0] == other.losses[0]
+    assert told.losses != other.losses
+    sent, sent_by_layer = (t.records[-1]["comm/payload_bytes"] for t in (told, other))
+    assert sent < sent_by_layer  # one scale and one filling instead of one for each tensor
+
+
+def test_the_check_is_counted_under_its_own_name_and_changes_nothing_else() -> None:
+    quiet, checked = play(built(*UNIFORM4_EF)), play(built(*UNIFORM4_EF, "exchange.check=true"))
+    assert checked.losses == quiet.losses
+    for one, two in zip(quiet.records, checked.records, strict=True):
+        one, two = without_times(one), without_times(two)
+        more = two.pop("comm/check_bytes") - one.pop("comm/check_bytes")
+        assert more > 0
+        assert two.pop("comm/total_wire_bytes") - one.pop("comm/total_wire_bytes") == more
+        assert one == two
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_evaluation_counts_every_image_once_whatever_the_number_of_workers(workers: int) -> None:
+    run = built(f"launch.workers={workers}", "train.evaluation_batch_size=7")
+    alone = built("launch.workers=1", "train.evaluation_batch_size=250")
+    assert len(run.splits.test) % workers, "the size is not divisible"
+    score, whole = evaluate(run, run.splits.test), evaluate(alone, alone.splits.test)
+    assert score.count == whole.count == 53
+    assert score.accuracy_percent == whole.accuracy_percent
+    # Sums over other batches: each of 53 losses may be rounded otherwise in float32, 18 layers deep.
+    assert score.loss == pytest.approx(whole.loss, rel=18 * 288 * FLOAT32_EPS)
+
+
+def test_evaluation_uses_running_statistics_and_leaves_them_alone() -> None:
+    run = built()
+    play(run, until=2)
+    before = [buffer.clone() for buffer in run.module.buffers()]
+    assert run.module.training
+    evaluate(run, run.splits.test)
+    assert run.module.training
+    for now, then in zip(run.module.buffers(), before, strict=True):
+        assert torch.equal(now, then)
+
+
+def test_a_compiled_model_trains_alike_and_keeps_its_parameters_names() -> None:
+    # The small model: two graphs (training, evaluation) of a few kernels compile in seconds.
+    overrides = (*PLAIN, *UNIFORM4_EF, "train.epochs=1")
+    eager, compiled = built(*overrides), built(*overrides, "train.compile=true")
+    try:
+        one, two = play(eager), play(compiled)
+    finally:
+        torch.compiler.reset()
+    assert list(dict(compiled.module.named_parameters())) == list(
+        dict(eager.module.named_parameters())
+    )
+    assert list(compiled.module.state_dict()) == list(eager.module.state_dict())
+    # Fused kernels sum 192 products in another order.
+    assert one.losses == pytest.approx(two.losses, rel=300 * FLOAT32_EPS)
