@@ -1,10 +1,12 @@
-"""What the pages say, done: their code is taken from them and run, and their commands are parsed.
+"""What the pages say, done: their code is taken from them and run, their commands are checked.
 
-Commands that would train at a real size run with tiny sizes put behind them.
+Runs of docs/adding-a-compressor.md get tiny sizes put behind them; those of the README are composed
+and validated only.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -13,31 +15,44 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.main import resolved
+from dgc_repro.launch.paths import conf_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
 ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
 README = REPOSITORY / "README.md"
-TINY = (
-    "launch=simulated train.epochs=1 dataset.train_size=128 dataset.validation=50 "
-    "dataset.test_size=50 model.width=4 sink=none"
-).split()
+TINY = [
+    *("launch=simulated", "train.epochs=1", "dataset.train_size=128", "dataset.validation=50"),
+    *("dataset.test_size=50", "model.width=4", "sink=none"),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language, in order; "" for those that name none."""
     text = page.read_text(encoding="utf-8")
-    return [code for name, code in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if name == language]
+    return [
+        code
+        for name, code in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S)
+        if name == language
+    ]
 
 
 def transcripts(page: Path) -> list[tuple[str, str]]:
     """(command, what the page says it prints) of every block that shows a prompt."""
     shown = [block.removeprefix("$ ") for block in blocks(page, "") if block.startswith("$ ")]
-    return [(command, printed) for command, _, printed in (block.partition("\n") for block in shown)]
+    return [
+        (command, printed) for command, _, printed in (block.partition("\n") for block in shown)
+    ]
 
 
-def run(arguments: list[str], folder: Path, more: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+def run(
+    arguments: list[str], folder: Path, more: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
     """Python with these arguments in a folder: exit code, stdout, stderr."""
     path = os.pathsep.join([str(REPOSITORY), *(more or {}).values()])
     done = subprocess.run(
@@ -139,7 +154,9 @@ def test_the_overlay_of_the_page_takes_a_policy_and_refuses_a_value_in_one_line(
     own_folder: Path,
 ) -> None:
     with_overlay = ["-m", "dgc_repro", "--config-dir", "my_conf", "compressor=ternary", *TINY]
-    (ladder,) = re.findall(r"`(policy\.field=\S+ policy\.values=\S+)`", ADDING.read_text(encoding="utf-8"))
+    (ladder,) = re.findall(
+        r"`(policy\.field=\S+ policy\.values=\S+)`", ADDING.read_text(encoding="utf-8")
+    )
     printed = output([*with_overlay, *ladder.split(), "policy=fixed", "policy.rung=2"], own_folder)
     assert "run folder: " in printed
     code, _, complaints = run([*with_overlay, "compressor.threshold=2"], own_folder)
@@ -157,7 +174,9 @@ def test_the_make_targets_of_the_pages_exist() -> None:
     named = {
         (page.name, target)
         for page in PAGES
-        for target in re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), re.M)
+        for target in re.findall(
+            r"(?:^|`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), re.M
+        )
     }
     assert {"reproduce-table1", "test"} <= {target for _, target in named}
     assert [(page, target) for page, target in sorted(named) if target not in targets] == []
@@ -185,22 +204,35 @@ def headings(page: Path) -> set[str]:
 def commands(page: Path) -> list[str]:
     """The lines in a page's bash blocks that call the package."""
     lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("python -m dgc_repro ") and "--help" not in line]
+    return [
+        line for line in lines if line.startswith("python -m dgc_repro ") and "--help" not in line
+    ]
 
 
-RUN_COMMANDS = [c for c in commands(README) if " reproduce " not in c]
+def expanded(command: str) -> list[list[str]]:
+    """The overrides of each run of a command; a value with commas outside brackets is a sweep."""
+    words = [word for word in command.split()[3:] if word != "--multirun"]
+    choices = [
+        [word] if "[" in word else [f"{key}={value}" for value in values.split(",")]
+        for word in words
+        for key, _, values in [word.partition("=")]
+    ]
+    return [list(job) for job in itertools.product(*choices)]
+
+
+RUN_COMMANDS = commands(README)
 
 
 @pytest.mark.parametrize("command", RUN_COMMANDS)
-def test_the_runs_of_the_readme_compose(command: str, tmp_path: Path) -> None:
-    """Hydra composes each into a config: groups and keys exist. None of them trains here."""
-    arguments = [word for word in command.split()[1:] if word != "--multirun"]
-    single = [re.sub(r"^(seed|compressor)=([^,\[]+),.*", r"\1=\2", word) for word in arguments]
-    printed = output([*single, "--cfg", "job", "--resolve"], tmp_path)
-    assert "compressor:" in printed
-    assert list(tmp_path.iterdir()) == []
+def test_the_runs_of_the_readme_are_valid(command: str) -> None:
+    """Composed and validated as the command line does it before it starts any rank."""
+    jobs = expanded(command)
+    assert ("--multirun" in command) == (len(jobs) > 1)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for overrides in jobs:
+            validate(resolved(compose("config", overrides)))
 
 
-def test_a_readme_run_and_a_sweep_are_among_what_is_checked() -> None:
+def test_the_readme_shows_runs_and_a_sweep() -> None:
     assert len(RUN_COMMANDS) >= 3
-    assert sum("--multirun" in command for command in RUN_COMMANDS) >= 1
+    assert sum("--multirun" in command for command in RUN_COMMANDS) == 1

@@ -23,7 +23,7 @@ class Dense:
         return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        mean = yield Mean(tensor)
+        mean = yield Mean(tensor, in_place=not context.own_is_read)
         return Outcome(mean, Whole(tensor), state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:

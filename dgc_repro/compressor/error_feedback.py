@@ -38,7 +38,7 @@ class ErrorFeedback:
         fed = context.spare("residual", state["residual"])
         torch.add(tensor, state["residual"], out=fed)
         del tensor  # with many simulated workers this frees each one's gradient in turn
-        outcome = yield from self.inner.exchange(fed, state["inner"], context.within("error_feedback"))
-        mean = outcome.mean
+        inside = context.within("error_feedback", reads_own=True)
+        outcome = yield from self.inner.exchange(fed, state["inner"], inside)
         outcome.own.subtract_from_(fed)
-        return Outcome(mean, outcome.own, {"residual": fed, "inner": outcome.state})
+        return Outcome(outcome.mean, outcome.own, {"residual": fed, "inner": outcome.state})

@@ -29,6 +29,8 @@ class Context:
 
     ``name``: of the tensor; ``path``: where in the nest of wrappers; ``rung``: what the policy
     planned for this tensor, None where the policy must see energies first (`Choose`).
+    ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
+    whole may be averaged in its own storage.
     """
 
     name: str
@@ -40,12 +42,14 @@ class Context:
     candidates: tuple[int, int]
     workspace: Workspace
     path: tuple[str, ...] = ()
+    own_is_read: bool = True
 
-    def within(self, label: str) -> Context:
-        """The context of a wrapped compressor: its buffers and random numbers are its own."""
+    def within(self, label: str, *, reads_own: bool = False) -> Context:
+        """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
+        that reads the inner outcome's ``own`` says so."""
         return Context(
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
-            self.workspace, (*self.path, label),
+            self.workspace, (*self.path, label), self.own_is_read or reads_own,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

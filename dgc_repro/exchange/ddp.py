@@ -56,6 +56,12 @@ class Junction(Protocol):
         """Put the means into ``param.grad``. Raises what the exchange raised."""
 
 
+def put(mean: Tensor, gradient: Tensor) -> None:
+    """Write a mean into a gradient, unless it has been computed there."""
+    if mean.data_ptr() != gradient.data_ptr():
+        gradient.copy_(mean)
+
+
 class AfterBackward:
     """The exchange of all tensors at once, when backward is over."""
 
@@ -78,15 +84,18 @@ class AfterBackward:
     def finish(self) -> None:
         means = self._exchange.finish()
         for name, gradient in self.gradients().items():
-            gradient.copy_(means[name])
+            put(means[name], gradient)
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients by name; a parameter without one counts as zeros, its residual still travels."""
         found = {}
         for name, parameter in self._parameters.items():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            found[name] = in_memory_order(parameter.grad)
+            gradient = parameter.grad
+            if gradient is None:
+                parameter.grad = gradient = torch.zeros_like(parameter)
+            elif gradient.stride() != parameter.stride():  # as the states are laid out, and written back
+                parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
+            found[name] = in_memory_order(gradient)
         return found
 
 
@@ -157,7 +166,7 @@ class PerBucket:
         self._bad = self._bad or first_non_finite(gradients)
         self._exchange.open(0, gradients, self._plan)
         for name, mean in self._exchange.finish().items():
-            gradients[name].copy_(mean)
+            put(mean, gradients[name])
         if self._leaves_some:
             self._means += zip(bucket.parameters(), laid_out, strict=True)
 

@@ -136,6 +136,7 @@ class GradientExchange:
             rung=plan.for_tensor(name),
             candidates=plan.candidates,
             workspace=self._workspaces[worker],
+            own_is_read=False,
         )
         return self.compressor.exchange(gradient, self.states[worker][name], context)
 

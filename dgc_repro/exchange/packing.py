@@ -9,7 +9,7 @@ counted, like everything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,7 +53,8 @@ class Reduction:
     """`Mean` and `Max` of one dtype, combined in place as the workers come, in rank order.
 
     `Mean` scales by 1 / N while it packs, as DDP does, and then sums: one pass, and with two
-    workers the same bits in every world.
+    workers the same bits in every world. Tensors that may be overwritten and already lie side by
+    side (DDP's buckets) are reduced where they are: no pass over them at all but the scaling.
     """
 
     def __init__(self, seat: Seat, dtype: torch.dtype, *, maximum: bool) -> None:
@@ -64,8 +65,11 @@ class Reduction:
         self._flat: Tensor | None = None
 
     def add(self, asked: Mapping[str, Mean | Max]) -> None:
-        weight = 1.0 / self._seat.link.wire.world_size
+        wire = self._seat.link.wire
+        weight = 1.0 / wire.world_size
         first = self._flat is None
+        if first and wire.local_workers == 1 and self._reduce_where_they_lie(asked, weight):
+            return
         if first:
             self._lay_out(asked)
         for name, request in asked.items():
@@ -75,30 +79,59 @@ class Reduction:
             elif first:
                 torch.mul(tensor, weight, out=view)
             else:
-                # Not add_(alpha=weight): that fuses, and real processes round the product first.
-                view.add_(tensor * weight)
+                view.add_(tensor, alpha=weight)
 
     def serve(self) -> Answers:
         assert self._flat is not None
         link = self._seat.link
-        label = ", ".join(f"{name} x {view.numel()}" for name, view in self._views.items())
+        label = sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
         if self._maximum:
-            link.max_(self._flat, GRADIENT, f": {label}")
+            link.max_(self._flat, GRADIENT, label)
         else:
-            link.sum_(self._flat, GRADIENT, f": {label}")
+            link.sum_(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
         return dict(self._views)
+
+    def _reduce_where_they_lie(self, asked: Mapping[str, Mean | Max], weight: float) -> bool:
+        """Whether it could be done. The collective is the same as after packing (one, of this size, in
+        this order), so that a rank whose tensors lie otherwise still fits in."""
+        if not all(isinstance(request, Mean) and request.in_place for request in asked.values()):
+            return False
+        flat = side_by_side([request.tensor for request in asked.values()])
+        if flat is None:
+            return False
+        self._flat = flat.mul_(weight)
+        self._views = {name: request.tensor for name, request in asked.items()}
+        return True
 
     def _lay_out(self, asked: Mapping[str, Mean | Max]) -> None:
         if not self._dtype.is_floating_point:
             raise TypeError(f"Mean and Max take floating-point tensors, {next(iter(asked))} is {self._dtype}")
         size = sum(request.tensor.numel() for request in asked.values())
-        self._flat = self._seat.buffer("max" if self._maximum else "mean", size, self._dtype)
+        flat = self._seat.buffer("max" if self._maximum else "mean", size, self._dtype)
+        self._flat = flat
         start = 0
         for name, request in asked.items():
             end = start + request.tensor.numel()
-            self._views[name] = self._flat[start:end].view(request.tensor.shape)
+            self._views[name] = flat[start:end].view(request.tensor.shape)
             start = end
+
+
+def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
+    """One flat view of contiguous tensors that follow each other in one storage, in this order; None
+    where they do not."""
+    first = tensors[0]
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end or tensor.untyped_storage().data_ptr() != storage:
+            return None
+        end += tensor.nbytes
+    return first.as_strided(((end - first.data_ptr()) // first.itemsize,), (1,))
+
+
+def sized(sizes: Iterable[tuple[str, int]]) -> str:
+    """Names and sizes for the comparison of what ranks ask."""
+    return ": " + ", ".join(f"{name} ({size} bytes)" for name, size in sizes)
 
 
 class Gathering:
@@ -121,8 +154,8 @@ class Gathering:
 
     def serve(self) -> Answers:
         link = self._seat.link
-        label = ", ".join(f"{n} ({num_bytes(p)} bytes)" for n, p in self._payloads.items())
-        rows = link.gather(self._flats, GRADIENT, f": {label}", f"gather{self._seat.round}")
+        label = sized((n, num_bytes(p)) for n, p in self._payloads.items()) if link.check else ""
+        rows = link.gather(self._flats, GRADIENT, label, f"gather{self._seat.round}")
         link.ledger.floats += sum(payload.num_floats for payload in self._payloads.values())
         received: dict[str, list[Payload]] = {name: [] for name in self._payloads}
         for row in rows:

@@ -29,9 +29,13 @@ from dgc_repro.exchange.payload import Payload
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Average a floating-point tensor over workers; the answer is a tensor of the same shape."""
+    """Average a floating-point tensor over workers; the answer is a tensor of the same shape.
+
+    ``in_place``: the asker has no more use for the tensor's values, the answer may take its storage.
+    """
 
     tensor: Tensor
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

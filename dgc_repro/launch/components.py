@@ -81,6 +81,7 @@ def build_compressor(config: Config, policy: Policy) -> Compressor:
             f"policy.field: the compressor has no setting {field!r} "
             f"({'it has ' + ', '.join(fields) if fields else 'it has none'}); choose a compressor that has"
         )
+    component(leaf, "compressor")  # what the ladder replaces is checked too
     place = wrap.index(LADDER)
     rungs: list[Compressor] = [Dense()]
     for value in policy.values:

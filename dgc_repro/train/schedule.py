@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dgc_repro.train.settings import check_number
+
 
 class Schedule(Protocol):
     """A factor on the base learning rate."""
@@ -24,6 +26,7 @@ def _warmed(epoch: float, warmup_epochs: float, factor: float) -> float:
 
 
 def _check_warmup(warmup_epochs: float) -> None:
+    check_number("warmup_epochs", warmup_epochs)
     if warmup_epochs < 0:
         raise ValueError(f"warmup_epochs: from 0, got {warmup_epochs}")
 
@@ -51,6 +54,11 @@ class Step:
 
     def __post_init__(self) -> None:
         _check_warmup(self.warmup_epochs)
+        check_number("gamma", self.gamma)
+        if isinstance(self.milestones_epochs, str) or not isinstance(self.milestones_epochs, Sequence):
+            raise ValueError(f"milestones_epochs: a list of epochs, got {self.milestones_epochs!r}")
+        for milestone in self.milestones_epochs:
+            check_number("milestones_epochs", milestone)
         if list(self.milestones_epochs) != sorted(self.milestones_epochs):
             raise ValueError(f"milestones_epochs: ascending, got {list(self.milestones_epochs)}")
 

@@ -17,6 +17,12 @@ def _at_least(field: str, value: int, least: int) -> None:
         raise ValueError(f"{field}: a whole number from {least}, got {value!r}")
 
 
+def check_number(field: str, value: object) -> None:
+    """Raise ValueError unless the value is a number (YAML reads 1e-3 as a word, 1.0e-3 as one)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{field}: a number, got {value!r}")
+
+
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{field}: one of {', '.join(allowed)}, got {value!r}")
@@ -50,6 +56,8 @@ class TrainSettings:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
         _one_of("reshard", self.reshard, RESHARD)
+        if self.resume_from is not None and not (self.resume_from and type(self.resume_from) is str):
+            raise ValueError(f"resume_from: a run's folder, or null, got {self.resume_from!r}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ class SGD:
     reference_batch: int | None = 128
 
     def __post_init__(self) -> None:
+        for field in ("lr", "momentum", "weight_decay"):
+            check_number(field, getattr(self, field))
+        if not isinstance(self.nesterov, bool):
+            raise ValueError(f"nesterov: true or false, got {self.nesterov!r}")
         if not self.lr > 0:
             raise ValueError(f"lr: above 0, got {self.lr}")
         if not 0 <= self.momentum < 1:

@@ -14,11 +14,19 @@ from torch import Tensor
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.uniform import ROUNDINGS, TENSOR_ROW, Uniform
 from dgc_repro.exchange.payload import Codes, num_bytes
+from dgc_repro.kernel import native
 from dgc_repro.kernel.codes import group, unpack
 from dgc_repro.kernel.workspace import Workspace
 
 Array = NDArray[Any]
 SIZE = 5003  # a whole row of 4096, whole blocks, and a rest
+
+
+@pytest.fixture(params=["c", "tensors"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both implementations, one after the other; without a C compiler the second twice."""
+    if request.param == "tensors":
+        monkeypatch.setattr(native, "library", lambda: None)
 
 
 def context(step: int = 0, rank: int = 0) -> Context:
@@ -109,6 +117,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("bits", "rounding", "block"), CASES)
 def test_codes_equal_the_float32_reference_bit_for_bit(
     bits: int, rounding: str, block: int | None

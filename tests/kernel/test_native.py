@@ -1,0 +1,116 @@
+"""The C kernels give the bits of the tensor kernels; without a compiler those serve, said once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+from laws import same_bits
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
+from dgc_repro.exchange.payload import Codes
+from dgc_repro.kernel import native
+from dgc_repro.kernel.workspace import Workspace
+
+SIZES = (1, 2, 7, 100, 4096, 4097, 9001)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    if native.library() is None:
+        pytest.skip("no C compiler here, or DGC_REPRO_COMPILE=0")
+
+
+def encoded(x: Tensor, setting: Uniform) -> Codes:
+    """The payload in buffers of its own."""
+    return setting.encode(x, Context("w", 3, 5, 1, 2, 0, (0, 0), Workspace()))
+
+
+def kinds(size: int) -> Iterator[Tensor]:
+    source = torch.Generator().manual_seed(size)
+    x = torch.randn(size, generator=source) * torch.exp(2 * torch.randn(size, generator=source))
+    yield x
+    yield x.clamp(-1, 1) * 1e38
+    yield x * 1e-37
+    yield x * 1e-41
+    yield torch.zeros(size)
+    yield torch.full((size,), -0.37)
+    # Halves of a step, where rounding to even shows.
+    yield (torch.randint(-14, 15, (size,), generator=source) / 2).float()
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("bits", range(2, 17))
+def test_c_and_tensor_kernels_give_the_same_bits(
+    bits: int, rounding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for block in (None, 7, 512):
+        setting = Uniform(bits, rounding, block)
+        for size in SIZES:
+            for x in kinds(size):
+                ours = encoded(x, setting)
+                start = torch.linspace(-1, 1, size)
+                added, copied = start.clone(), torch.empty(size)
+                ours.add_to_(added, 1 / 3)
+                ours.copy_to_(copied, 1 / 3)
+                with monkeypatch.context() as patch:
+                    patch.setattr(native, "library", lambda: None)
+                    theirs = encoded(x, setting)
+                    expected_added, expected_copied = start.clone(), torch.empty(size)
+                    theirs.add_to_(expected_added, 1 / 3)
+                    theirs.copy_to_(expected_copied, 1 / 3)
+                assert all(map(same_bits, ours.parts, theirs.parts)), (block, size, x[:5])
+                assert same_bits(added, expected_added), (block, size, x[:5])
+                assert same_bits(copied, expected_copied), (block, size, x[:5])
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("block", [None, 50])
+def test_what_is_not_finite_is_not_hidden_and_stays_in_its_block(
+    broken: float, block: int | None
+) -> None:
+    x = torch.linspace(-1, 1, 200)
+    x[60] = broken
+    decoded = encoded(x, Uniform(8, block=block)).dense()
+    assert not bool(torch.isfinite(decoded[60]))
+    if block:
+        assert bool(torch.isfinite(decoded[:50]).all())
+        assert bool(torch.isfinite(decoded[100:]).all())
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    x = next(kinds(300_001))
+    for setting in (Uniform(4), Uniform(6, "stochastic", 512)):
+        one = encoded(x, setting)
+        try:
+            torch.set_num_threads(3)
+            three = encoded(x, setting)
+            decoded = three.dense()
+        finally:
+            torch.set_num_threads(1)
+        assert all(map(same_bits, one.parts, three.parts))
+        assert same_bits(one.dense(), decoded)
+
+
+@pytest.mark.parametrize("compiler", ["/nonexistent/cc", "/bin/false"])
+def test_without_a_working_compiler_one_line_says_so(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.delenv("DGC_REPRO_COMPILE", raising=False)
+    caplog.set_level(logging.WARNING)
+    native.library.cache_clear()
+    try:
+        x = torch.randn(100)
+        assert torch.isfinite(encoded(x, Uniform(4)).dense()).all()
+        assert not native.usable(x)
+    finally:
+        native.library.cache_clear()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "kernels run as tensor operations, slower but with equal values: "
+    )
