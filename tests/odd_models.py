@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Plain:
-    """Two linear layers with 4 x ``width`` units between them. At each of ``poisoned_steps`` (from 0) the gradient of ``head.weight`` on
-    ``poisoned_rank`` is NaN, while the loss stays finite. Two workers are taken for granted."""
+    """Two linear layers with 4 x ``width`` units between them.
+
+    At each of ``poisoned_steps`` (from 0) the gradient of ``head.weight`` on ``poisoned_rank`` is
+    NaN, while the loss stays finite. Two workers are taken for granted."""
 
     width: int = 4
     poisoned_steps: Sequence[int] = ()

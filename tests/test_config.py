@@ -146,7 +146,8 @@ def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> N
 
 
 def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
-    assert {"compressor.bits", "policy.values", "train.epochs", "launch.workers"} <= set(known_keys())
+    some = {"compressor.bits", "policy.values", "train.epochs", "launch.workers"}
+    assert some <= set(known_keys())
     assert not [key for key in known_keys() if key.startswith(("hydra", "artifact"))]
 
 

@@ -26,6 +26,8 @@ PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
 ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
 README = REPOSITORY / "README.md"
+TIMEOUT_S = 200  # of one command: each starts up to four processes that import torch
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_S + 20)
 TINY = [
     *("launch=simulated", "train.epochs=1", "dataset.train_size=128", "dataset.validation=50"),
     *("dataset.test_size=50", "model.width=4", "sink=none"),
@@ -61,7 +63,7 @@ def run(
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT_S,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run, validate
 from dgc_repro.launch.main import resolved
 from dgc_repro.launch.paths import conf_dir
+from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
 
@@ -46,7 +48,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return resolved(compose("config", list(overrides)))
@@ -79,20 +81,26 @@ class Story:
     finished: bool = False
 
 
-def play(run: Run, until: int | None = None) -> Story:
-    """Train to the end, or to the end of step ``until`` as if somebody had asked to stop."""
+def play(run: Run, until: int | None = None, folder: Path | None = None) -> Story:
+    """Train to the end, or to the end of step ``until`` as if somebody had asked to stop.
+    Checkpoints are counted, and written where there is a ``folder``."""
     story = Story()
 
     def on_step(metrics: Mapping[str, Any]) -> None:
         story.losses.append(float(metrics["train/loss"]))
         run.stop_requested = until is not None and run.progress.step >= until - 1
 
+    def on_checkpoint() -> None:
+        story.checkpoints.append(run.progress.step)
+        if folder is not None:
+            checkpoint.save(run, folder, "a config")
+
     run.stop_requested = until == run.progress.step + 1
     story.finished = train(
         run,
         on_step,
         lambda record: story.records.append(dict(record)),
-        lambda: story.checkpoints.append(run.progress.step),
+        on_checkpoint,
     )
     return story
 

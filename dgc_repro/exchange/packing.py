@@ -79,7 +79,8 @@ class Reduction:
             elif first:
                 torch.mul(tensor, weight, out=view)
             else:
-                view.add_(tensor, alpha=weight)
+                # Not add_(alpha=weight): that fuses, and real processes round the product first.
+                view.add_(tensor * weight)
 
     def serve(self) -> Answers:
         assert self._flat is not None

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #define CHUNK 512          /* values of a part handled at a time: codes stay in the first-level cache */
 #define MAX_GROUP 8
@@ -25,17 +26,27 @@ static inline uint32_t hashed(uint32_t counter, uint32_t key) {
 }
 
 static inline float uniform(uint32_t counter, uint32_t key) {
-    return ((float)(int32_t)(hashed(counter, key) >> 8) + 0.5f) * 0x1p-24f;
+    return ((float)(int32_t)(hashed(counter, key) >> 9) + 0.5f) * 0x1p-23f;
 }
 
-static float largest_magnitude(const float *x, int64_t n) {
-    float largest = 0.0f;
+/* The bits of max|x|. Compared as integers, because a NaN must win: it lies above infinity there,
+   while every comparison of floats with it is false and would drop it. */
+static int32_t largest_magnitude(const float *x, int64_t n) {
+    int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < n; i++) {
-        float magnitude = fabsf(x[i]);
-        largest = magnitude > largest ? magnitude : largest;
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
     }
     return largest;
+}
+
+static inline float from_bits(int32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 /* Toward zero, a margin keeps values on a step from losing it to rounding (_ON_THE_STEP in codes.py). */
@@ -162,13 +173,13 @@ void dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t 
     const int64_t rows = layout->body_rows + layout->tail_rows, n = layout->n;
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     if (!layout->per_row) {
-        float largest = 0.0f;
+        int32_t largest = 0;
 #pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
         for (int64_t start = 0; start < n; start += 8192) {
-            float here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
+            int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
             largest = here > largest ? here : largest;
         }
-        scales[0] = largest * share;
+        scales[0] = from_bits(largest) * share;
     }
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -176,7 +187,7 @@ void dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t 
         const row_t row = row_of(layout, r);
         const float *values = x + row.start;
         uint8_t *const *out = planes + (row.tail ? layout->group_bytes : 0);
-        if (layout->per_row) scales[r] = largest_magnitude(values, row.values) * share;
+        if (layout->per_row) scales[r] = from_bits(largest_magnitude(values, row.values)) * share;
         const float inverse = inverse_of(scales[layout->per_row ? r : 0], rounding);
         for (int64_t j = 0; j < row.length; j += CHUNK) {
             const int64_t m = row.length - j < CHUNK ? row.length - j : CHUNK;

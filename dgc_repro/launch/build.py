@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward, Junction, exchange_group, join, wrap
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch.components import build_compressor, build_policy, component, nearest
-from dgc_repro.launch.environment import cores_at_hand
+from dgc_repro.launch.environment import available_bytes, cores_at_hand
 from dgc_repro.policy.interface import Policy
 from dgc_repro.sink.jsonl import check_every_steps
 from dgc_repro.train.randomness import Workers
@@ -53,8 +55,9 @@ def validate(config: Config) -> None:
     timeout = launch["timeout_seconds"]
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise UserError(f"launch.timeout_seconds: a number above 0, got {timeout!r}")
-    if not isinstance(config["seed"], int) or isinstance(config["seed"], bool) or config["seed"] < 0:
-        raise UserError(f"seed: a whole number from 0, got {config['seed']!r}")
+    seed = config["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"seed: a whole number from 0, got {seed!r}")
     policy = build_policy(config)
     build_compressor(config, policy)
     settings = _settings(config)
@@ -161,9 +164,12 @@ def build_run(config: Config, device: torch.device) -> Run:
     global_batch = micro * wire.world_size
     policy = build_policy(config)
     progress = Progress(policy=policy.init())
+    compressor = build_compressor(config, policy)
+    if simulated:
+        check_memory(compressor, dict(module.named_parameters()), wire.world_size, available_bytes())
     link = Link(wire, Ledger(), Clock(device), check=bool(config["exchange"]["check"]))
     exchange = GradientExchange(
-        build_compressor(config, policy),
+        compressor,
         dict(module.named_parameters()),
         link,
         seed=config["seed"],
@@ -195,6 +201,23 @@ def build_run(config: Config, device: torch.device) -> Run:
         seed=config["seed"],
         steps_per_epoch=steps,
     )
+
+
+def check_memory(
+    compressor: Compressor, parameters: Mapping[str, Tensor], workers: int, available: int | None
+) -> None:
+    """Refuse simulated workers whose states will not fit; payloads come on top.
+
+    Each worker keeps its states and, from the first step on, a spare of the same size.
+    """
+    shapes = [torch.empty(p.shape, device="meta") for p in parameters.values()]
+    kept = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
+    needed = 2 * kept * workers
+    if available is not None and needed > available:
+        raise UserError(
+            f"launch.workers: {workers} simulated workers keep {needed / 1e9:.1f} GB of compressor state "
+            f"({kept / 1e9:.2f} GB each, twice), {available / 1e9:.1f} GB are available; use fewer"
+        )
 
 
 def _settings(config: Config) -> TrainSettings:

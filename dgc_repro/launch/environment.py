@@ -31,6 +31,17 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def available_bytes() -> int | None:
+    """Memory that programs may still take, None where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
 def _git(*arguments: str) -> str:
     """The output of git in the package's own checkout; empty where there is none."""
     here = Path(__file__).resolve().parent

@@ -68,7 +68,7 @@ def execute(config: Mapping[str, Any], folder: Path) -> None:
 def _see_through(
     command: list[str], log: IO[bytes], environment: Mapping[str, str]
 ) -> tuple[int | None, int]:
-    """Start the ranks and wait for them: the signal that stopped them, if one did; the exit code."""
+    """Start the ranks and wait for them. The signal that stopped them, or None; the exit code."""
     caught: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 

@@ -18,7 +18,7 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the han
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -93,6 +93,9 @@ def _say(text: str, code: int) -> int:
 def in_one_line(error: Exception) -> str:
     """Hydra's and OmegaConf's complaints, with the nearest valid name."""
     text = str(error)
+    if isinstance(error, OverrideParseException):
+        key, reason = error.override.split("=", 1)[0].lstrip("+~"), text.partition("\n")[0]
+        return f"{key}: cannot read {error.override} ({reason}); quote special characters"
     causes = " ".join(filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or ""))))
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, name = found[1].rpartition("/")

@@ -55,8 +55,9 @@ class Step:
     def __post_init__(self) -> None:
         _check_warmup(self.warmup_epochs)
         check_number("gamma", self.gamma)
-        if isinstance(self.milestones_epochs, str) or not isinstance(self.milestones_epochs, Sequence):
-            raise ValueError(f"milestones_epochs: a list of epochs, got {self.milestones_epochs!r}")
+        given: object = self.milestones_epochs
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise ValueError(f"milestones_epochs: a list of epochs, got {given!r}")
         for milestone in self.milestones_epochs:
             check_number("milestones_epochs", milestone)
         if list(self.milestones_epochs) != sorted(self.milestones_epochs):

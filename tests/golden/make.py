@@ -12,8 +12,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import torch
-from tiny_run import STEPWISE, UNIFORM4_EF, built, play
+import torch  # noqa: E402
+from tiny_run import STEPWISE, UNIFORM4_EF, built, play  # noqa: E402
 
 NUM_STEPS = 6
 # 128 images make 4 steps an epoch, so that 6 steps see a change of rung and a second epoch.

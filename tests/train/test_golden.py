@@ -10,7 +10,7 @@ import pytest
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 sys.path.insert(0, str(GOLDEN))
 
-from make import NUM_STEPS, RUNS, curve
+from make import NUM_STEPS, RUNS, curve  # noqa: E402
 
 RELATIVE_TOLERANCE = 1e-3
 """The same machine gives the same bits. Another one may sum convolutions in another order (288

@@ -77,9 +77,7 @@ def test_a_run_continues_after_an_epoch_that_is_over(tmp_path: Path) -> None:
     assert (second.progress.step, second.progress.epoch) == (STEPS_PER_EPOCH, 1)
     after = play(second)
     assert after.losses == told.losses[STEPS_PER_EPOCH:]
-    assert [without_times(r) for r in after.records] == [
-        without_times(r) for r in told.records[1:]
-    ]
+    assert [without_times(r) for r in after.records] == [without_times(r) for r in told.records[1:]]
     assert_same_state(whole, second)
 
 

@@ -1,4 +1,4 @@
-"""One step and the evaluation in their variations: accumulation, precision, memory format, compile."""
+"""Variations of the step and of evaluation: accumulation, precision, memory format, compile."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_evaluation_counts_every_image_once_whatever_the_number_of_workers(worke
     score, whole = evaluate(run, run.splits.test), evaluate(alone, alone.splits.test)
     assert score.count == whole.count == 53
     assert score.accuracy_percent == whole.accuracy_percent
-    # Sums over other batches: each of 53 losses may be rounded otherwise in float32, 18 layers deep.
+    # Other batches: each of 53 losses may be rounded otherwise in float32, 18 layers deep.
     assert score.loss == pytest.approx(whole.loss, rel=18 * 288 * FLOAT32_EPS)
 
 

@@ -42,7 +42,12 @@ JOBS = {
     "raise": (*POISONED, *UNIFORM4_EF),
     "raise, per bucket": (*POISONED, *UNIFORM4_EF, PER_BUCKET),
 }
+PATIENCE_SECONDS = 300
+"""Seconds for 15 runs that take 15 on an idle machine."""
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+
+
+pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 20)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,441 @@
+"""A mistake is one line that names the key, exit code 2, and leaves nothing behind.
+
+Most are made in this process: `command` does what ``python -m dgc_repro`` does, with the rank run
+here instead of in a process of its own. A few real processes at the end show that it is the same.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from tiny_run import TINY, UNIFORM4_EF
+
+from dgc_repro.launch import main, single
+from dgc_repro.launch.local import RunFailed
+from dgc_repro.launch.worker import run_worker
+
+Command = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Run the command line with these arguments: exit code and the lines on stderr."""
+
+    def rank_here(config: dict[str, Any], folder: Path) -> None:
+        assert config["launch"]["kind"] == "simulated", "would start processes"
+        run_worker(folder)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(single, "execute", rank_here)
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["dgc_repro", *arguments])
+        try:
+            code = main.answer(main.dispatch)
+        except SystemExit as end:  # from inside Hydra
+            code = int(end.code or 0)
+        return code, capsys.readouterr().err.splitlines()
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+PATIENCE_SECONDS = 200
+"""Seconds for a process that ends in 5 on an idle machine; a busy one starts Python slowly."""
+
+
+def refused(answer: tuple[int, list[str]]) -> str:
+    """The one line, after the checks that every mistake has to pass."""
+    code, lines = answer
+    assert code == 2, lines
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+def left_in(folder: Path) -> list[str]:
+    """What is in the runs/ of a working folder."""
+    return sorted(path.name for path in (folder / "runs").glob("*"))
+
+
+MISTAKES: list[tuple[Sequence[str], str, str]] = [
+    # overrides, how the line begins, what it must also say
+    (["compressor=unifrom"], "compressor: no 'unifrom'", "did you mean uniform?"),
+    (["policy=zzz"], "policy: no 'zzz'", "there are: fixed, stepwise"),
+    (["nothing=zzz"], "nothing: no such key", ""),
+    (["experiment=dynamic/statik8"], "experiment.dynamic: no 'statik8'", "did you mean static8?"),
+    (["scale=huge"], "scale: no 'huge'", "there are: paper, quick, small"),
+    (["train.epoch=3"], "train.epoch: no such key", "did you mean train.epochs?"),
+    (["compressor.bits=4"], "compressor.bits: no such key", "a setting of compressor=uniform"),
+    (["seeed=1"], "seeed: no such key", "did you mean seed?"),
+    (["+seeed=1"], "seeed: no such key", "did you mean seed?"),
+    (["+train.epoch=3"], "train: ", "epoch"),
+    (["+exchange.chek=true"], "exchange.chek: no such key", "did you mean check?"),
+    (["train.epochs="], "train.epochs: a whole number from 1", "got ''"),
+    (["compressor.bits=[4"], "compressor.bits: cannot read compressor.bits=[4", "quote"),
+    (["compressor=uniform", "compressor.bits=1"], "compressor.bits: ", "2 to 16, got 1"),
+    (["compressor=uniform", "compressor.bits=17"], "compressor.bits: ", "2 to 16, got 17"),
+    (["compressor=uniform", "compressor.bits=eight"], "compressor.bits: ", "got 'eight'"),
+    (["compressor=uniform", "compressor.rounding=up"], "compressor.rounding: ", "got 'up'"),
+    (["compressor=uniform", "compressor.block=0"], "compressor.block: ", "got 0"),
+    (["launch.workers=0"], "launch.workers: ", "got 0"),
+    (["launch.workers=two"], "launch.workers: ", "got 'two'"),
+    (["launch.workers=100"], "launch.workers: 100 workers x 16", "there are 128"),
+    (["launch=local", "launch.workers=100000"], "launch.workers: 100000 workers", "are 128"),
+    (
+        ["launch=local", "launch.workers=100000", "dataset.train_size=null"],
+        "launch.workers: 100000 workers",
+        "there are 1386",
+    ),
+    (["launch.kind=slurm"], "launch.kind: one of local, simulated", "got 'slurm'"),
+    (["launch.threads=0"], "launch.threads: ", "got 0"),
+    (["launch.timeout_seconds=soon"], "launch.timeout_seconds: ", "got 'soon'"),
+    (["launch.device=tpu"], "launch.device: ", "got 'tpu'"),
+    (["launch.backend=mpi"], "launch.backend: ", "got 'mpi'"),
+    (["dataset=cifar10", "dataset.root=missing"], "dataset.root: ", "missing"),
+    (["dataset=cifar10", "dataset.root=."], "dataset.root: ", "holds no CIFAR-10"),
+    (["dataset.train_size=100000"], "dataset.train_size: at most ", "got 100000"),
+    (["dataset.validation=5000"], "dataset.validation: ", "got 5000"),
+    (
+        ["compressor=uniform", "policy=stepwise", "policy.accuracy_thresholds=[50]"],
+        "policy.accuracy_thresholds: one for each step down, 4",
+        "got 1",
+    ),
+    (["policy=stepwise"], "policy.field: the compressor has no setting 'bits'", "it has none"),
+    (
+        ["compressor=uniform", "policy.field=density", "policy.values=[1]"],
+        "policy.field: the compressor has no setting 'density'",
+        "it has bits, rounding, block",
+    ),
+    (
+        ["compressor=uniform", "policy.field=bits", "policy.values=[8,1]"],
+        "compressor.bits: ",
+        "got 1",
+    ),
+    (
+        ["compressor=uniform", "policy.field=bits", "policy.values=[8,4]", "policy.rung=3"],
+        "policy.rung: ",
+        "got 3",
+    ),
+    (["wrap=[error_feedbak]"], "wrap: no wrapper 'error_feedbak'", "did you mean error_feedback"),
+    (["wrap=error_feedback"], "wrap: a list", "got 'error_feedback'"),
+    (["wrap=[ladder]"], "wrap: `ladder` needs a policy", ""),
+    (["wrap=[]", "wrapper.per_layer.smaller_than=9"], "wrapper.per_layer.smaller_than: ", "wrap"),
+    (["exchange.unit=model"], "wrap: per_layer chooses between tensors", "exchange.unit=model"),
+    (["exchange.junction=per_bucket"], "exchange.junction: ", "after_backward"),
+    (["train.on_nonfinite=ignore"], "train.on_nonfinite: one of raise, skip", "got 'ignore'"),
+    (["train.compile=no"], "train.compile: true or false", "got 'no'"),
+    (["train.resume_from=nowhere"], "train.resume_from: no checkpoint in nowhere", ""),
+    (["optimizer.lr=0"], "optimizer.lr: above 0", "got 0"),
+    (["optimizer.lr=fast"], "optimizer.lr: a number", "got 'fast'"),
+    (["model.width=0"], "model.width: ", "got 0"),
+    (["model._target_=no.such.Thing"], "model._target_: cannot import no.such.Thing", ""),
+    (["sink.every_steps=-1"], "sink.every_steps: ", "got -1"),
+    (["seed=-1"], "seed: a whole number from 0", "got -1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "begins", "says"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES]
+)
+def test_a_mistake_is_one_line_and_nothing_is_left(
+    overrides: Sequence[str], begins: str, says: str, command: Command, tmp_path: Path
+) -> None:
+    line = refused(command(*TINY, *overrides))
+    assert line.startswith(begins)
+    assert says in line
+    assert left_in(tmp_path) == []
+
+
+def test_a_gpu_asked_for_where_there_is_none(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    line = refused(command(*TINY, "launch.device=cuda"))
+    assert line.startswith("launch.device: cuda asked for, torch sees no GPU here")
+    line = refused(command(*TINY, "launch.backend=nccl"))
+    assert line.startswith("launch.backend: nccl needs a GPU")
+    assert left_in(tmp_path) == []
+
+
+def test_wandb_online_without_a_key(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    line = refused(command(*TINY, "sink=wandb", "sink.mode=online"))
+    assert line.startswith("sink.mode: online needs a wandb key")
+    assert left_in(tmp_path) == []
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def png() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_parquet(folder: Path, columns: dict[str, list[Any]]) -> None:
+    folder.mkdir()
+    for part in ("train", "test"):
+        pq.write_table(pa.table(columns), folder / f"{part}-00000-of-00001.parquet")
+
+
+def test_a_folder_whose_parquet_is_truncated(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    write_parquet(folder, {"img": [{"bytes": png()}] * 4, "label": [0, 1, 2, 3]})
+    path = folder / "train-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    line = refused(command(*TINY, "dataset=cifar10", f"dataset.root={folder}"))
+    assert line.startswith("dataset.root: ")
+    assert path.name in line
+    assert left_in(tmp_path) == []
+
+
+def test_a_folder_whose_parquet_has_other_columns(command: Command, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "other", {"text": ["a", "b"], "kind": [0, 1]})
+    line = refused(command(*TINY, "dataset=cifar10", f"dataset.root={tmp_path / 'other'}"))
+    assert line.startswith("dataset.root: ")
+    assert "columns" in line
+    assert left_in(tmp_path) == []
+
+
+def test_an_empty_folder(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    line = refused(command(*TINY, "dataset=cifar10", f"dataset.root={tmp_path / 'empty'}"))
+    assert line.startswith("dataset.root: ")
+    assert left_in(tmp_path) == []
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["a file/below", "/proc/dgc_repro", "a file"])
+def test_a_place_that_cannot_be_written_to(where: str, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    line = refused(command(*TINY, f"paths.runs='{where}'"))
+    assert line.startswith("paths.runs: cannot write to ")
+    assert left_in(tmp_path) == []
+
+
+def test_a_folder_that_the_system_protects(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere, so the refusal is made up."""
+
+    make = Path.mkdir
+
+    def refuse(self: Path, *arguments: Any, **more: Any) -> None:
+        if "runs" in self.parts:
+            raise PermissionError(13, "Permission denied", str(self))
+        make(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    line = refused(command(*TINY))
+    assert line.startswith("paths.runs: cannot write to ")
+    assert "Permission denied" in line
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_no_mistake_of_the_config(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: dict[str, Any], folder: Path) -> None:
+        raise RunFailed("OSError: [Errno 28] No space left on device (exit code 1; ...)")
+
+    monkeypatch.setattr(single, "execute", fail)
+    code, lines = command(*TINY)
+    assert code == 1
+    assert lines == ["error: OSError: [Errno 28] No space left on device (exit code 1; ...)"]
+
+
+def run_folder_of(tmp_path: Path) -> Path:
+    (name,) = left_in(tmp_path)
+    return tmp_path / "runs" / name
+
+
+def test_a_folder_that_holds_another_config_is_refused(command: Command, tmp_path: Path) -> None:
+    command(*TINY, "train.epochs=1")
+    folder = run_folder_of(tmp_path)
+    (folder / "summary.json").unlink()
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1", 1))
+    line = refused(command(*TINY, "train.epochs=1"))
+    assert line.startswith("paths.runs: ")
+    assert "holds another config" in line
+
+
+def test_a_config_file_cut_short_is_named(command: Command, tmp_path: Path) -> None:
+    command(*TINY, "train.epochs=1")
+    folder = run_folder_of(tmp_path)
+    (folder / "summary.json").unlink()
+    (folder / "config.yaml").write_text("")
+    line = refused(command(*TINY, "train.epochs=1"))
+    assert line.startswith("paths.runs: ")
+    assert "config.yaml is not a config" in line
+
+
+def test_a_run_with_a_broken_newest_checkpoint_says_so_and_goes_on(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*TINY)[0] == 0
+    folder = run_folder_of(tmp_path)
+    whole = (folder / "metrics.jsonl").read_text()
+    (folder / "summary.json").unlink()
+    newest = max((folder / "checkpoints").iterdir())
+    (newest / "shared.pt").write_bytes(b"")
+    assert command(*TINY) == (0, [])
+    told = (folder / "metrics.jsonl").read_text()
+    assert "using the one before" in told
+    assert whole.splitlines()[0] in told.splitlines()
+    assert '"epoch": 2' in told
+
+
+def test_another_world_goes_on_from_a_folder_that_is_named(
+    command: Command, tmp_path: Path
+) -> None:
+    assert command(*TINY, *UNIFORM4_EF, "train.epochs=1")[0] == 0
+    old = run_folder_of(tmp_path)
+    more = (*TINY, *UNIFORM4_EF, "launch.workers=4", f"train.resume_from={old}")
+    line = refused(command(*more))
+    assert line.startswith("train.reshard: ")
+    assert "saved by 2 workers, this run has 4" in line
+    assert left_in(tmp_path) == [old.name]
+
+    assert command(*more, "train.reshard=mean") == (0, [])
+    (new,) = set(left_in(tmp_path)) - {old.name}
+    told = (tmp_path / "runs" / new / "metrics.jsonl").read_text()
+    assert '"epoch": 2' in told
+
+
+def test_a_non_finite_gradient_is_one_line_and_a_new_folder_is_not_kept(
+    command: Command, tmp_path: Path
+) -> None:
+    poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
+    line = refused(command(*TINY, "~model", poisoned))
+    assert line.startswith("train.on_nonfinite: the gradient is not finite at step 2 (rank 1: ")
+    assert left_in(tmp_path) == []
+
+
+def test_the_same_command_does_nothing_when_the_run_is_finished(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(*TINY, "train.epochs=1") == (0, [])
+
+    def fail(config: dict[str, Any], folder: Path) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(single, "execute", fail)
+    assert command(*TINY, "train.epochs=1") == (0, [])
+    assert len(left_in(tmp_path)) == 1
+
+
+# -- sweeps and other commands -------------------------------------------------------------------
+
+
+def test_a_sweep_makes_one_folder_a_run(command: Command, tmp_path: Path) -> None:
+    assert command("--multirun", *TINY, "train.epochs=1", "seed=0,1") == (0, [])
+    assert len(left_in(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("bits", ["17", "17,8"])
+def test_a_mistake_in_a_sweep_ends_it_with_one_line(
+    bits: str, command: Command, tmp_path: Path
+) -> None:
+    overrides = ("compressor=uniform", f"compressor.bits={bits}", "train.epochs=1")
+    line = refused(command("--multirun", *TINY, *overrides))
+    assert line.startswith("compressor.bits: ")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("override", ["compressor=dense,unifrom", "train.epoch=1,2"])
+def test_an_unknown_name_in_a_sweep_is_one_line(
+    override: str, command: Command, tmp_path: Path
+) -> None:
+    line = refused(command("--multirun", *TINY, "train.epochs=1", override))
+    assert line.startswith(override.partition("=")[0])
+    assert "did you mean" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["dynamic/tabel1"], "did you mean dynamic/table1?"),
+        ([], "there are: dynamic/"),
+        (["dynamic/table1", "scale=hug"], "scale: no 'hug'"),
+        (["dynamic/table1", "train.epoch=1"], "did you mean train.epochs?"),
+    ],
+)
+def test_a_mistake_in_reproduce_is_one_line(
+    arguments: Sequence[str], says: str, command: Command, tmp_path: Path
+) -> None:
+    assert says in refused(command("reproduce", *arguments))
+    assert left_in(tmp_path) == []
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+
+def python(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
+def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
+    done = python("dgc_repro", "--help", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for line in ("compressor: dense, uniform", "policy: fixed, stepwise", "launch: local, simul"):
+        assert line in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
+def test_a_real_process_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
+    wrong = ("compressor=uniform", "compressor.bits=eight")
+    done = python("dgc_repro", *wrong, folder=tmp_path)
+    answer = (done.returncode, done.stderr.splitlines())
+    assert refused(answer).startswith("compressor.bits: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
+def test_a_mistake_that_only_the_ranks_can_see_is_one_line_too(tmp_path: Path) -> None:
+    wrong = ("launch=local", "launch.workers=2", "dataset.validation=5000")
+    done = python("dgc_repro", *TINY, *wrong, folder=tmp_path)
+    answer = (done.returncode, done.stderr.splitlines())
+    assert refused(answer).startswith("dataset.validation: ")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
+def test_a_worker_without_a_run_folder_says_what_to_do(tmp_path: Path) -> None:
+    done = python("dgc_repro.launch.worker", "nowhere", folder=tmp_path)
+    answer = (done.returncode, done.stderr.splitlines())
+    assert refused(answer).startswith("paths.runs: no nowhere/config.yaml")
+    assert list(tmp_path.iterdir()) == []

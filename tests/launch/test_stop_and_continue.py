@@ -1,0 +1,254 @@
+"""Real runs that are stopped, or lose a rank: nothing stays behind, and the same command goes on.
+
+Each chain ends with the record of a run that was never stopped, number for number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_run import TINY, UNIFORM4_EF, configured, without_times
+
+from dgc_repro.launch import local
+from dgc_repro.launch.local import RunStopped
+from dgc_repro.launch.main import answer
+
+PATIENCE_SECONDS = 200
+"""For what takes 10 on an idle machine: a busy one starts Python slowly."""
+NUM_EPOCHS, STEPS_PER_EPOCH = 4, 20
+RUN = (
+    *(*TINY, "launch=local", "launch.threads=1", "launch.timeout_seconds=120", "launch.device=cpu"),
+    *("dataset.train_size=640", f"train.epochs={NUM_EPOCHS}", "sink.every_steps=1"),
+)
+DENSE = (*RUN, "compressor=dense", "wrap=[]")
+FED_BACK = (*RUN, *UNIFORM4_EF)
+TESTS = Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_SECONDS)
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s for {what}"
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Command lines that name a folder, by process id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has just ended
+        if str(folder) in line and int(path.parent.name) != os.getpid():
+            found[int(path.parent.name)] = line
+    return found
+
+
+def rank_of(pid: int) -> str | None:
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((pair[5:].decode() for pair in pairs if pair.startswith(b"RANK=")), None)
+
+
+class Command:
+    """``python -m dgc_repro`` with one set of arguments, started as often as needed."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.runs = folder / "runs"
+        arguments = (*overrides, f"paths.runs={self.runs}")
+        self.command = [sys.executable, "-m", "dgc_repro", *arguments]
+        self.process: subprocess.Popen[str] | None = None
+        self.folder = folder
+
+    def start(self) -> subprocess.Popen[str]:
+        self.process = subprocess.Popen(
+            self.command,
+            cwd=self.folder,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self.process
+
+    def run_folder(self) -> Path:
+        (found,) = self.runs.iterdir()
+        return found
+
+    def wait_for_step(self, step: int) -> None:
+        def is_there() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.process.communicate()[1]
+            files = list(self.runs.glob("*/steps.jsonl"))
+            return bool(files) and any(
+                json.loads(line)["step"] >= step
+                for line in files[0].read_text().splitlines()
+                if line.endswith("}")
+            )
+
+        wait_for(is_there, f"step {step}")
+
+    def end(self) -> tuple[int, list[str]]:
+        """Exit code and lines on stderr; no process of the run may be left."""
+        assert self.process is not None
+        errors = self.process.communicate(timeout=PATIENCE_SECONDS)[1]
+        assert processes_of(self.runs) == {}
+        return self.process.returncode, errors.splitlines()
+
+    def steps_saved(self) -> list[int]:
+        folders = (self.run_folder() / "checkpoints").glob("step-*")
+        return sorted(int(path.name.removeprefix("step-")) for path in folders)
+
+    def clean_up(self) -> None:
+        """End what a failed test has left; only what names this test's own folder."""
+        for pid in processes_of(self.runs):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    made: list[Command] = []
+
+    def make(*overrides: str) -> Command:
+        made.append(Command(tmp_path, *overrides))
+        return made[-1]
+
+    yield make
+    for command in made:
+        command.clean_up()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The last record of each of the two runs, made by two ranks that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    jobs = folder / "jobs.json"
+    runs = {"dense": configured(*DENSE), "fed back": configured(*FED_BACK)}
+    jobs.write_text(json.dumps(runs))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(TESTS / "train" / "world.py"), str(jobs), str(folder)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "0.json").read_text())
+    return {name: told[name]["records"][-1] for name in runs}
+
+
+def finish(command: Command, record: dict[str, Any]) -> None:
+    """Run to the end, and compare with the record of the run that was not stopped."""
+    command.start()
+    assert command.end() == (0, [])
+    summary = json.loads((command.run_folder() / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert {key: summary[key] for key in record} == record
+    assert set(without_times(summary)) - record.keys() == {
+        "status", "results_version", "steps", "epochs", "state_bytes", "parameters",
+    }  # fmt: skip
+    lines = (command.run_folder() / "metrics.jsonl").read_text().splitlines()
+    epochs = [told["epoch"] for told in map(json.loads, lines) if told["kind"] == "epoch"]
+    assert epochs == [1, 2, 3, 4]
+    steps = (command.run_folder() / "steps.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in steps] == list(
+        range(1, NUM_EPOCHS * STEPS_PER_EPOCH + 1)
+    )
+
+
+def stop(command: Command, at_step: int, number: int) -> None:
+    """Send the parent a signal in the middle; it must end with a checkpoint of that very step."""
+    command.start().send_signal(0)
+    command.wait_for_step(at_step)
+    assert command.process is not None
+    command.process.send_signal(number)
+    code, errors = command.end()
+    assert errors == ["error: stopped after a checkpoint; the same command continues"]
+    assert code == 128 + number
+    last = command.steps_saved()[-1]
+    assert at_step < last < NUM_EPOCHS * STEPS_PER_EPOCH
+    summary = json.loads((command.run_folder() / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("stopped", last)
+
+
+def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank(
+    commands: Callable[..., Command], uninterrupted: dict[str, dict[str, Any]]
+) -> None:
+    command = commands(*DENSE)
+    stop(command, 5, signal.SIGTERM)
+    before = command.steps_saved()[-1]
+
+    command.start()
+    command.wait_for_step(before + STEPS_PER_EPOCH)
+    ranks = [pid for pid in processes_of(command.runs) if rank_of(pid) == "1"]
+    os.kill(ranks[0], signal.SIGKILL)
+    code, errors = command.end()
+    assert code == 1
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert str(command.run_folder() / local.LOG_FILE) in errors[0]
+
+    finish(command, uninterrupted["dense"])
+    notes = (command.run_folder() / "metrics.jsonl").read_text()
+    assert notes.count("continuing at step") == 2
+    assert f"continuing at step {before} " in notes
+
+
+def test_a_run_with_residuals_survives_ctrl_c(
+    commands: Callable[..., Command], uninterrupted: dict[str, dict[str, Any]]
+) -> None:
+    command = commands(*FED_BACK)
+    stop(command, 30, signal.SIGINT)
+    finish(command, uninterrupted["fed back"])
+
+
+def stopped() -> None:
+    raise RunStopped(signal.SIGTERM, has_checkpoint=False)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_stopped_before_its_first_checkpoint_does_not_claim_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert answer(stopped) == 143
+    assert "before the first checkpoint" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_ranks_are_started_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert answer(interrupted) == 130
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_reason_of_a_failure_is_the_last_line_of_the_first_traceback(tmp_path: Path) -> None:
+    log = tmp_path / "launch.log"
+    log.write_text(
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "loop.py", line 1, in train\n'
+        "[rank1]: ReplicasDrifted: after epoch 2 the parameters of rank 1 differ\n"
+        "Traceback (most recent call last):\n"
+        "torch.distributed.elastic.ChildFailedError: \n"
+    )
+    assert local._reason(log) == "ReplicasDrifted: after epoch 2 the parameters of rank 1 differ"
+    log.write_text("")
+    assert local._reason(log) == "a rank ended without a word"
