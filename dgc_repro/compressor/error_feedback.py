@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.exchange.payload import Payload
 from dgc_repro.exchange.requests import Exchange, Outcome
 
 
@@ -29,6 +30,10 @@ class ErrorFeedback:
     """Wraps any compressor. State: ``residual`` (shape of the tensor, f32), ``inner``."""
 
     inner: Compressor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, ErrorFeedback):
+            raise ValueError("inner: an error feedback in an error feedback would add every residual twice")
 
     def init(self, tensor: Tensor) -> State:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
@@ -40,5 +45,14 @@ class ErrorFeedback:
         del tensor  # with many simulated workers this frees each one's gradient in turn
         inside = context.within("error_feedback", reads_own=True)
         outcome = yield from self.inner.exchange(fed, state["inner"], inside)
-        outcome.own.subtract_from_(fed)
-        return Outcome(outcome.mean, outcome.own, {"residual": fed, "inner": outcome.state})
+        own = outcome.own
+        if context.own_is_read and shares_storage(own, fed):
+            own = own.like([part.clone() for part in own.parts])
+        own.subtract_from_(fed)
+        return Outcome(outcome.mean, own, {"residual": fed, "inner": outcome.state})
+
+
+def shares_storage(payload: Payload, tensor: Tensor) -> bool:
+    """Whether a payload is made of the tensor itself: it would change with it."""
+    storage = tensor.untyped_storage().data_ptr()
+    return any(part.untyped_storage().data_ptr() == storage for part in payload.parts)

@@ -9,7 +9,8 @@ one; it may reuse the storage of the old one only through `Context.spare`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -74,6 +75,17 @@ class Compressor(Protocol):
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         """Send this worker's ``tensor`` (contiguous, any shape) and return an `Outcome`."""
+
+
+def nested(compressor: object) -> Iterator[object]:
+    """A compressor and all it is made of, outermost first."""
+    yield compressor
+    if is_dataclass(compressor):
+        for part in fields(compressor):
+            value = getattr(compressor, part.name)
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, Compressor):
+                    yield from nested(inner)
 
 
 @runtime_checkable

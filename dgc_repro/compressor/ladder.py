@@ -1,6 +1,6 @@
 """A ladder of settings: rung 0 is no compression, rungs grow stronger, a policy picks one a step.
 
-Asks: what the chosen rung asks; `Choose` first (three energies, 12 bytes for all tensors together)
+Asks: what the chosen rung asks; `Choose` first (three energies in float64, 24 bytes for all tensors together)
 where the policy must see this step's gradient before it decides.
 
 Dense being a rung, "residual = 0" (GraVAC, algorithm 1) and "compression removed for a while"

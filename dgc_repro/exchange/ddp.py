@@ -24,7 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.interface import Compressor, nested
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import MODEL, GradientExchange, in_memory_order
@@ -245,6 +247,7 @@ class Attached:
         self._policy = policy
         self._policy_state = policy.init()
         self._parameters = parameters
+        exchange.choose = lambda energies: policy.choose(self._policy_state, energies)
         self._plan_next()
 
     def step(self) -> None:
@@ -276,18 +279,24 @@ class Attached:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
         return {
             "world_size": self._exchange.link.wire.world_size,
+            "rank": self._exchange.link.wire.rank,
             "exchange": self._exchange.state_dict(),
             "policy": self._policy_state,
             "ledger": self.ledger.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. Raises ValueError when it is of another world size."""
-        here = self._exchange.link.wire.world_size
-        if state["world_size"] != here:
+        """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
+        wire = self._exchange.link.wire
+        if state["world_size"] != wire.world_size:
             raise ValueError(
                 f"world_size: the state was saved by {state['world_size']} workers, this world has "
-                f"{here}; residuals are kept per worker"
+                f"{wire.world_size}; residuals are kept per worker"
+            )
+        if state["rank"] != wire.rank:
+            raise ValueError(
+                f"rank: the state was saved by rank {state['rank']}, this is rank {wire.rank}; each rank "
+                "saves and loads its own"
             )
         self._exchange.load_state_dict(state["exchange"])
         self._policy_state = state["policy"]
@@ -300,6 +309,19 @@ class Attached:
 
     def _plan_next(self) -> None:
         self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))
+
+
+def fit_together(compressor: Compressor, policy: Policy, unit: str) -> None:
+    """Raise ValueError unless the policy's rungs are the ladder's, and the wrappers suit the unit."""
+    planned = len(policy.values) + 1
+    for part in nested(compressor):
+        if isinstance(part, Ladder) and len(part.rungs) != planned:
+            raise ValueError(
+                f"policy: plans {planned} rungs (dense and policy.values), the ladder has {len(part.rungs)}; "
+                "give a policy whose values are the ladder's"
+            )
+        if isinstance(part, PerLayer) and unit == MODEL:
+            raise ValueError("unit: model joins all tensors, PerLayer chooses between them; leave one out")
 
 
 def attach(
@@ -320,6 +342,7 @@ def attach(
     before each collective. Raises ValueError where the parts do not fit together.
     """
     policy = policy or Fixed()
+    fit_together(compressor, policy, unit)
     parameters = trained(model)
     device = next(iter(parameters.values())).device
     group = exchange_group(timeout_seconds) if junction == "per_bucket" else None

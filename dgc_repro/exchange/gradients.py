@@ -60,7 +60,7 @@ class GradientExchange:
         self.unit = unit
         self.step = 0
         self._names = list(parameters)
-        self._choose = choose
+        self.choose = choose
         self._parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
         self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
         self._buffers = Workspace()
@@ -71,7 +71,7 @@ class GradientExchange:
     def open(self, worker: int, gradients: Mapping[str, Tensor], plan: Plan) -> None:
         """Start the exchange of one worker hosted here: compress up to the first request."""
         if self._lockstep is None:
-            self._lockstep = Lockstep(self.link, self._buffers, self._choose)
+            self._lockstep = Lockstep(self.link, self._buffers, self.choose)
         if self.unit == MODEL:
             gradients = {MODEL: self._joined(worker, gradients)}
         self._lockstep.open({n: self._exchange(worker, n, g, plan) for n, g in gradients.items()})

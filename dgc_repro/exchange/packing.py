@@ -247,10 +247,10 @@ class Choice:
 
     def serve(self) -> Answers:
         assert self._sum is not None
-        flat = self._sum.float()
-        self._seat.link.sum_(flat, GRADIENT, f": {', '.join(self._names)}")
-        self._seat.link.ledger.floats += flat.numel()
-        rung = self._choose(flat)
+        # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
+        self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
+        self._seat.link.ledger.floats += self._sum.numel()
+        rung = self._choose(self._sum.float())
         return dict.fromkeys(self._names, rung)
 
 

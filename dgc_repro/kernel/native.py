@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL | None:
     try:
         loaded = ctypes.CDLL(str(_compiled()))
     except (OSError, subprocess.SubprocessError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         LOG.warning("kernels run as tensor operations, slower but with equal values: %s", reason)
         return None
     pointer, integer = ctypes.c_void_p, ctypes.c_int
@@ -118,18 +118,19 @@ def _compiled() -> Path:
             return target
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as building:
-                built = Path(building) / name
-                command = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
-                )
-                if done.returncode != 0:
-                    raise OSError(f"{compiler} failed: {done.stderr.strip().splitlines()[-1:]}")
-                built.replace(target)  # another rank may have been first: the files are the same
-            return target
-        except PermissionError:
+            building_in = tempfile.TemporaryDirectory(dir=folder)
+        except OSError:  # not ours, read-only, full: the next one may do
             continue
+        with building_in as building:
+            built = Path(building) / name
+            command = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+            )
+            if done.returncode != 0:
+                raise OSError(f"{compiler} failed: {done.stderr.strip().splitlines()[-1:]}")
+            built.replace(target)  # another rank may have been first: the files are the same
+        return target
     raise OSError("no folder to keep the compiled kernels in")
 
 

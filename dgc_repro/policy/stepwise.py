@@ -42,6 +42,8 @@ class Stepwise:
 
     def __post_init__(self) -> None:
         check_ladder(self.field, self.values)
+        if not self.values:
+            raise ValueError("values: at least one setting, weakest first, got none")
         steps = len(self.values) - 1
         if len(self.accuracy_thresholds) != steps:
             raise ValueError(
@@ -78,7 +80,7 @@ class Stepwise:
         was_dense = state["dense_left"] > 0
         position, reason = self._position(state, report)
         stays = position == state["position"]
-        epochs_on_step = (state["epochs_on_step"] + (not was_dense)) if stays else 0
+        epochs_on_step = state["epochs_on_step"] + 1 if stays else 0
         dense_left = max(0, state["dense_left"] - 1) if stays else 0
         if was_dense and dense_left == 0 and stays:
             epochs_on_step, reason = 0, "dense interval over, compression returns"

@@ -155,7 +155,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                 mean_bytes += codes
             else:  # in the one buffer of a step each tensor begins at a multiple of 4 bytes
                 gather_end = math.ceil(gather_end / 4) * 4 + scales + codes
-        expected += mean_bytes + math.ceil(gather_end / 8) * 8 + (12 if chosen else 0)
+        expected += mean_bytes + math.ceil(gather_end / 8) * 8 + (24 if chosen else 0)
     assert ledger.payload_bytes == expected
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.gradients import in_memory_order
 from dgc_repro.exchange.requests import Exchange, Mean, Outcome
@@ -33,7 +34,7 @@ def test_what_was_saved_stays_as_it_was_when_training_goes_on_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Dense(), Uniform(3), ErrorFeedback(ErrorFeedback(Dense()))], ids=str
+    "other", [Dense(), Uniform(3), ErrorFeedback(PerLayer(ErrorFeedback(Dense())))], ids=str
 )
 def test_states_of_another_nest_are_refused(other: ErrorFeedback) -> None:
     saved = simulation(Setting("other", other), 1, X).state_dict()

@@ -166,7 +166,7 @@ def test_one_choice_for_all_tensors_from_summed_and_averaged_energies() -> None:
     outcomes = drive(list(workers), link, chooser)
     assert given == [[10.0, 4.0, 2.0]]  # (5, 2, 1) times (1 + 2 + 3) / 3, once
     assert [outcomes[w][name].mean for w in range(3) for name in "ab"] == [2] * 6
-    assert link.ledger.payload_bytes == 12
+    assert link.ledger.payload_bytes == 24
 
 
 def test_a_choice_without_a_chooser_says_so() -> None:
@@ -185,7 +185,7 @@ def test_a_choice_without_a_chooser_says_so() -> None:
         (lambda: Agree(torch.ones(3, dtype=torch.uint8)), 8, "broadcast"),  # filled up to 8
         (lambda: Gather(Whole(torch.ones(10))), 40, "allgather"),
         (lambda: Gather(Whole(torch.ones(9))), 40, "allgather"),  # filled up to 8
-        (lambda: Choose(torch.ones(3)), 12, "allreduce"),
+        (lambda: Choose(torch.ones(3)), 24, "allreduce"),
     ],
 )
 def test_the_ledger_agrees_with_a_count_by_hand(

@@ -1,0 +1,41 @@
+"""What `attach` refuses before anything is sent, and what error feedback refuses to wrap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.ddp import fit_together
+from dgc_repro.launch.build import check_memory
+from dgc_repro.policy.fixed import Fixed
+
+LADDER = Ladder((Dense(), Uniform(8), Uniform(4)))
+
+
+def test_a_ladder_without_a_policy_that_names_its_rungs_is_refused() -> None:
+    with pytest.raises(ValueError, match="plans 1 rungs .* the ladder has 3"):
+        fit_together(ErrorFeedback(LADDER), Fixed(), "layer")
+    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer")
+
+
+def test_a_choice_between_tensors_is_refused_where_they_are_joined() -> None:
+    with pytest.raises(ValueError, match="unit: model joins"):
+        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model")
+
+
+def test_error_feedback_in_error_feedback_is_refused() -> None:
+    with pytest.raises(ValueError, match="every residual twice"):
+        ErrorFeedback(ErrorFeedback(Uniform(4)))
+
+
+def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number() -> None:
+    vgg = {"weight": torch.empty(138_365_992, device="meta")}
+    with pytest.raises(UserError, match=r"launch.workers: 32 simulated workers keep 35.4 GB"):
+        check_memory(ErrorFeedback(Uniform(8)), vgg, 32, available=24_000_000_000)
+    check_memory(Uniform(8), vgg, 32, available=24_000_000_000)
