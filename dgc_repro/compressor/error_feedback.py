@@ -33,7 +33,9 @@ class ErrorFeedback:
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, ErrorFeedback):
-            raise ValueError("inner: an error feedback in an error feedback would add every residual twice")
+            raise ValueError(
+                "inner: an error feedback in an error feedback would add every residual twice"
+            )
 
     def init(self, tensor: Tensor) -> State:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)

@@ -48,6 +48,8 @@ class Ladder:
         energies = [tensor.square().sum()]
         for index in context.candidates:
             rung = self.rungs[index]
-            assert isinstance(rung, Measurable), "the builder refuses ladders that cannot be measured"
+            assert isinstance(rung, Measurable), (
+                "the builder refuses ladders that cannot be measured"
+            )
             energies.append(rung.energy(tensor, context.within(f"rung{index}")))
         return torch.stack(energies)

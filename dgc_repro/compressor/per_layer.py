@@ -46,7 +46,9 @@ class PerLayer:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         if self.exempt(tensor, context.name):
             return (yield from Dense().exchange(tensor, state, context))
-        outcome = yield from self.inner.exchange(tensor, state["inner"], context.within("per_layer"))
+        outcome = yield from self.inner.exchange(
+            tensor, state["inner"], context.within("per_layer")
+        )
         return type(outcome)(outcome.mean, outcome.own, {"inner": outcome.state})
 
     def exempt(self, tensor: Tensor, name: str) -> bool:
@@ -54,5 +56,6 @@ class PerLayer:
         if tensor.numel() < self.smaller_than:
             return True
         return any(
-            tensor.dim() <= 1 if entry == VECTORS else fnmatchcase(name, entry) for entry in self.dense
+            tensor.dim() <= 1 if entry == VECTORS else fnmatchcase(name, entry)
+            for entry in self.dense
         )

@@ -95,7 +95,9 @@ class AfterBackward:
             gradient = parameter.grad
             if gradient is None:
                 parameter.grad = gradient = torch.zeros_like(parameter)
-            elif gradient.stride() != parameter.stride():  # as the states are laid out, and written back
+            elif (
+                gradient.stride() != parameter.stride()
+            ):  # as the states are laid out, and written back
                 parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
             found[name] = in_memory_order(gradient)
         return found
@@ -120,7 +122,9 @@ class PerBucket:
         # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
         self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
         self._means: list[tuple[nn.Parameter, Tensor]] = []
-        self._buckets: queue.SimpleQueue[tuple[Any, torch.futures.Future[Tensor]]] = queue.SimpleQueue()
+        self._buckets: queue.SimpleQueue[tuple[Any, torch.futures.Future[Tensor]]] = (
+            queue.SimpleQueue()
+        )
         model.register_comm_hook(self, _hand_over)
         threading.Thread(target=self._serve, name="gradient exchange", daemon=True).start()
 
@@ -190,7 +194,9 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     """DDP as this project uses it: buffers are not broadcast in every forward (they are before each
     evaluation, counted), gradients are views into DDP's buckets (no copies in or out)."""
     known = inspect.signature(DistributedDataParallel.__init__).parameters
-    no_broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    no_broadcast = (
+        "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    )
     settings: dict[str, Any] = {no_broadcast: False}
     devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(
@@ -265,7 +271,7 @@ class Attached:
         if not finite:
             bad = self._junction.non_finite()
             self._exchange.discard()
-            refuse_non_finite(self._exchange.link, [bad], self._exchange.step - 1)
+            refuse_non_finite(self._exchange.link, [bad], self._exchange.step)
         self._exchange.commit()
         self._exchange.link.clock.end_step(0.0)
         self._plan_next()
@@ -321,7 +327,9 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str) -> None:
                 "give a policy whose values are the ladder's"
             )
         if isinstance(part, PerLayer) and unit == MODEL:
-            raise ValueError("unit: model joins all tensors, PerLayer chooses between them; leave one out")
+            raise ValueError(
+                "unit: model joins all tensors, PerLayer chooses between them; leave one out"
+            )
 
 
 def attach(
@@ -348,4 +356,6 @@ def attach(
     group = exchange_group(timeout_seconds) if junction == "per_bucket" else None
     link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
     exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-    return Attached(exchange, join(junction, exchange, model, chooses=policy.chooses), policy, parameters)
+    return Attached(
+        exchange, join(junction, exchange, model, chooses=policy.chooses), policy, parameters
+    )

@@ -90,7 +90,9 @@ class _Round:
             self._kinds = kinds
         elif kinds != self._kinds:
             wrong = next(n for n in kinds | self._kinds if kinds.get(n) != self._kinds.get(n))
-            raise RanksDisagree(f"simulated worker {worker} asks otherwise than worker 0 about {wrong}")
+            raise RanksDisagree(
+                f"simulated worker {worker} asks otherwise than worker 0 about {wrong}"
+            )
         for key in sorted(set(kinds.values())):
             same = {name: request for name, request in asked.items() if kinds[name] == key}
             if key not in self.batches:

@@ -114,7 +114,9 @@ class GradientExchange:
         """Take over a worker's states. Raises ValueError when they are another compressor's."""
         saved, current = state["tensors"], self.states[worker]
         if structure(saved) != structure(current):
-            raise ValueError("the saved compressor state is of another model, compressor or wrap list")
+            raise ValueError(
+                "the saved compressor state is of another model, compressor or wrap list"
+            )
         self.step = state["step"]
         device = self.link.wire.device
         # Copies: the state's storage is written to in turn, and what was saved stays the caller's.

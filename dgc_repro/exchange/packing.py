@@ -85,7 +85,9 @@ class Reduction:
     def serve(self) -> Answers:
         assert self._flat is not None
         link = self._seat.link
-        label = sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
+        label = (
+            sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
+        )
         if self._maximum:
             link.max_(self._flat, GRADIENT, label)
         else:
@@ -107,7 +109,9 @@ class Reduction:
 
     def _lay_out(self, asked: Mapping[str, Mean | Max]) -> None:
         if not self._dtype.is_floating_point:
-            raise TypeError(f"Mean and Max take floating-point tensors, {next(iter(asked))} is {self._dtype}")
+            raise TypeError(
+                f"Mean and Max take floating-point tensors, {next(iter(asked))} is {self._dtype}"
+            )
         size = sum(request.tensor.numel() for request in asked.values())
         flat = self._seat.buffer("max" if self._maximum else "mean", size, self._dtype)
         self._flat = flat
@@ -181,7 +185,9 @@ class RaggedGathering:
         link, slot = self._seat.link, f"ragged{self._seat.round}"
         names = self._payloads[0]
         label = f": {', '.join(names)}"
-        own_parts = [[part for p in worker.values() for part in p.parts] for worker in self._payloads]
+        own_parts = [
+            [part for p in worker.values() for part in p.parts] for worker in self._payloads
+        ]
         lengths = [torch.tensor([part.numel() for part in parts]) for parts in own_parts]
         headers = [length.view(torch.uint8).to(link.wire.device) for length in lengths]
         everybody = [
@@ -241,7 +247,9 @@ class Choice:
 
     def add(self, asked: Mapping[str, Choose]) -> None:
         weight = 1.0 / self._seat.link.wire.world_size
-        energies = torch.stack([request.energies for request in asked.values()]).double().sum(0) * weight
+        energies = (
+            torch.stack([request.energies for request in asked.values()]).double().sum(0) * weight
+        )
         self._names = list(asked)
         self._sum = energies if self._sum is None else self._sum + energies
 
@@ -276,7 +284,9 @@ def make_batch(request: Request, seat: Seat, choose: Any) -> Batch:
             return Choice(seat, choose)
 
 
-def places(parts: Sequence[tuple[int, torch.dtype]]) -> tuple[list[tuple[int, int, torch.dtype]], int]:
+def places(
+    parts: Sequence[tuple[int, torch.dtype]],
+) -> tuple[list[tuple[int, int, torch.dtype]], int]:
     """(start byte, end byte, dtype) of each part in a flat u8 buffer, and the buffer's size."""
     layout = []
     end = 0
@@ -288,7 +298,9 @@ def places(parts: Sequence[tuple[int, torch.dtype]]) -> tuple[list[tuple[int, in
     return layout, -(-end // _I64_BYTES) * _I64_BYTES
 
 
-def write_parts(flat: Tensor, parts: Sequence[Tensor], layout: Sequence[tuple[int, int, torch.dtype]]) -> None:
+def write_parts(
+    flat: Tensor, parts: Sequence[Tensor], layout: Sequence[tuple[int, int, torch.dtype]]
+) -> None:
     """Copy the parts into a flat u8 buffer."""
     for part, (start, end, dtype) in zip(parts, layout, strict=True):
         if end > start:

@@ -141,7 +141,6 @@ class CodeLayout:
         planes = kernels.group(self.bits)[1]
         return 4 * self.num_scales + planes * (self.body_plane + self.tail_plane)
 
-
     @cached_property
     def native(self) -> native.Layout:
         """The same for the C kernels."""
@@ -208,11 +207,15 @@ class Codes:
             scales = self.scales[layout.body_rows :] if layout.per_row else self.scales
             planes = [plane.view(layout.tail_rows, -1) for plane in self.planes[num_planes:]]
             if rest.numel() == layout.tail_rows * layout.tail_width:  # nothing was filled up
-                kernels.dequantizer(layout.bits, accumulate)(rest.view(shape), scales, factor, *planes)
+                kernels.dequantizer(layout.bits, accumulate)(
+                    rest.view(shape), scales, factor, *planes
+                )
                 return
             filled = rest.new_empty(shape)
             kernels.dequantizer(layout.bits, False)(filled, scales, factor, *planes)
-            values = filled.view(layout.tail_rows, -1)[:, : layout.width].reshape(-1)[: rest.numel()]
+            values = filled.view(layout.tail_rows, -1)[:, : layout.width].reshape(-1)[
+                : rest.numel()
+            ]
             rest.add_(values) if accumulate else rest.copy_(values)
 
 

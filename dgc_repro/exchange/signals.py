@@ -46,7 +46,7 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 def refuse_non_finite(link: Link, names: Sequence[str | None], step: int) -> NoReturn:
     """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient.
 
-    ``names``: a tensor, or None, for each worker hosted here."""
+    ``step`` counts from 1. ``names``: a tensor, or None, for each worker hosted here."""
     ours = [f"rank {link.wire.rank + i}: {name}" for i, name in enumerate(names) if name]
     said = dict.fromkeys(link.tell_all(", ".join(ours)))  # simulated workers say the same
     where = ", ".join(text for text in said if text)

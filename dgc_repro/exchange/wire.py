@@ -106,10 +106,12 @@ class Link:
         here speak with one voice."""
         wire = self.wire
         spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=wire.device)
-        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=wire.device).view(torch.uint8)
+        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=wire.device).view(
+            torch.uint8
+        )
         here = wire.local_workers
         lengths = [int(row.view(torch.int64)) for row in wire.gather([length] * here, "lengths")]
-        filled = spoken.new_zeros(max(1, max(lengths)))
+        filled = spoken.new_zeros(max(1, *lengths))
         filled[: spoken.numel()] = spoken
         rows = wire.gather([filled] * here, "texts")
         self.ledger.add(purpose, "allgather", length.nbytes + filled.nbytes, wire.world_size)

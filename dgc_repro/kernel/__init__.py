@@ -1,1 +1,1 @@
-"""Fused element-wise kernels: torch.compile where a compiler is at hand, eager with equal values elsewhere."""
+"""Fused element-wise kernels: C on the CPU, torch.compile on GPUs, tensor operations with equal values."""

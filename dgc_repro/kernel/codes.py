@@ -80,7 +80,9 @@ def _inverse(scale: Tensor) -> Tensor:
     return torch.where(scale >= _SMALLEST_NORMAL, 1.0 / scale, torch.zeros_like(scale))
 
 
-def _code(x: Tensor, inverse: Tensor, index: Tensor | None, key: Tensor, rounding: int, largest: int) -> Tensor:
+def _code(
+    x: Tensor, inverse: Tensor, index: Tensor | None, key: Tensor, rounding: int, largest: int
+) -> Tensor:
     """Codes 0..2Q (i32) of x / scale; Q stands for zero."""
     y = x * inverse
     if rounding == NEAREST:

@@ -35,7 +35,9 @@ class Compiler:
     def give_up(cls, error: Exception) -> None:
         """Fall back to eager kernels for the rest of the process, and say why, once."""
         if cls.enabled:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             LOG.warning("kernels run eagerly, slower but with equal values: %s", reason)
         cls.enabled = False
 
@@ -50,7 +52,9 @@ class Fused:
     def __init__(self, function: Callable[..., None], name: str) -> None:
         assert isinstance(function, FunctionType)
         code = function.__code__.replace(co_name=name)
-        self.eager = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+        self.eager = FunctionType(
+            code, function.__globals__, name, function.__defaults__, function.__closure__
+        )
         self.compiled: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -70,4 +74,3 @@ class Fused:
             return self.eager(*arguments)
         self.compiled = compiled
         return result
-

@@ -63,7 +63,15 @@ def library() -> ctypes.CDLL | None:
         LOG.warning("kernels run as tensor operations, slower but with equal values: %s", reason)
         return None
     pointer, integer = ctypes.c_void_p, ctypes.c_int
-    loaded.dgc_quantize.argtypes = [pointer, pointer, integer, ctypes.c_int32, pointer, pointer, integer]
+    loaded.dgc_quantize.argtypes = [
+        pointer,
+        pointer,
+        integer,
+        ctypes.c_int32,
+        pointer,
+        pointer,
+        integer,
+    ]
     loaded.dgc_quantize.restype = None
     loaded.dgc_dequantize.argtypes = [
         pointer, pointer, pointer, pointer, ctypes.c_float, integer, integer,
@@ -90,7 +98,13 @@ def quantize(
 
 
 def dequantize(
-    x: Tensor, layout: Layout, scales: Tensor, planes: tuple[Tensor, ...], weight: float, *, accumulate: bool
+    x: Tensor,
+    layout: Layout,
+    scales: Tensor,
+    planes: tuple[Tensor, ...],
+    weight: float,
+    *,
+    accumulate: bool,
 ) -> None:
     """x (f32[n], contiguous) = or += weight * decoded."""
     kernels = library()
@@ -107,7 +121,9 @@ def _pointers(tensors: tuple[Tensor, ...]) -> ctypes.Array[ctypes.c_void_p]:
 
 def _compiled() -> Path:
     """The shared library for this source and this processor, built if it is not in the cache."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     if compiler is None:
         raise OSError("no C compiler (cc, gcc or clang) found")
     text = "\0".join((SOURCE.read_text(encoding="utf-8"), compiler, *FLAGS, _processor()))

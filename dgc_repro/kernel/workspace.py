@@ -17,10 +17,17 @@ class Workspace:
         self._scratch: dict[tuple[str, ...], Tensor] = {}
         self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
 
-    def scratch(self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def scratch(
+        self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         """A 1-d buffer of ``size`` elements whose content is undefined."""
         buffer = self._scratch.get(key)
-        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != device:
+        if (
+            buffer is None
+            or buffer.numel() < size
+            or buffer.dtype != dtype
+            or buffer.device != device
+        ):
             buffer = self._scratch[key] = torch.empty(size, dtype=dtype, device=device)
         return buffer[:size]
 

@@ -107,7 +107,9 @@ def _check_exchange(config: Config, policy: Policy) -> None:
     if exchange["unit"] not in ("layer", "model"):
         raise UserError(f"exchange.unit: layer or model, got {exchange['unit']!r}")
     if exchange["junction"] not in ("after_backward", "per_bucket"):
-        raise UserError(f"exchange.junction: after_backward or per_bucket, got {exchange['junction']!r}")
+        raise UserError(
+            f"exchange.junction: after_backward or per_bucket, got {exchange['junction']!r}"
+        )
     if exchange["junction"] == "after_backward":
         return
     instead = "use exchange.junction=after_backward"
@@ -116,7 +118,9 @@ def _check_exchange(config: Config, policy: Policy) -> None:
     if exchange["unit"] == "model":
         raise UserError(f"exchange.junction: unit=model needs all gradients first; {instead}")
     if policy.chooses:
-        raise UserError(f"exchange.junction: this policy decides from the step's gradients; {instead}")
+        raise UserError(
+            f"exchange.junction: this policy decides from the step's gradients; {instead}"
+        )
 
 
 def choose_device(config: Config) -> tuple[str, str]:
@@ -129,7 +133,9 @@ def choose_device(config: Config) -> tuple[str, str]:
         raise UserError(f"launch.backend: auto, gloo or nccl, got {backend!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
-        raise UserError("launch.device: cuda asked for, torch sees no GPU here; use launch.device=cpu")
+        raise UserError(
+            "launch.device: cuda asked for, torch sees no GPU here; use launch.device=cpu"
+        )
     needed = 1 if launch["kind"] == "simulated" else launch["workers"]
     if device == "auto":
         device = "cuda" if gpus >= needed else "cpu"
@@ -166,7 +172,9 @@ def build_run(config: Config, device: torch.device) -> Run:
     progress = Progress(policy=policy.init())
     compressor = build_compressor(config, policy)
     if simulated:
-        check_memory(compressor, dict(module.named_parameters()), wire.world_size, available_bytes())
+        check_memory(
+            compressor, dict(module.named_parameters()), wire.world_size, available_bytes()
+        )
     link = Link(wire, Ledger(), Clock(device), check=bool(config["exchange"]["check"]))
     exchange = GradientExchange(
         compressor,

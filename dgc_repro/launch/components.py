@@ -29,7 +29,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
-    shown = choices if len(choices) <= MOST_SHOWN else sorted({name.split(".")[0] for name in choices})
+    shown = (
+        choices if len(choices) <= MOST_SHOWN else sorted({name.split(".")[0] for name in choices})
+    )
     return f"there are: {', '.join(shown)}"
 
 
@@ -49,10 +51,13 @@ def component(config: Config, group: str, **more: Any) -> Any:
     except ValueError as error:
         raise UserError(f"{group}.{error}") from error
     except TypeError as error:
-        raise UserError(f"{group}: {error}; its settings are {', '.join(settings) or 'none'}") from error
+        raise UserError(
+            f"{group}: {error}; its settings are {', '.join(settings) or 'none'}"
+        ) from error
 
 
 def build_policy(config: Config) -> Policy:
+    """The policy of a run. Raises UserError naming the key that is wrong."""
     policy: Policy = component(config["policy"], "policy")
     return policy
 
@@ -63,7 +68,9 @@ def build_compressor(config: Config, policy: Policy) -> Compressor:
     wrap = _wrap_list(config)
     has_ladder = policy.field is not None
     if LADDER in wrap and not has_ladder:
-        raise UserError("wrap: `ladder` needs a policy with policy.field and policy.values, this one has none")
+        raise UserError(
+            "wrap: `ladder` needs a policy with policy.field and policy.values, this one has none"
+        )
     if has_ladder and LADDER not in wrap:
         wrap.append(LADDER)
     if config["exchange"]["unit"] == "model" and "per_layer" in wrap:
@@ -85,7 +92,9 @@ def build_compressor(config: Config, policy: Policy) -> Compressor:
     place = wrap.index(LADDER)
     rungs: list[Compressor] = [Dense()]
     for value in policy.values:
-        rungs.append(_wrapped(wrap[place + 1 :], component(leaf, "compressor", **{field: value}), config))
+        rungs.append(
+            _wrapped(wrap[place + 1 :], component(leaf, "compressor", **{field: value}), config)
+        )
     if policy.chooses:
         for value, rung in zip(policy.values, rungs[1:], strict=True):
             if not isinstance(rung, Measurable):

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the handler below speaks
@@ -55,6 +54,7 @@ def one_run(config: DictConfig) -> None:
 
 
 def report_run(config: dict[str, Any], given: list[str]) -> None:
+    """Run, and say where the record lies."""
     folder = run_config(config, given)
     print(f"run folder: {folder}", flush=True)
 
@@ -75,7 +75,10 @@ def answer(action: Callable[[], None]) -> int:
     except (HydraException, OmegaConfBaseException) as error:
         return _say(in_one_line(error), USER_ERROR)
     except PermissionError as error:
-        return _say(f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours", 2)
+        return _say(
+            f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
+            2,
+        )
     except RunFailed as error:
         return _say(str(error), 1)
     except RunStopped as error:
@@ -96,7 +99,9 @@ def in_one_line(error: Exception) -> str:
     if isinstance(error, OverrideParseException):
         key, reason = error.override.split("=", 1)[0].lstrip("+~"), text.partition("\n")[0]
         return f"{key}: cannot read {error.override} ({reason}); quote special characters"
-    causes = " ".join(filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or ""))))
+    causes = " ".join(
+        filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or "")))
+    )
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, name = found[1].rpartition("/")
         options = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
@@ -141,7 +146,11 @@ def flat_keys(config: Any, prefix: str = "") -> list[str]:
         if key in ("defaults", "_target_", "hydra"):
             continue
         value = config._get_node(key)
-        found += flat_keys(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else [f"{prefix}{key}"]
+        found += (
+            flat_keys(value, f"{prefix}{key}.")
+            if isinstance(value, DictConfig)
+            else [f"{prefix}{key}"]
+        )
     return found
 
 

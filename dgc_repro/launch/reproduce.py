@@ -15,7 +15,6 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import nearest
 from dgc_repro.launch.paths import conf_dir
@@ -48,7 +47,9 @@ def reproduce(arguments: Sequence[str]) -> None:
 def artifacts() -> list[str]:
     """All ``<paper>/<artifact>`` there are."""
     root = conf_dir() / "artifact"
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+    return sorted(
+        path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")
+    )
 
 
 def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:

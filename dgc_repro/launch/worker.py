@@ -64,7 +64,9 @@ def run_worker(folder: Path) -> int:
         dist.destroy_process_group()
 
 
-def _train(config: dict[str, Any], folder: Path, device: torch.device, backend: str, rank: int) -> int:
+def _train(
+    config: dict[str, Any], folder: Path, device: torch.device, backend: str, rank: int
+) -> int:
     run = build_run(config, device)
     _stop_on_signals(run)
     identity = config_hash(config)
@@ -90,9 +92,7 @@ def _train(config: dict[str, Any], folder: Path, device: torch.device, backend: 
     if progress.step:
         sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
     try:
-        finished = train(
-            run, sink.step, sink.epoch, lambda: checkpoint.save(run, folder, identity)
-        )
+        finished = train(run, sink.step, sink.epoch, lambda: checkpoint.save(run, folder, identity))
         summary = _summary(run, finished)
         if rank == 0:
             _write_trace(folder / "policy.csv", progress.policy.get("trace", []))
@@ -162,7 +162,10 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def main() -> None:
     """Entry point of a rank."""
     if len(sys.argv) != 2:
-        print("usage: torchrun --nproc_per_node=N -m dgc_repro.launch.worker <run folder>", file=sys.stderr)
+        print(
+            "usage: torchrun --nproc_per_node=N -m dgc_repro.launch.worker <run folder>",
+            file=sys.stderr,
+        )
         sys.exit(USER_ERROR)
     folder = Path(sys.argv[1])
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

@@ -118,7 +118,11 @@ class Stepwise:
             threshold = self.accuracy_thresholds[passed - 1]
             return passed, f"validation accuracy {accuracy:.2f} % passed {threshold:g} %"
         last = state["last_loss"]
-        if self.loss_differences is not None and last is not None and position < len(self.values) - 1:
+        if (
+            self.loss_differences is not None
+            and last is not None
+            and position < len(self.values) - 1
+        ):
             difference = abs(last - report.train_loss)
             limit = self.loss_differences[position]
             if math.isfinite(difference) and difference < limit:

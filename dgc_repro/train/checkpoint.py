@@ -22,7 +22,6 @@ from torch import Tensor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
 from dgc_repro.exchange.signals import share
-from dgc_repro.train.evaluate import broadcast_buffers
 from dgc_repro.train.run import Run, Tally
 
 KEPT = 2
@@ -32,10 +31,7 @@ FOLDER = "checkpoints"
 def save(run: Run, folder: Path, config_hash: str) -> None:
     """Write a checkpoint of this step; all ranks call it together."""
     link, progress = run.link, run.progress
-    if progress.step == progress.epoch * run.steps_per_epoch:
-        # In the middle of an epoch a stop would otherwise leave its bytes in the ledger. Rank 0's
-        # buffers are the ones saved; only evaluation, which broadcasts them, reads the others'.
-        broadcast_buffers(link, run.module)
+    # The buffers are rank 0's: nothing but evaluation reads them, and that broadcasts rank 0's first.
     name = f"step-{progress.step:08d}"
     writing = folder / FOLDER / f".{name}"
     is_first = 0 in run.workers.ranks
@@ -44,7 +40,10 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
         writing.mkdir(parents=True)
     link.wire.barrier()
     for index, rank in enumerate(run.workers.ranks):
-        state = {"exchange": run.exchange.state_dict(index), "random": run.workers.state_dict(index)}
+        state = {
+            "exchange": run.exchange.state_dict(index),
+            "random": run.workers.state_dict(index),
+        }
         _write(state, writing / f"worker-{rank}.pt")
     if is_first:
         _write(_shared(run), writing / "shared.pt")
@@ -82,7 +81,9 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
                     f"({' '.join(str(error).split())[:200]})"
                 ) from error
             return notes
-        notes.append(f"{candidate} cannot be read ({problem or 'on another rank'}), using the one before")
+        notes.append(
+            f"{candidate} cannot be read ({problem or 'on another rank'}), using the one before"
+        )
     if found:
         raise UserError(
             f"paths.runs: no checkpoint in {folder / FOLDER} can be read; remove that folder to "

@@ -39,13 +39,17 @@ def evaluate(run: Run, images: Images) -> Score:
         batch = normalize(images.images[indices], run.splits.mean, run.splits.std)
         if run.settings.channels_last:
             batch = batch.to(memory_format=torch.channels_last)
-        with torch.autocast(run.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16"):
+        with torch.autocast(
+            run.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16"
+        ):
             logits = run.module(batch)
         labels = images.labels[indices]
         loss += F.cross_entropy(logits.float(), labels, reduction="sum").double()
         correct += (logits.argmax(1) == labels).sum()
     run.module.train(was_training)
-    sums = torch.stack([loss, correct, torch.tensor(float(len(mine)), dtype=torch.float64, device=run.device)])
+    sums = torch.stack(
+        [loss, correct, torch.tensor(float(len(mine)), dtype=torch.float64, device=run.device)]
+    )
     loss_sum, num_correct, count = share(run.link, sums, "evaluation")
     assert count == len(images), f"evaluated {count} of {len(images)} samples"
     return Score(loss_sum / count, 100.0 * num_correct / count, int(count))

@@ -68,7 +68,10 @@ def end_epoch(run: Run) -> dict[str, Any]:
     validation = evaluate(run, run.splits.validation)
     test = evaluate(run, run.splits.test)
     progress.epoch += 1
-    change = [p.detach() - old for p, old in zip(run.module.parameters(), progress.epoch_start, strict=True)]
+    change = [
+        p.detach() - old
+        for p, old in zip(run.module.parameters(), progress.epoch_start, strict=True)
+    ]
     record = {
         "epoch": progress.epoch,
         "step": progress.step,
@@ -85,7 +88,9 @@ def end_epoch(run: Run) -> dict[str, Any]:
         **run.link.ledger.metrics(),
         "time/train_seconds": run.link.clock.seconds,
         **run.link.clock.report(),
-        "weights/change_norm": float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))),
+        "weights/change_norm": float(
+            torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))
+        ),
     }
     report = EpochReport(
         progress.epoch, progress.tally.mean_loss, validation.loss, validation.accuracy_percent

@@ -79,4 +79,6 @@ class Cosine:
         _check_warmup(self.warmup_epochs)
 
     def factor(self, epoch: float, num_epochs: int) -> float:
-        return _warmed(epoch, self.warmup_epochs, 0.5 * (1 + math.cos(math.pi * epoch / num_epochs)))
+        return _warmed(
+            epoch, self.warmup_epochs, 0.5 * (1 + math.cos(math.pi * epoch / num_epochs))
+        )

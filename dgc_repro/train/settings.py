@@ -56,7 +56,9 @@ class TrainSettings:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
         _one_of("reshard", self.reshard, RESHARD)
-        if self.resume_from is not None and not (self.resume_from and type(self.resume_from) is str):
+        if self.resume_from is not None and not (
+            self.resume_from and type(self.resume_from) is str
+        ):
             raise ValueError(f"resume_from: a run's folder, or null, got {self.resume_from!r}")
 
 
@@ -89,7 +91,11 @@ class SGD:
 
     def base_lr(self, global_batch: int) -> float:
         """The learning rate before the schedule."""
-        return self.lr if self.reference_batch is None else self.lr * global_batch / self.reference_batch
+        return (
+            self.lr
+            if self.reference_batch is None
+            else self.lr * global_batch / self.reference_batch
+        )
 
     def build(self, module: nn.Module, global_batch: int) -> torch.optim.SGD:
         return torch.optim.SGD(

@@ -25,6 +25,8 @@ def train_step(run: Run, batches: Sequence[Tensor]) -> bool:
     exchange, clock, progress = run.exchange, run.link.clock, run.progress
     run.junction.begin(run.policy.plan(progress.policy, progress.step))
 
+    skips = run.settings.on_nonfinite == "skip"
+    buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     for index, batch in enumerate(batches):
@@ -42,8 +44,10 @@ def train_step(run: Run, batches: Sequence[Tensor]) -> bool:
 
     if not_finite:
         exchange.discard()
-        if run.settings.on_nonfinite == "raise":
-            refuse_non_finite(run.link, bad, progress.step)
+        if not skips:
+            refuse_non_finite(run.link, bad, progress.step + 1)
+        for buffer, before in zip(run.module.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
         progress.tally.skipped_steps += 1
     else:
         run.junction.finish()
@@ -77,7 +81,9 @@ def forward_backward(run: Run, index: int, batch: Tensor) -> tuple[float, float]
             images = images.to(memory_format=torch.channels_last)
         labels = train.labels[micro]
         with synchronizing(run, last=number == len(micro_batches) - 1):
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            with torch.autocast(
+                run.device.type, torch.bfloat16, enabled=settings.precision == "bf16"
+            ):
                 logits = run.forward(images)
             loss = F.cross_entropy(logits.float(), labels, reduction="sum")
             (loss / len(batch)).backward()

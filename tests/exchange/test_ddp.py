@@ -142,7 +142,7 @@ def test_a_nan_on_one_rank_stops_all_with_its_name_and_touches_no_residual(
     results = two_workers(train, Script(compressor, junction, nan_on=(1, 1)))
     for one in results:
         assert re.match(
-            r"UserError: train.on_nonfinite: the gradient is not finite at step 1 \(.*rank 1: \w+",
+            r"UserError: train.on_nonfinite: the gradient is not finite at step 2 \(.*rank 1: \w+",
             one["message"],
         ), one["message"]
         assert same(one["before"], one["after"])

@@ -331,7 +331,7 @@ def test_a_non_finite_gradient_is_one_line_and_a_new_folder_is_not_kept(
 ) -> None:
     poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
     line = refused(command(*TINY, "~model", poisoned))
-    assert line.startswith("train.on_nonfinite: the gradient is not finite at step 2 (rank 1: ")
+    assert line.startswith("train.on_nonfinite: the gradient is not finite at step 3 (rank 1: ")
     assert left_in(tmp_path) == []
 
 

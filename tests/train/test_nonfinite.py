@@ -26,7 +26,7 @@ def test_raise_names_rank_step_and_tensor_and_nobody_else() -> None:
     with pytest.raises(UserError) as caught:
         play(run)
     text = str(caught.value)
-    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 2 ")
+    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 ")
     assert "(rank 1: head.weight)" in text
     assert "\n" not in text
 

@@ -140,7 +140,7 @@ def test_a_gradient_that_is_not_finite_is_named_on_both_ranks(
 ) -> None:
     texts = {rank[name]["error"] for rank in processes}
     (text,) = texts
-    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 2 (")
+    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 (")
     assert "rank 1: head.weight" in text
     assert "\n" not in text
 
