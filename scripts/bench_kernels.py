@@ -20,6 +20,7 @@ from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.packing import places
 from dgc_repro.exchange.payload import Codes, Gathered, num_bytes
+from dgc_repro.kernel import native
 from dgc_repro.kernel.fused import Compiler
 from dgc_repro.kernel.workspace import Workspace
 
@@ -31,7 +32,7 @@ DECOMPRESS_AT_MOST = 1.2
 
 SETTINGS = tuple(
     Uniform(bits=bits, rounding=rounding, block=block)
-    for bits, block in ((8, 2048), (4, 512), (8, None), (4, None))
+    for bits, block in ((8, 2048), (8, 512), (4, 2048), (4, 512), (8, None), (4, None))
     for rounding in ("nearest", "stochastic")
 )
 
@@ -197,9 +198,10 @@ class _Alone:
 @contextmanager
 def _eagerly() -> Iterator[None]:
     """Kernels as they run without a compiler."""
-    before = Compiler.enabled
+    before, usable = Compiler.enabled, native.usable
     Compiler.enabled = False
+    native.usable = lambda tensor: False
     try:
         yield
     finally:
-        Compiler.enabled = before
+        Compiler.enabled, native.usable = before, usable

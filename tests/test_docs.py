@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,16 +92,15 @@ def test_the_own_loop_prints_what_its_page_says_and_continues(tmp_path: Path) ->
 
 
 def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_path: Path) -> None:
-    loop, *with_policy = blocks(OWN_LOOP, "python")
-    before, attached, _ = loop.partition("exchange = dgc_repro.attach(")
+    loop, attach, tell = blocks(OWN_LOOP, "python")
+    before, attached, after = loop.partition("    exchange = dgc_repro.attach(")
+    _, started, end = after.partition("\n\ndist.init_process_group(")
     assert attached
-    see = (
-        "first = exchange.state_dict()['policy']['position']\n",
-        "print(first, exchange.state_dict()['policy']['position'])\n",
-        "dist.destroy_process_group()\n",
-    )
-    script = [before, with_policy[0], see[0], with_policy[1], *see[1:]]
-    (tmp_path / "policy.py").write_text("\n".join(script), encoding="utf-8")
+    assert started
+    note = "seen = exchange.state_dict()['policy']['position']\n"
+    inside = [attach, note, tell, "print(seen, exchange.state_dict()['policy']['position'])\n"]
+    script = [before, textwrap.indent("\n".join(inside), "    "), started, end]
+    (tmp_path / "policy.py").write_text("".join(script), encoding="utf-8")
     alone = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1", "policy.py"]
     assert output(alone, tmp_path) == "0 1\n"
 

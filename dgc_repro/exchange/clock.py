@@ -1,7 +1,7 @@
 """Time: compute, compress, communicate, decompress, wait.
 
 On a GPU the spans are CUDA events, read once when the step is over: nothing waits for the device
-inside a step. ``wait`` is measured by a barrier before the first collective on one step in
+inside a step. ``wait`` is measured by a barrier before the signals on one step in
 ``WAIT_EVERY``: the time this worker stood waiting for the slowest one. Warm-up steps, in which
 kernels compile and buffers are made, are discarded.
 """

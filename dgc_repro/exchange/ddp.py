@@ -150,6 +150,9 @@ class PerBucket:
 
     def _serve(self) -> None:
         """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
+        device = self._exchange.link.wire.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # the current device is each thread's own
         while True:
             bucket, future = self._buckets.get()
             if self._error is None:
@@ -179,15 +182,21 @@ class PerBucket:
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def _hand_over(junction, bucket):  # type: ignore[no-untyped-def]
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future = _future(bucket)
     junction._buckets.put((bucket, future))
     return future
 
 
 def _leave_alone(state, bucket):  # type: ignore[no-untyped-def]
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future = _future(bucket)
     future.set_result(bucket.buffer())
     return future
+
+
+def _future(bucket: Any) -> torch.futures.Future[Tensor]:
+    """A future that hands a GPU's pending work on to whoever waits for it."""
+    device = bucket.buffer().device
+    return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
 
 
 def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:

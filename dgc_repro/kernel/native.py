@@ -130,10 +130,12 @@ def _compiled() -> Path:
     name = f"native-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
     for folder in _cache_folders():
         target = folder / name
-        if target.is_file():
-            return target
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if folder.stat().st_uid != os.getuid():
+                continue  # somebody else's: what lies there may be anything
+            if target.is_file():
+                return target
             building_in = tempfile.TemporaryDirectory(dir=folder)
         except OSError:  # not ours, read-only, full: the next one may do
             continue
@@ -151,9 +153,13 @@ def _compiled() -> Path:
 
 
 def _cache_folders() -> list[Path]:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    home = Path(cache) if cache else Path.home() / ".cache"
-    return [home / "dgc_repro", Path(tempfile.gettempdir()) / f"dgc_repro-{os.getuid()}"]
+    folders = [Path(tempfile.gettempdir()) / f"dgc_repro-{os.getuid()}"]
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return [Path(cache) / "dgc_repro", *folders]
+    try:
+        return [Path.home() / ".cache" / "dgc_repro", *folders]
+    except RuntimeError:  # a user without a home
+        return folders
 
 
 def _processor() -> str:

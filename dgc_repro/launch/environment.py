@@ -13,6 +13,7 @@ import torch
 import torchvision
 
 from dgc_repro import __version__
+from dgc_repro.kernel import native
 
 
 def cores_at_hand() -> int:
@@ -68,6 +69,7 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "dgc_repro": __version__,
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,
         "backend": backend,
         "world_size": world_size,

@@ -7,6 +7,7 @@ agree on a step, write a checkpoint and end.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,11 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import cores_at_hand
 from dgc_repro.launch.worker import ERROR_FILE
 
-LOG_FILE = "launch.log"
+LOG_FILE, LOCK_FILE = "launch.log", "lock"
+SHUTDOWN_TIMEOUT_S = 600
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class RunFailed(RuntimeError):
@@ -47,12 +54,21 @@ def execute(config: Mapping[str, Any], folder: Path) -> None:
     threads = launch["threads"] or max(1, cores_at_hand() // processes)
     command = [sys.executable]
     if not simulated:
+        # A rank hears of a stop between two steps, and an evaluation lies between some of them.
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        command += [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}"]
     command += ["-m", "dgc_repro.launch.worker", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     (folder / ERROR_FILE).unlink(missing_ok=True)
-    with (folder / LOG_FILE).open("wb") as log:
-        stopped_by, code = _see_through(command, log, environment)
+    lock = FileLock(folder / LOCK_FILE, timeout=0)
+    try:
+        with lock, (folder / LOG_FILE).open("wb") as log:
+            stopped_by, code = _see_through(command, log, environment)
+    except Timeout as error:
+        raise UserError(
+            f"paths.runs: {folder} is being written by another process; wait for it, or give another "
+            "paths.runs"
+        ) from error
     if (folder / ERROR_FILE).is_file():
         raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
     if stopped_by is not None:
@@ -78,9 +94,15 @@ def _see_through(
         if len(caught) == 1 and started:
             started[0].send_signal(signal.SIGTERM)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
-        process = subprocess.Popen(command, stderr=log, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  # one system call, nothing that locks
+        )
         started.append(process)
         if caught:  # between the two lines above
             process.send_signal(signal.SIGTERM)
@@ -89,6 +111,12 @@ def _see_through(
         for number, handler in before.items():
             signal.signal(number, handler)
     return (caught[0] if caught else None), process.returncode
+
+
+def _end_with_parent() -> None:
+    """In the new process: be told to stop when the one that started it is gone, however it ended."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _reason(log: Path) -> str:

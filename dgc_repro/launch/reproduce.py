@@ -6,6 +6,7 @@ their config and not made again; seeds are the outer loop, so that every row has
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import nearest
+from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.report.publish import publish, show
 from dgc_repro.report.render import console_of_width
+
+SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
+WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
+CUSTOM = "custom"
 
 
 def reproduce(arguments: Sequence[str]) -> None:
@@ -31,17 +37,45 @@ def reproduce(arguments: Sequence[str]) -> None:
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
     name, given = arguments[0], arguments[1:]
     jobs = runs_of(name, given)
+    results = Path(jobs[0][0]["paths"]["results"])
+    _probe(results)
     folders: list[Path] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
         row, seed = config["experiment"]["row"], config["seed"]
         print(f"[{number}/{len(jobs)}] {name} {row}, seed {seed}", flush=True)
         folders.append(run_config(config, overrides))
-    config = jobs[0][0]
     paper, artifact = name.split("/")
-    results = Path(config["paths"]["results"])
-    published = publish(folders, paper, artifact, config["scale"]["name"], results)
+    scale = jobs[0][0]["scale"]["name"]
+    published = publish(with_other_seeds(jobs, folders), paper, artifact, scale, results)
     show(published, console_of_width())
     print(f"published in {published}", flush=True)
+
+
+def _probe(results: Path) -> None:
+    """Find out before hours of training whether the results can be written."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=results):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"paths.results: cannot write to {results} ({error.strerror}); "
+            "set paths.results to a folder of yours"
+        ) from error
+
+
+def with_other_seeds(
+    jobs: Sequence[tuple[dict[str, Any], list[str]]], folders: Sequence[Path]
+) -> list[Path]:
+    """The runs just made and the finished ones of the scale's other seeds: a table with one seed more
+    must not lose those that it had."""
+    found = dict.fromkeys(folders)
+    for config, _ in jobs:
+        for seed in config["scale"]["seeds"]:
+            folder = run_folder({**config, "seed": seed})
+            if is_done(folder):
+                found[folder] = None
+    return list(found)
 
 
 def artifacts() -> list[str]:
@@ -62,12 +96,26 @@ def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[
             combinations += [list(job) for job in batch]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         scale = compose("config", [*combinations[0], *given]).scale.name
-        sized = [*artifact.sizes[scale], *given]
+        sizes = list(artifact.sizes[scale])
+        sized = [*sizes, *given]
         return [
-            (_plain(compose("config", [*combination, *sized, f"seed={seed}"])), sized)
+            (_labelled(combination, [*sizes, f"scale={scale}"], [*sized, f"seed={seed}"]), sized)
             for seed in _seeds(combinations[0], sized)
             for combination in combinations
         ]
+
+
+def _labelled(combination: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
+    """The config of a run; its scale is called ``custom`` where what is given departs from it."""
+    config, as_stated = (
+        _plain(compose("config", [*combination, *given])),
+        _plain(compose("config", [*combination, *stated])),
+    )
+    for group in SIZED_GROUPS:
+        for key, value in config[group].items():
+            if key not in WHERE_DATA_LIES and as_stated[group].get(key) != value:
+                config["scale"]["name"] = CUSTOM
+    return config
 
 
 def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:

@@ -81,7 +81,8 @@ def _prepare(folder: Path, config: Mapping[str, Any]) -> None:
 def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
     """What the scale has set, and what was given instead."""
     name = config["scale"]["name"]
-    sizes = yaml.safe_load((conf_dir() / "scale" / f"{name}.yaml").read_text(encoding="utf-8"))
+    stated = conf_dir() / "scale" / f"{name}.yaml"
+    sizes = yaml.safe_load(stated.read_text(encoding="utf-8")) if stated.is_file() else {}
     given_keys = {override.lstrip("+").split("=", 1)[0] for override in given}
     words = []
     for group in ("dataset", "model", "train"):
@@ -90,7 +91,8 @@ def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
             mark = " (given)" if f"{group}.{key}" in given_keys or now != value else ""
             words.append(f"{group}.{key}={'null' if now is None else now}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
-    return f"scale={name}: dataset={target}, {', '.join(words)}"
+    what = ", ".join(words) or "sizes depart from every stated scale"
+    return f"scale={name}: dataset={target}, {what}"
 
 
 def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[str]) -> None:

@@ -22,10 +22,12 @@ import torch.distributed as dist
 import yaml
 
 from dgc_repro.errors import UserError
+from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
+from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
 from dgc_repro.sink.interface import RunInfo, Sink
@@ -54,6 +56,12 @@ def run_worker(folder: Path) -> int:
             "launch.kind: a local run needs torchrun, for example "
             f"torchrun --nproc_per_node={config['launch']['workers']} -m dgc_repro.launch.worker {folder}"
         )
+    started, wanted = int(os.environ["WORLD_SIZE"]), config["launch"]["workers"]
+    if started != wanted:
+        raise UserError(
+            f"launch.workers: the folder's config says {wanted}, torchrun started {started}; use "
+            f"--nproc_per_node so that there are {wanted}, or make a run with launch.workers={started}"
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=float(config["launch"]["timeout_seconds"]))
@@ -67,10 +75,15 @@ def run_worker(folder: Path) -> int:
 def _train(
     config: dict[str, Any], folder: Path, device: torch.device, backend: str, rank: int
 ) -> int:
+    native.library()  # built now if it is not in the cache: no step's time pays for it
     run = build_run(config, device)
     _stop_on_signals(run)
     identity = config_hash(config)
     notes = checkpoint.load(run, folder, identity)
+    if device.type == "cpu" and native.library() is None:
+        notes.append(
+            "kernels run as tensor operations (no C compiler, or switched off): slower, equal values"
+        )
     if run.progress.step == 0 and config["train"]["resume_from"]:
         notes += checkpoint.load(run, Path(config["train"]["resume_from"]), None)
         if run.progress.step == 0:
@@ -78,29 +91,45 @@ def _train(
     here = environment.describe(device, backend, run.link.wire.world_size, run.splits.label)
     sink = make_sink(config) if rank == 0 else FanOut([])
     if rank == 0:
+        if run.progress.step:
+            here |= _continued(folder / "environment.json", run.progress.step)
         _write_json(folder / "environment.json", here)
     progress = run.progress
-    sink.start(
-        RunInfo(
-            folder=folder, name=folder.name, config=config, environment=here,
-            steps_per_epoch=run.steps_per_epoch, num_epochs=run.settings.epochs,
-            start_step=progress.step, start_epoch=progress.epoch,
-        )
-    )  # fmt: skip
-    for note in notes:
-        sink.note(note)
-    if progress.step:
-        sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
+    info = RunInfo(
+        folder=folder,
+        name=folder.name,
+        config=config,
+        environment=here,
+        steps_per_epoch=run.steps_per_epoch,
+        num_epochs=run.settings.epochs,
+        start_step=progress.step,
+        start_epoch=progress.epoch,
+    )
     try:
+        sink.start(info)
+        for note in notes:
+            sink.note(note)
+        if progress.step:
+            sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
         finished = train(run, sink.step, sink.epoch, lambda: checkpoint.save(run, folder, identity))
         summary = _summary(run, finished)
         if rank == 0:
-            _write_trace(folder / "policy.csv", progress.policy.get("trace", []))
+            _write_trace(folder / "policy.csv", run)
             _write_json(folder / "summary.json", summary)
         sink.finish(summary)
     finally:
         sink.close()
     return FINISHED if finished else STOPPED
+
+
+def _continued(path: Path, step: int) -> dict[str, Any]:
+    """What the record keeps of the process that made the steps before: code and start, oldest first."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    stretch = {key: before.get(key) for key in ("commit", "dirty", "hardware", "started")}
+    return {"before": [*before.get("before", []), {**stretch, "until_step": step}]}
 
 
 def make_sink(config: dict[str, Any]) -> Sink:
@@ -144,13 +173,23 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
     }
 
 
-def _write_trace(path: Path, trace: list[dict[str, Any]]) -> None:
+def _write_trace(path: Path, run: Run) -> None:
+    """The policy's trace as a table, rungs in words beside their numbers."""
+    trace = run.progress.policy.get("trace", [])
     if not trace:
         return
+    rows = [
+        {
+            **entry,
+            "label": label(run.policy, entry["rung"]),
+            "next_label": label(run.policy, entry["next_rung"]),
+        }
+        for entry in trace
+    ]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(trace[0]))
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(trace)
+        writer.writerows(rows)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

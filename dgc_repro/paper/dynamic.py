@@ -246,7 +246,7 @@ SILENT_CHOICES = (
         "optimizer",
     ),
     SilentChoice(
-        "schedule", "cosine; another overlay with a constant rate brackets it", "schedule"
+        "schedule", "cosine; experiment=dynamic/none_constant has a constant rate", "schedule"
     ),
     SilentChoice("augmentation", "pad-crop and flip", "dataset"),
     SilentChoice(
@@ -263,8 +263,13 @@ SILENT_CHOICES = (
     SilentChoice("error feedback", "none in the first block", "wrap"),
     SilentChoice(
         "thresholds, patience, length of the dense interval",
-        "so that every step 16, 12, 8, 6, 4 is visited in 70 epochs",
+        "meant to visit every step 4, 6, 8, 12, 16 in 70 epochs; the traces say which were used",
         "policy",
+    ),
+    SilentChoice(
+        "the threshold of the epoch-to-epoch loss difference",
+        "none: accuracy alone lowers the compression (policy.loss_differences sets one)",
+        "policy.loss_differences",
     ),
 )
 """What the paper leaves open. The report prints each beside the value its runs really used."""

@@ -18,8 +18,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m dgc_repro.report",
         description="Rebuild published tables and figures from their records, without torch.",
     )
-    parser.add_argument("folder", nargs="+", type=Path, help="results/<paper>/<artifact>/<scale>")
-    for folder in parser.parse_args(arguments).folder:
+    parser.add_argument(
+        "folder",
+        nargs="*",
+        type=Path,
+        help="results/<paper>/<artifact>/<scale>; default: all of results/",
+    )
+    given = parser.parse_args(arguments).folder
+    published = sorted(path.parent for path in Path("results").glob("*/*/*/records"))
+    for folder in given or published:
         try:
             show(rebuild(folder), console_of_width())
         except (UserError, OSError) as error:

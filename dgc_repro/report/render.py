@@ -123,6 +123,8 @@ def _notes(table: Table) -> tuple[str, ...]:
     return (
         f"Ours: {table.scale_label}. Mean +- sample standard deviation over n seeds; accuracy "
         "after the last epoch, training accuracy as it runs (training mode, augmented).",
+        "With n = 3 the bootstrap interval of paired differences is their range (about 75 % coverage, "
+        "not 95 %): read verdicts of three seeds with that in mind.",
         "diff = ours - paper, in points. Time and data differ by hardware and number of steps, "
         "so they are compared as percent of the uncompressed row (data by payload bytes).",
         "Per worker: payload = values, indices, scales as packed; wire = what the collective "
@@ -145,7 +147,7 @@ def markdown(table: Table) -> str:
         ),
         "How each claim is read:\n\n"
         + "\n".join(f"- {claim.id}: {claim.reading}" for claim, _ in table.verdicts),
-        "## Printed numbers that contradict each other",
+        "## Printed numbers that contradict each other, or fit several readings",
         "\n".join(f"- {c.text} {c.arithmetic}" for c in dynamic.CONTRADICTIONS),
         "## Where the paper is silent",
         _markdown_table(
@@ -156,7 +158,7 @@ def markdown(table: Table) -> str:
     if table.traces:
         sections += [
             "## Policy traces",
-            "Epochs at which the rung changed, with the reason.",
+            "Which rungs were used, and after which epoch the policy changed them and why.",
             "\n".join(f"- {trace}" for trace in table.traces),
         ]
     return "\n\n".join(sections) + "\n"
@@ -253,7 +255,9 @@ def print_table(table: Table, console: Console) -> None:
     for claim, judged in table.verdicts:
         verdicts.add_row(claim.id, escape(claim.text), escape(judged.text), escape(judged.detail))
     console.print(verdicts)
-    console.print("[bold]Printed numbers that contradict each other[/bold]")
+    console.print(
+        "[bold]Printed numbers that contradict each other, or fit several readings[/bold]"
+    )
     for contradiction in dynamic.CONTRADICTIONS:
         console.print(f"  {escape(contradiction.text)} {escape(contradiction.arithmetic)}")
 

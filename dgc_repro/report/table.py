@@ -211,22 +211,27 @@ def _choices(runs: Sequence[Run]) -> tuple[tuple[str, str, str, str], ...]:
 
 
 def _traces(runs: Sequence[Run]) -> tuple[str, ...]:
-    """One line a run that has a policy trace: the epochs at which the rung changed, and why."""
+    """One line a run that has a policy trace: what the policy changed after which epoch, and why."""
     lines = []
     for run in runs:
         trace = run.policy
-        if trace.empty or not {"epoch", "label", "reason"} <= set(trace.columns):
+        if trace.empty or not {"epoch", "label", "next_label", "reason"} <= set(trace.columns):
             continue
-        changed = trace[trace["label"] != trace["label"].shift()]
-        if len(changed) < 2:
+        changed = trace[trace["label"] != trace["next_label"]].fillna({"reason": ""})
+        if changed.empty:
             continue
         steps = "; ".join(
-            f"{epoch} {label} ({reason})"
-            for epoch, label, reason in zip(
-                changed["epoch"], changed["label"], changed["reason"], strict=True
+            f"after epoch {epoch} {before} to {after} ({reason})"
+            for epoch, before, after, reason in zip(
+                changed["epoch"],
+                changed["label"],
+                changed["next_label"],
+                changed["reason"],
+                strict=True,
             )
         )
-        lines.append(f"{run.row}, seed {run.seed}: {steps}")
+        visited = ", ".join(dict.fromkeys(str(name) for name in trace["label"]))
+        lines.append(f"{run.row}, seed {run.seed}: used {visited}. {steps}")
     return tuple(lines)
 
 

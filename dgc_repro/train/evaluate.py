@@ -59,7 +59,7 @@ def broadcast_buffers(link: Link, module: nn.Module) -> None:
     """Rank 0's buffers (batch-norm statistics) to all ranks, in one collective. DDP's own broadcast in
     every forward is switched off: it moves more than strong compression does, and in no ledger."""
     buffers: list[Tensor] = [buffer for buffer in module.buffers() if buffer.numel()]
-    if not buffers or link.wire.world_size == link.wire.local_workers:
+    if not buffers:
         return
     layout, size = places([(buffer.numel(), buffer.dtype) for buffer in buffers])
     flat = torch.zeros(size, dtype=torch.uint8, device=link.wire.device)

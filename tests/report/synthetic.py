@@ -106,11 +106,11 @@ def write_run(
     (folder / "environment.json").write_text(json.dumps(environment))
     summary = {"status": status, "results_version": 1, "steps": 100 * epochs, "epochs": epochs}
     (folder / "summary.json").write_text(json.dumps(summary))
-    trace = ["epoch,metric,rung,label,reason"]
+    trace = ["epoch,validation_accuracy_percent,rung,reason,label,next_label"]
     trace += [
         f"{line['epoch']},{line['validation/accuracy_percent']:.2f},{line['policy/rung']},"
-        f"{line['policy/label']},threshold"
-        for line in lines
+        f"threshold,{line['policy/label']},{following['policy/label']}"
+        for line, following in zip(lines, [*lines[1:], lines[-1]], strict=True)
     ]
     (folder / "policy.csv").write_text("\n".join(trace) + "\n")
     (folder / "checkpoint.pt").write_bytes(b"not published")
