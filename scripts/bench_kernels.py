@@ -32,7 +32,7 @@ DECOMPRESS_AT_MOST = 1.2
 
 SETTINGS = tuple(
     Uniform(bits=bits, rounding=rounding, block=block)
-    for bits, block in ((8, 2048), (8, 512), (4, 2048), (4, 512), (8, None), (4, None))
+    for bits, block in ((8, 2048), (4, 512), (8, 512), (4, 2048), (8, None), (4, None))
     for rounding in ("nearest", "stochastic")
 )
 

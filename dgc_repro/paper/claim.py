@@ -124,7 +124,8 @@ class Claim:
     """One sentence to judge. ``reading`` says how it was made measurable and why so.
 
     With ``cannot_follow`` set, the claim's own numbers contradict each other: it gets that verdict
-    and the measured differences are printed beside it without a judgement.
+    and the measured differences are printed beside it without a judgement. With ``needs_setting``,
+    only runs whose config has that key meet the claim's premise; without one it is not run.
     """
 
     id: str
@@ -133,6 +134,7 @@ class Claim:
     checks: tuple[Check, ...]
     reading: str
     cannot_follow: Contradiction | None = None
+    needs_setting: str | None = None
 
     def __post_init__(self) -> None:
         if not self.checks:

@@ -210,7 +210,8 @@ CLAIMS = (
             Check("train_minutes", "dynamic", "static8", relative=True),
             Check("train_minutes", "none", "dynamic", relative=True),
         ),
-        "The same times; the network is the one of this world, which may not be slow.",
+        "The same times, on a network of a stated rate: loopback does not meet the claim's premise.",
+        needs_setting="network.rate",
     ),
     Claim(
         "5",

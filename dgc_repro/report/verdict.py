@@ -141,6 +141,10 @@ def verdict(claim: Claim, runs: Sequence[Run], scale: str) -> Verdict:
         return Verdict(
             "cannot follow", scale, n, f"{claim.cannot_follow.arithmetic} Measured: {ours}."
         )
+    key = claim.needs_setting
+    if key is not None and not all(run.setting(key) for run in runs):
+        ours = "; ".join(o.detail.rpartition(":")[0] for o in measured) or "nothing"
+        return Verdict("not run", scale, 0, f"needs runs with {key}; measured without: {ours}")
     if not n:
         return Verdict("not run", scale, 0, _missing(claim, runs))
     detail = "; ".join(o.detail for o in measured)
