@@ -46,6 +46,8 @@ def run_folder(config: Mapping[str, Any]) -> Path:
         f"s{config['seed']}",
         config_hash(config),
     ]
-    name = "-".join(str(part) for part in parts if part != "none" or part is parts[2])
+    if experiment["paper"] == "none":  # a run of your own belongs to no paper
+        parts = parts[1:]
+    name = "-".join(str(part) for part in parts)
     safe = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)
     return Path(config["paths"]["runs"]) / safe
