@@ -269,9 +269,9 @@ def simulation(
 def play(
     exchange: GradientExchange, setting: Setting, gradients: list[dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """One committed step; the means, copied."""
+    """One committed step on copies of the gradients, which an exchange may overwrite; the means."""
     for worker, own in enumerate(gradients):
-        exchange.open(worker, own, setting.plan)
+        exchange.open(worker, copied(own), setting.plan)
     means = {name: mean.clone() for name, mean in exchange.finish().items()}
     exchange.commit()
     return means

@@ -133,7 +133,7 @@ def test_the_check_of_the_page_finds_a_compressor_that_sums_where_it_should_aver
 ) -> None:
     method = own_folder / "ternary.py"
     right = method.read_text(encoding="utf-8")
-    wrong = right.replace("payloads.mean(mean)", "(len(payloads) * payloads.mean(mean))")
+    wrong = right.replace("= payloads.mean(", "= len(payloads) * payloads.mean(")
     assert wrong != right
     method.write_text(wrong, encoding="utf-8")
     code, _, complaints = run(["check_ternary.py"], own_folder, LAWS)

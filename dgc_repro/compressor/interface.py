@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import counter
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.kernel.workspace import Finite, Workspace
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
@@ -31,7 +31,8 @@ class Context:
     ``name``: of the tensor; ``path``: where in the nest of wrappers; ``rung``: what the policy
     planned for this tensor, None where the policy must see energies first (`Choose`).
     ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
-    whole may be averaged in its own storage.
+    whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
+    ``finite``: told of tensors that were found finite on the way, which saves a look at them.
     """
 
     name: str
@@ -44,18 +45,36 @@ class Context:
     workspace: Workspace
     path: tuple[str, ...] = ()
     own_is_read: bool = True
+    into: Tensor | None = None
+    finite: Finite | None = None
 
     def within(self, label: str, *, reads_own: bool = False) -> Context:
         """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
         that reads the inner outcome's ``own`` says so."""
         return Context(
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
-            self.workspace, (*self.path, label), self.own_is_read or reads_own,
+            self.workspace, (*self.path, label), self.own_is_read or reads_own, self.into,
+            self.finite,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A reused 1-d buffer of ``size`` elements; content undefined; valid during this exchange."""
         return self.workspace.scratch((self.name, *self.path, label), size, dtype, device)
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """A 1-d buffer for the mean of tensors like this one, f32; content undefined.
+
+        It may be the storage of the gradient that the exchange began with: write when the last
+        answer is there, and read no gradient afterwards. Simulated workers share it."""
+        into = self.into
+        if into is not None and into.dtype == torch.float32 and into.is_contiguous():
+            return into.view(-1)
+        return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
+
+    def found_finite(self, tensor: Tensor) -> None:
+        """A kernel has read all of this tensor and met neither NaN nor infinity."""
+        if self.finite is not None:
+            self.finite.add(tensor)
 
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""

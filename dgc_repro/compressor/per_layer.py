@@ -40,7 +40,9 @@ class PerLayer:
             raise ValueError(f"smaller_than: a number of values from 0, got {self.smaller_than!r}")
 
     def init(self, tensor: Tensor) -> State:
-        # The name is not known here, so both outcomes must find their state: `inner`'s is kept.
+        if self._exempt_by_shape(tensor):
+            return {}
+        # The name is not known here: where a pattern exempts the tensor, `inner`'s state lies idle.
         return {"inner": self.inner.init(tensor)}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
@@ -53,9 +55,10 @@ class PerLayer:
 
     def exempt(self, tensor: Tensor, name: str) -> bool:
         """Whether this tensor goes dense."""
-        if tensor.numel() < self.smaller_than:
-            return True
-        return any(
-            tensor.dim() <= 1 if entry == VECTORS else fnmatchcase(name, entry)
-            for entry in self.dense
+        return self._exempt_by_shape(tensor) or any(
+            entry != VECTORS and fnmatchcase(name, entry) for entry in self.dense
         )
+
+    def _exempt_by_shape(self, tensor: Tensor) -> bool:
+        vector = tensor.dim() <= 1 and VECTORS in self.dense
+        return vector or tensor.numel() < self.smaller_than

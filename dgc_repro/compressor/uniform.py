@@ -66,8 +66,8 @@ class Uniform:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         own = self.encode(tensor, context)
         payloads = yield Gather(own)
-        buffer = context.scratch("mean", tensor.numel(), torch.float32, tensor.device)
-        return Outcome(payloads.mean(buffer).view(tensor.shape), own, state)
+        mean = payloads.mean(context.result(tensor))
+        return Outcome(mean.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
         return self.encode(tensor, context.within("energy")).dense().square().sum()
@@ -95,7 +95,8 @@ class Uniform:
         rounding = ROUNDINGS[self.rounding]
         seed = context.key(shared=False) if rounding == kernels.STOCHASTIC else 0
         if native.usable(flat):
-            native.quantize(flat, layout.native, rounding, seed, scales, payload.planes)
+            if native.quantize(flat, layout.native, rounding, seed, scales, payload.planes):
+                context.found_finite(flat)
             return payload
         if not layout.per_row:
             low, high = torch.aminmax(flat)

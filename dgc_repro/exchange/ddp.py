@@ -7,7 +7,8 @@ them are there. Needed by policies that look at all tensors first; gradient accu
 *Per bucket*: a communication hook hands each bucket to one ordered communication thread with a
 process group of its own and returns a future, so that communication overlaps the rest of backward.
 Collectives are never issued from a future's callback: on gloo with several buckets their order
-would differ between ranks.
+would differ between ranks. The order is: the first collectives of each bucket as it comes, then,
+when all have come, whatever else the buckets ask, one bucket after another.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import MODEL, GradientExchange, in_memory_order
+from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import first_non_finite, non_finite, refuse_non_finite, share
+from dgc_repro.exchange.signals import refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import EpochReport, Plan, Policy
@@ -48,14 +49,12 @@ class Junction(Protocol):
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming backward."""
 
-    def non_finite(self) -> str | None:
-        """After backward: a tensor whose own gradient, as it was before any exchange, is not finite."""
-
     def open(self, worker: int) -> None:
-        """Backward of a worker is over: its gradients may be compressed."""
+        """Backward of a worker is over: its gradients may be compressed. Raises what the exchange
+        raised during backward."""
 
     def finish(self) -> None:
-        """Put the means into ``param.grad``. Raises what the exchange raised."""
+        """Put the means into ``param.grad``."""
 
 
 def put(mean: Tensor, gradient: Tensor) -> None:
@@ -76,9 +75,6 @@ class AfterBackward:
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
-
-    def non_finite(self) -> str | None:
-        return non_finite(self._parameters)
 
     def open(self, worker: int) -> None:
         self._exchange.open(worker, self.gradients(), self._plan)
@@ -109,15 +105,10 @@ class PerBucket:
     overlaps = True
 
     def __init__(self, exchange: GradientExchange, model: DistributedDataParallel) -> None:
-        if exchange.unit == MODEL:
-            raise UserError(
-                "exchange.junction: per_bucket sends each bucket as it comes, exchange.unit=model needs "
-                "all gradients first; use exchange.junction=after_backward"
-            )
         self._exchange = exchange
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._plan = Plan(None)
-        self._bad: str | None = None
+        self._gradients: dict[str, Tensor] = {}  # of the buckets under way
         self._error: BaseException | None = None
         # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
         self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
@@ -130,17 +121,14 @@ class PerBucket:
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
-        self._bad = None
-
-    def non_finite(self) -> str | None:
-        return self._bad
 
     def open(self, worker: int) -> None:
-        return  # the buckets have been opened during backward
-
-    def finish(self) -> None:
+        # The buckets have been opened during backward. An error is raised before the next collective:
+        # the ranks that wait for this one then lose it, and end too.
         if self._error is not None:
             raise self._error
+
+    def finish(self) -> None:
         for parameter, mean in self._means:
             if parameter.grad is None:
                 parameter.grad = mean.clone()
@@ -153,16 +141,26 @@ class PerBucket:
         device = self._exchange.link.wire.device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # the current device is each thread's own
+        waiting: list[tuple[Any, torch.futures.Future[Tensor]]] = []
         while True:
             bucket, future = self._buckets.get()
+            waiting.append((bucket, future))
             if self._error is None:
                 try:
-                    self._exchange_bucket(bucket)
-                except BaseException as error:  # kept, and raised after backward by `finish`
+                    self._send(bucket)
+                    if bucket.is_last():
+                        for earlier, _ in waiting:
+                            self._finish(earlier.index())
+                    elif self._buckets.empty():  # time to decompress; this begins no collective
+                        self._exchange.receive(bucket.index())
+                except BaseException as error:  # kept, and raised after backward by `open`
                     self._error = error
-            future.set_result(bucket.buffer())
+            if bucket.is_last():
+                for earlier, handed_over in waiting:
+                    handed_over.set_result(earlier.buffer())
+                waiting.clear()
 
-    def _exchange_bucket(self, bucket: Any) -> None:
+    def _send(self, bucket: Any) -> None:
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         # DDP fills the bucket in the parameters' memory order (channels last: [O, H, W, I]) but
         # cuts it into contiguous tensors of their logical shapes.
@@ -171,13 +169,16 @@ class PerBucket:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
         gradients = dict(zip(names, map(in_memory_order, laid_out), strict=True))
-        # Looked at before the exchange: a quantizer makes finite numbers of a NaN.
-        self._bad = self._bad or first_non_finite(gradients)
-        self._exchange.open(0, gradients, self._plan)
-        for name, mean in self._exchange.finish().items():
-            put(mean, gradients[name])
+        self._gradients.update(gradients)
+        part = bucket.index()
+        self._exchange.open(0, gradients, self._plan, part=part)
+        self._exchange.send(part)
         if self._leaves_some:
             self._means += zip(bucket.parameters(), laid_out, strict=True)
+
+    def _finish(self, part: int) -> None:
+        for name, mean in self._exchange.finish(part).items():
+            put(mean, self._gradients.pop(name))
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
@@ -213,21 +214,14 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     )
 
 
-JUNCTIONS = ("after_backward", "per_bucket")
+AFTER_BACKWARD, PER_BUCKET = JUNCTIONS = ("after_backward", "per_bucket")
 
 
 def join(
-    kind: str, exchange: GradientExchange, model: DistributedDataParallel, *, chooses: bool
+    kind: str, exchange: GradientExchange, model: DistributedDataParallel
 ) -> AfterBackward | PerBucket:
     """The junction of a kind on a DDP model that has no communication hook yet."""
-    if kind not in JUNCTIONS:
-        raise UserError(f"exchange.junction: one of {', '.join(JUNCTIONS)}, got {kind!r}")
-    if kind == "per_bucket":
-        if chooses:
-            raise UserError(
-                "exchange.junction: per_bucket needs plans made before the step, and this policy "
-                "decides from the step's gradients; use exchange.junction=after_backward"
-            )
+    if kind == PER_BUCKET:
         return PerBucket(exchange, model)
     model.register_comm_hook(None, _leave_alone)
     return AfterBackward(exchange, trained(model))
@@ -270,18 +264,14 @@ class Attached:
 
         Raises UserError on all ranks when a gradient is not finite; no residual has seen it.
         """
-        finite = True
-        if not self._junction.overlaps:
-            finite = self._all_finite()
-        if finite:
-            self._junction.open(0)
-            self._junction.finish()
-            finite = not self._junction.overlaps or self._all_finite()
-        if not finite:
-            bad = self._junction.non_finite()
-            self._exchange.discard()
-            refuse_non_finite(self._exchange.link, [bad], self._exchange.step)
-        self._exchange.commit()
+        exchange = self._exchange
+        self._junction.open(0)
+        bad = exchange.non_finite.get(0)
+        if share(exchange.link, [float(bad is not None)])[0]:
+            exchange.discard()
+            refuse_non_finite(exchange.link, [bad], exchange.step)
+        self._junction.finish()
+        exchange.commit()
         self._exchange.link.clock.end_step(0.0)
         self._plan_next()
 
@@ -318,26 +308,38 @@ class Attached:
         self.ledger.load_state_dict(state["ledger"])
         self._plan_next()
 
-    def _all_finite(self) -> bool:
-        link = self._exchange.link
-        return share(link, [float(self._junction.non_finite() is not None)])[0] == 0.0
-
     def _plan_next(self) -> None:
         self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))
 
 
-def fit_together(compressor: Compressor, policy: Policy, unit: str) -> None:
-    """Raise ValueError unless the policy's rungs are the ladder's, and the wrappers suit the unit."""
+def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: str) -> None:
+    """Raise UserError unless unit and junction are known, suit compressor and policy and each other,
+    and the policy's rungs are the ladder's."""
+    if unit not in UNITS:
+        raise UserError(f"exchange.unit: one of {', '.join(UNITS)}, got {unit!r}")
+    if junction not in JUNCTIONS:
+        raise UserError(f"exchange.junction: one of {', '.join(JUNCTIONS)}, got {junction!r}")
+    if junction == PER_BUCKET and unit == MODEL:
+        raise UserError(
+            "exchange.junction: per_bucket sends each bucket as it comes, exchange.unit=model needs "
+            "all gradients first; use exchange.junction=after_backward"
+        )
+    if junction == PER_BUCKET and policy.chooses:
+        raise UserError(
+            "exchange.junction: per_bucket needs plans made before the step, and this policy decides "
+            "from the step's gradients; use exchange.junction=after_backward"
+        )
     planned = len(policy.values) + 1
     for part in nested(compressor):
         if isinstance(part, Ladder) and len(part.rungs) != planned:
-            raise ValueError(
+            raise UserError(
                 f"policy: plans {planned} rungs (dense and policy.values), the ladder has {len(part.rungs)}; "
                 "give a policy whose values are the ladder's"
             )
         if isinstance(part, PerLayer) and unit == MODEL:
-            raise ValueError(
-                "unit: model joins all tensors, PerLayer chooses between them; leave one out"
+            raise UserError(
+                "wrap: per_layer chooses between tensors, exchange.unit=model joins them into one; "
+                "leave one of them out"
             )
 
 
@@ -356,15 +358,13 @@ def attach(
 
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
     `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
-    before each collective. Raises ValueError where the parts do not fit together.
+    before each collective. Raises UserError (a ValueError) where the parts do not fit together.
     """
     policy = policy or Fixed()
-    fit_together(compressor, policy, unit)
+    fit_together(compressor, policy, unit, junction)
     parameters = trained(model)
     device = next(iter(parameters.values())).device
-    group = exchange_group(timeout_seconds) if junction == "per_bucket" else None
+    group = exchange_group(timeout_seconds) if junction == PER_BUCKET else None
     link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
     exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-    return Attached(
-        exchange, join(junction, exchange, model, chooses=policy.chooses), policy, parameters
-    )
+    return Attached(exchange, join(junction, exchange, model), policy, parameters)

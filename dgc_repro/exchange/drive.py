@@ -1,21 +1,23 @@
 """The lockstep driver: advances the exchanges of all tensors together, one collective a kind a round.
 
 ``open`` runs one worker's exchanges up to their first request (compressing, states untouched);
-``finish`` serves rounds until every exchange has returned. Simulated workers are opened one after
+``send`` begins the collectives of a round, ``receive`` waits for them and resumes the exchanges;
+``finish`` goes on so until every exchange has returned. Simulated workers are opened one after
 another, so that one gradient exists at a time; a real process opens its one worker. ``close``
-gives up between the two: exchanges leave no trace (the purity law).
+gives up before the end: exchanges leave no trace (the purity law).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from dgc_repro.exchange.packing import Answers, Batch, Seat, batch_key, make_batch
 from dgc_repro.exchange.requests import Exchange, Outcome, Request
 from dgc_repro.exchange.wire import Link, RanksDisagree
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.kernel.workspace import Finite, Workspace
 
 Chooser = Callable[[Tensor], int]
 
@@ -23,13 +25,21 @@ Chooser = Callable[[Tensor], int]
 class Lockstep:
     """One step's exchanges of all workers hosted here."""
 
-    def __init__(self, link: Link, buffers: Workspace, choose: Chooser | None = None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        buffers: Workspace,
+        choose: Chooser | None = None,
+        *,
+        part: int = 0,
+        finite: Finite | None = None,
+    ) -> None:
         self._link = link
-        self._buffers = buffers
-        self._choose = choose or _nobody_to_choose
         self._live: list[dict[str, Exchange]] = []
         self._outcomes: list[dict[str, Outcome]] = []
-        self._round = _Round(Seat(link, buffers, 0), self._choose)
+        seat = Seat(link, buffers, 0, part, finite)
+        self._round = _Round(seat, choose or _nobody_to_choose)
+        self._sent = False
 
     def open(self, exchanges: Mapping[str, Exchange]) -> None:
         """Start one worker's exchanges, by tensor name, all workers in the same order."""
@@ -39,16 +49,30 @@ class Lockstep:
         with self._link.clock.span("compress"):
             self._round.add(worker, self._advance(worker, None))
 
+    def send(self) -> None:
+        """Begin the collectives of this round; nothing where they are under way, or none is left."""
+        if not self._sent:
+            self._round.send()
+            self._sent = True
+
+    def receive(self) -> None:
+        """Wait for the collectives that were sent, and run the exchanges to their next request."""
+        if not self._sent or not self._round.batches:
+            return
+        answers = self._round.answers()
+        self._round = self._round.next()
+        self._sent = False
+        with self._link.clock.span("decompress") as span:
+            for worker in range(len(self._live)):
+                self._round.add(worker, self._advance(worker, answers))
+            if self._round.batches:
+                span.name = "compress"
+
     def finish(self) -> list[dict[str, Outcome]]:
-        """Serve rounds until all exchanges have returned; outcomes by worker and tensor."""
+        """Rounds until all exchanges have returned; outcomes by worker and tensor."""
         while self._round.batches:
-            answers = self._round.serve()
-            self._round = self._round.next()
-            with self._link.clock.span("decompress") as span:
-                for worker in range(len(self._live)):
-                    self._round.add(worker, self._advance(worker, answers))
-                if self._round.batches:
-                    span.name = "compress"
+            self.send()
+            self.receive()
         return self._outcomes
 
     def close(self) -> None:
@@ -81,7 +105,7 @@ class _Round:
         self.batches: dict[tuple[int, str], Batch] = {}
 
     def next(self) -> _Round:
-        seat = Seat(self._seat.link, self._seat.buffers, self._seat.round + 1)
+        seat = replace(self._seat, round=self._seat.round + 1)
         return _Round(seat, self._choose)
 
     def add(self, worker: int, asked: Mapping[str, Request]) -> None:
@@ -100,10 +124,14 @@ class _Round:
                 self.batches[key] = make_batch(first, self._seat, self._choose)
             self.batches[key].add(same)
 
-    def serve(self) -> Answers:
+    def send(self) -> None:
+        for key in sorted(self.batches):
+            self.batches[key].send()
+
+    def answers(self) -> Answers:
         answers: Answers = {}
         for key in sorted(self.batches):
-            answers.update(self.batches[key].serve())
+            answers.update(self.batches[key].answers())
         return answers
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.requests import Exchange
+from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.kernel.workspace import Finite, Workspace
 from dgc_repro.policy.interface import Plan
 
 UNITS = ("layer", "model")
@@ -40,6 +41,9 @@ class GradientExchange:
 
     ``parameters``: name to tensor, in the order of registration, the same on all ranks.
     ``unit``: ``layer`` for each tensor by itself, ``model`` for everything in one vector.
+    ``non_finite``: workers hosted here that opened, in this step, a gradient with a NaN or an
+    infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so nobody could
+    tell afterwards: agree on it before `commit`, and `discard` instead.
     """
 
     def __init__(
@@ -52,8 +56,6 @@ class GradientExchange:
         unit: str = "layer",
         choose: Chooser | None = None,
     ) -> None:
-        if unit not in UNITS:
-            raise ValueError(f"unit: one of {', '.join(UNITS)}, got {unit!r}")
         self.compressor = compressor
         self.link = link
         self.seed = seed
@@ -66,21 +68,48 @@ class GradientExchange:
         self._buffers = Workspace()
         self.states = [self._initial() for _ in self._workspaces]
         self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
-        self._lockstep: Lockstep | None = None
+        self._under_way: dict[int, Lockstep] = {}
+        self.non_finite: dict[int, str] = {}
+        self._finite = Finite()
+        self._means: dict[
+            str, Tensor
+        ] = {}  # where they may be written: the first worker's gradients
 
-    def open(self, worker: int, gradients: Mapping[str, Tensor], plan: Plan) -> None:
-        """Start the exchange of one worker hosted here: compress up to the first request."""
-        if self._lockstep is None:
-            self._lockstep = Lockstep(self.link, self._buffers, self.choose)
+    def open(
+        self, worker: int, gradients: Mapping[str, Tensor], plan: Plan, *, part: int = 0
+    ) -> None:
+        """Start the exchange of one worker hosted here: compress up to the first request.
+
+        The gradients are given up: the means may be written into them. ``part``: several may be
+        under way at once (DDP's buckets); all ranks send and finish them in one order."""
+        if part not in self._under_way:
+            self._under_way[part] = Lockstep(
+                self.link, self._buffers, self.choose, part=part, finite=self._finite
+            )
+        tensors = gradients
         if self.unit == MODEL:
-            gradients = {MODEL: self._joined(worker, gradients)}
-        self._lockstep.open({n: self._exchange(worker, n, g, plan) for n, g in gradients.items()})
+            tensors = {MODEL: self._joined(worker, gradients)}
+        if worker == 0:
+            self._means.update(tensors)
+        self._finite.clear()  # another worker's tensor may have lain where one of these does
+        opened = {n: self._exchange(worker, n, g, plan) for n, g in tensors.items()}
+        self._under_way[part].open(opened)
+        unseen = {n: g for n, g in gradients.items() if g not in self._finite}
+        if bad := first_non_finite(unseen):
+            self.non_finite.setdefault(worker, bad)
 
-    def finish(self) -> dict[str, Tensor]:
+    def send(self, part: int = 0) -> None:
+        """Begin the first collectives of what was opened, and return."""
+        self._under_way[part].send()
+
+    def receive(self, part: int = 0) -> None:
+        """Wait for the collectives that were sent and decompress; begins no others."""
+        self._under_way[part].receive()
+
+    def finish(self, part: int = 0) -> dict[str, Tensor]:
         """Serve all requests; the means by parameter name, valid until the next step."""
-        assert self._lockstep is not None
-        outcomes = self._lockstep.finish()
-        self._lockstep = None
+        outcomes = self._under_way[part].finish()
+        del self._under_way[part]
         for following, results in zip(self._next, outcomes, strict=True):
             following.update({name: outcome.state for name, outcome in results.items()})
         means = {name: outcome.mean for name, outcome in outcomes[0].items()}
@@ -91,15 +120,19 @@ class GradientExchange:
         for states, following in zip(self.states, self._next, strict=True):
             states.update(following)
             following.clear()
+        self._means.clear()
+        self.non_finite.clear()
         self.step += 1
 
     def discard(self) -> None:
         """Forget an exchange that was opened or finished: the step has not happened."""
-        if self._lockstep is not None:
-            self._lockstep.close()
-            self._lockstep = None
+        for lockstep in self._under_way.values():
+            lockstep.close()
+        self._under_way.clear()
         for following in self._next:
             following.clear()
+        self._means.clear()
+        self.non_finite.clear()
         self.step += 1
 
     def state_bytes(self) -> int:
@@ -139,6 +172,8 @@ class GradientExchange:
             candidates=plan.candidates,
             workspace=self._workspaces[worker],
             own_is_read=False,
+            into=self._means[name],
+            finite=self._finite,
         )
         return self.compressor.exchange(gradient, self.states[worker][name], context)
 

@@ -1,7 +1,8 @@
 """One flat buffer and one collective for all requests of a kind in one round.
 
 A `Batch` takes the requests of one worker after another (`add`), so that simulated workers need
-one gradient at a time, and is then served once. Buffers are reused from step to step.
+one gradient at a time, is then sent (`send`: the collective is under way), and answers (`answers`
+waits for it). Buffers are reused from step to step.
 
 Alignment: a part starts at a multiple of its element size; the filling in between is sent, and
 counted, like everything else.
@@ -19,8 +20,9 @@ from torch import Tensor
 from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.exchange.payload import Gathered, Payload, num_bytes
 from dgc_repro.exchange.requests import Agree, Choose, Gather, GatherRagged, Max, Mean, Request
-from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.exchange.wire import Landing, Link
+from dgc_repro.kernel import native
+from dgc_repro.kernel.workspace import Finite, Workspace
 
 Answers = dict[str, Any]
 _I64_BYTES = 8
@@ -28,14 +30,21 @@ _I64_BYTES = 8
 
 @dataclass(frozen=True)
 class Seat:
-    """What a batch needs to be served: the link, buffers of its own, its place in the step."""
+    """What a batch needs: the link, buffers, its place in the step. Exchanges under way at the same
+    time (buckets) differ in ``part``, and so do their buffers."""
 
     link: Link
     buffers: Workspace
     round: int
+    part: int = 0
+    finite: Finite | None = None  # told of tensors that packing has found finite
+
+    def slot(self, label: str) -> str:
+        """Names what is received in this round of this part."""
+        return f"{label} {self.part} {self.round}"
 
     def buffer(self, label: str, size: int, dtype: torch.dtype) -> Tensor:
-        key = (label, str(self.round), str(dtype))
+        key = (self.slot(label), str(dtype))
         return self.buffers.scratch(key, size, dtype, self.link.wire.device)
 
 
@@ -45,8 +54,11 @@ class Batch(Protocol):
     def add(self, asked: Mapping[str, Any]) -> None:
         """The requests of the next worker hosted here, in the order of tensors."""
 
-    def serve(self) -> Answers:
-        """One collective; the answers are the same for all workers."""
+    def send(self) -> None:
+        """Begin the collective."""
+
+    def answers(self) -> Answers:
+        """Wait for it; the answers are the same for all workers."""
 
 
 class Reduction:
@@ -63,6 +75,7 @@ class Reduction:
         self._maximum = maximum
         self._views: dict[str, Tensor] = {}
         self._flat: Tensor | None = None
+        self._landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Mean | Max]) -> None:
         wire = self._seat.link.wire
@@ -77,22 +90,25 @@ class Reduction:
             if self._maximum:
                 view.copy_(tensor) if first else torch.maximum(view, tensor, out=view)
             elif first:
-                torch.mul(tensor, weight, out=view)
+                if _scale(tensor, weight, view) and self._seat.finite is not None:
+                    self._seat.finite.add(tensor)
             else:
                 # Not add_(alpha=weight): that fuses, and real processes round the product first.
                 view.add_(tensor * weight)
 
-    def serve(self) -> Answers:
+    def send(self) -> None:
         assert self._flat is not None
         link = self._seat.link
         label = (
             sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
         )
-        if self._maximum:
-            link.max_(self._flat, GRADIENT, label)
-        else:
-            link.sum_(self._flat, GRADIENT, label)
+        combine = link.max_ if self._maximum else link.sum_
+        self._landing = combine(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
+
+    def answers(self) -> Answers:
+        assert self._landing is not None
+        self._landing.wait()
         return dict(self._views)
 
     def _reduce_where_they_lie(self, asked: Mapping[str, Mean | Max], weight: float) -> bool:
@@ -103,7 +119,10 @@ class Reduction:
         flat = side_by_side([request.tensor for request in asked.values()])
         if flat is None:
             return False
-        self._flat = flat.mul_(weight)
+        if _scale(flat, weight, flat) and self._seat.finite is not None:
+            for request in asked.values():
+                self._seat.finite.add(request.tensor)
+        self._flat = flat
         self._views = {name: request.tensor for name, request in asked.items()}
         return True
 
@@ -120,6 +139,14 @@ class Reduction:
             end = start + request.tensor.numel()
             self._views[name] = flat[start:end].view(request.tensor.shape)
             start = end
+
+
+def _scale(tensor: Tensor, weight: float, to: Tensor) -> bool:
+    """to = weight * tensor; True where the same pass has found every value finite."""
+    if native.usable(tensor):
+        return native.scale(tensor, weight, to)
+    torch.mul(tensor, weight, out=to)
+    return False
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -147,6 +174,8 @@ class Gathering:
         self._payloads: dict[str, Payload] = {}  # of the first worker: the layout
         self._flats: list[Tensor] = []
         self._places: list[tuple[int, int, torch.dtype]] = []
+        self._rows: list[Tensor] = []
+        self._landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Gather]) -> None:
         parts = [part for request in asked.values() for part in request.payload.parts]
@@ -157,13 +186,18 @@ class Gathering:
         write_parts(flat, parts, self._places)
         self._flats.append(flat)
 
-    def serve(self) -> Answers:
+    def send(self) -> None:
         link = self._seat.link
         label = sized((n, num_bytes(p)) for n, p in self._payloads.items()) if link.check else ""
-        rows = link.gather(self._flats, GRADIENT, label, f"gather{self._seat.round}")
+        slot = self._seat.slot("gather")
+        self._rows, self._landing = link.gather(self._flats, GRADIENT, label, slot)
         link.ledger.floats += sum(payload.num_floats for payload in self._payloads.values())
+
+    def answers(self) -> Answers:
+        assert self._landing is not None
+        self._landing.wait()
         received: dict[str, list[Payload]] = {name: [] for name in self._payloads}
-        for row in rows:
+        for row in self._rows:
             parts = iter(read_parts(row, self._places))
             for name, payload in self._payloads.items():
                 received[name].append(payload.like([next(parts) for _ in payload.parts]))
@@ -177,12 +211,15 @@ class RaggedGathering:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._payloads: list[dict[str, Payload]] = []  # of every worker hosted here
+        self._layouts: list[tuple[list[tuple[int, int, torch.dtype]], int]] = []
+        self._rows: list[Tensor] = []
+        self._landing: Landing | None = None
 
     def add(self, asked: Mapping[str, GatherRagged]) -> None:
         self._payloads.append({name: request.payload for name, request in asked.items()})
 
-    def serve(self) -> Answers:
-        link, slot = self._seat.link, f"ragged{self._seat.round}"
+    def send(self) -> None:
+        link, slot = self._seat.link, self._seat.slot("ragged")
         names = self._payloads[0]
         label = f": {', '.join(names)}"
         own_parts = [
@@ -190,22 +227,26 @@ class RaggedGathering:
         ]
         lengths = [torch.tensor([part.numel() for part in parts]) for parts in own_parts]
         headers = [length.view(torch.uint8).to(link.wire.device) for length in lengths]
-        everybody = [
-            row.view(torch.int64).tolist()
-            for row in link.gather(headers, GRADIENT, f"sizes{label}", f"{slot} sizes")
-        ]
+        told, landing = link.gather(headers, GRADIENT, f"sizes{label}", f"{slot} sizes")
+        landing.wait()
+        everybody = [row.view(torch.int64).tolist() for row in told]
         dtypes = [part.dtype for part in own_parts[0]]
-        layouts = [places(list(zip(sizes, dtypes, strict=True))) for sizes in everybody]
-        longest = max(size for _, size in layouts)
+        self._layouts = [places(list(zip(sizes, dtypes, strict=True))) for sizes in everybody]
+        longest = max(size for _, size in self._layouts)
         flats = []
         for index, parts in enumerate(own_parts):
             flat = self._seat.buffer(f"ragged{index}", longest, torch.uint8)
-            write_parts(flat, parts, layouts[link.wire.rank + index][0])
+            write_parts(flat, parts, self._layouts[link.wire.rank + index][0])
             flats.append(flat)
-        rows = link.gather(flats, GRADIENT, label, slot)
+        self._rows, self._landing = link.gather(flats, GRADIENT, label, slot)
         link.ledger.floats += sum(payload.num_floats for payload in names.values())
+
+    def answers(self) -> Answers:
+        assert self._landing is not None
+        self._landing.wait()
+        names = self._payloads[0]
         received: dict[str, list[Payload]] = {name: [] for name in names}
-        for row, (layout, _) in zip(rows, layouts, strict=True):
+        for row, (layout, _) in zip(self._rows, self._layouts, strict=True):
             arrived = iter(read_parts(row, layout))
             for name, payload in names.items():
                 received[name].append(payload.like([next(arrived) for _ in payload.parts]))
@@ -218,22 +259,27 @@ class Agreement:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._asked: Mapping[str, Agree] = {}
+        self._parts: list[Tensor] = []
+        self._landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Agree]) -> None:
         self._asked = self._asked or asked
 
-    def serve(self) -> Answers:
+    def send(self) -> None:
         link = self._seat.link
         tensors = {name: request.tensor.contiguous() for name, request in self._asked.items()}
         layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
         flat = self._seat.buffer("agree", size, torch.uint8)
         write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
-        link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
+        self._landing = link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
         link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
-        parts = read_parts(flat, layout)
-        return {
-            name: part.view(t.shape) for (name, t), part in zip(tensors.items(), parts, strict=True)
-        }
+        self._parts = read_parts(flat, layout)
+
+    def answers(self) -> Answers:
+        assert self._landing is not None
+        self._landing.wait()
+        asked = zip(self._asked.items(), self._parts, strict=True)
+        return {name: part.view(request.tensor.shape) for (name, request), part in asked}
 
 
 class Choice:
@@ -244,6 +290,7 @@ class Choice:
         self._choose = choose
         self._names: list[str] = []
         self._sum: Tensor | None = None
+        self._landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Choose]) -> None:
         weight = 1.0 / self._seat.link.wire.world_size
@@ -253,11 +300,16 @@ class Choice:
         self._names = list(asked)
         self._sum = energies if self._sum is None else self._sum + energies
 
-    def serve(self) -> Answers:
+    def send(self) -> None:
         assert self._sum is not None
         # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
-        self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
+        self._landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
         self._seat.link.ledger.floats += self._sum.numel()
+
+    def answers(self) -> Answers:
+        assert self._landing is not None
+        assert self._sum is not None
+        self._landing.wait()
         rung = self._choose(self._sum.float())
         return dict.fromkeys(self._names, rung)
 

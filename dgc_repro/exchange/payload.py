@@ -190,7 +190,7 @@ class Codes:
         flat = buffer.view(-1)
         if native.usable(flat):
             native.dequantize(
-                flat, layout.native, self.scales, self.planes, weight, accumulate=accumulate
+                flat, layout.native, [self.scales], self.planes, weight, accumulate=accumulate
             )
             return
         num_codes, num_planes = kernels.group(layout.bits)
@@ -249,8 +249,24 @@ class Gathered(Sequence[Payload]):
         """
         if self._mean is None:
             weight = 1.0 / len(self)
-            self._payloads[0].copy_to_(buffer, weight)
-            for payload in self._payloads[1:]:
-                payload.add_to_(buffer, weight)
+            if not _decoded_together(self._payloads, buffer, weight):
+                self._payloads[0].copy_to_(buffer, weight)
+                for payload in self._payloads[1:]:
+                    payload.add_to_(buffer, weight)
             self._mean = buffer
         return self._mean
+
+
+def _decoded_together(payloads: Sequence[Payload], buffer: Tensor, weight: float) -> bool:
+    """Whether the sum could be made in one pass over the buffer, with the bits of one after another."""
+    first = payloads[0]
+    if not isinstance(first, Codes) or not native.usable(buffer):
+        return False
+    # `Gather` answers with one layout for all; `GatherRagged` may not.
+    same = [p for p in payloads if isinstance(p, Codes) and p.layout == first.layout]
+    if len(same) < len(payloads):
+        return False
+    planes = [plane for codes in same for plane in codes.planes]
+    scales = [codes.scales for codes in same]
+    native.dequantize(buffer, first.layout.native, scales, planes, weight, accumulate=False)
+    return True

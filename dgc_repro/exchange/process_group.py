@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dgc_repro.exchange.wire import Pending
 from dgc_repro.kernel.workspace import Workspace
 
 
@@ -27,23 +28,30 @@ class ProcessGroupWire:
         self.device = device
         self._buffers = Workspace()
 
-    def sum_(self, flat: Tensor) -> None:
-        dist.all_reduce(flat, dist.ReduceOp.SUM, group=self.group)
+    def sum_(self, flat: Tensor) -> Pending:
+        return _work(dist.all_reduce(flat, dist.ReduceOp.SUM, group=self.group, async_op=True))
 
-    def max_(self, flat: Tensor) -> None:
-        dist.all_reduce(flat, dist.ReduceOp.MAX, group=self.group)
+    def max_(self, flat: Tensor) -> Pending:
+        return _work(dist.all_reduce(flat, dist.ReduceOp.MAX, group=self.group, async_op=True))
 
-    def broadcast_(self, flat: Tensor) -> None:
-        dist.broadcast(flat.view(torch.uint8), src=0, group=self.group)
+    def broadcast_(self, flat: Tensor) -> Pending:
+        return _work(dist.broadcast(flat.view(torch.uint8), src=0, group=self.group, async_op=True))
 
-    def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
+    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Pending]:
         (own,) = flats
         assert own.dtype == torch.uint8
         size = own.numel()
         rows = self._buffers.scratch((slot,), self.world_size * size, torch.uint8, self.device)
-        dist.all_gather_into_tensor(rows, own, group=self.group)
+        work = dist.all_gather_into_tensor(rows, own, group=self.group, async_op=True)
         # Slices, not rows of a matrix: the rows of an empty matrix begin at odd, unaligned places.
-        return [rows[rank * size : (rank + 1) * size] for rank in range(self.world_size)]
+        everybody = [rows[rank * size : (rank + 1) * size] for rank in range(self.world_size)]
+        return everybody, _work(work)
 
     def barrier(self) -> None:
         dist.barrier(group=self.group)
+
+
+def _work(work: dist.Work | None) -> Pending:
+    """What torch returns for a collective of a group that this process is in."""
+    assert work is not None
+    return work

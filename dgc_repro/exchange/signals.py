@@ -7,30 +7,32 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel import native
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
     """Sums over processes, by one small allreduce in float64. For local workers: their sums."""
     flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device)
-    link.sum_(flat, purpose, "")
+    link.sum_(flat, purpose, "").wait()
     return list(flat.tolist())
-
-
-def non_finite(parameters: Mapping[str, nn.Parameter]) -> str | None:
-    """The name of a parameter whose gradient holds a NaN or an infinity; None if all are finite."""
-    return first_non_finite({n: p.grad for n, p in parameters.items() if p.grad is not None})
 
 
 def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of a tensor that holds a NaN or an infinity; None if all are finite.
 
-    One pass over each (minimum and maximum together propagate NaN), one transfer in all.
+    One pass over each, and on a GPU one transfer in all.
     """
-    extremes = [(n, torch.aminmax(tensor)) for n, tensor in tensors.items() if tensor.numel()]
+    extremes = []
+    for name, tensor in tensors.items():
+        if native.usable(tensor) and _fills_its_memory(tensor):
+            if not native.all_finite(tensor):
+                return name
+        elif tensor.numel():
+            extremes.append((name, torch.aminmax(tensor)))  # together they propagate NaN
     if not extremes:
         return None
     spans = torch.stack([high - low for _, (low, high) in extremes])
@@ -41,6 +43,13 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
         if not (bool(torch.isfinite(low)) and bool(torch.isfinite(high))):
             return name
     return None
+
+
+def _fills_its_memory(tensor: Tensor) -> bool:
+    """Whether the values lie in one stretch without gaps, in whatever order of dimensions."""
+    return tensor.is_contiguous() or (
+        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def refuse_non_finite(link: Link, names: Sequence[str | None], step: int) -> NoReturn:

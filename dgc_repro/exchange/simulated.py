@@ -11,6 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dgc_repro.exchange.wire import Done
+
+DONE = Done()
+
 
 class SimulatedWire:
     """``world_size`` workers in one process; the same answers as real processes would give."""
@@ -23,18 +27,18 @@ class SimulatedWire:
         self.rank = 0
         self.device = device or torch.device("cpu")
 
-    def sum_(self, flat: Tensor) -> None:
-        return
+    def sum_(self, flat: Tensor) -> Done:
+        return DONE
 
-    def max_(self, flat: Tensor) -> None:
-        return
+    def max_(self, flat: Tensor) -> Done:
+        return DONE
 
-    def broadcast_(self, flat: Tensor) -> None:
-        return
+    def broadcast_(self, flat: Tensor) -> Done:
+        return DONE
 
-    def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
+    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Done]:
         assert len(flats) == self.world_size
-        return list(flats)
+        return list(flats), DONE
 
     def barrier(self) -> None:
         return

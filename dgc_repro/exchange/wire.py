@@ -17,24 +17,39 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ledger import Ledger
 
 
+class Pending(Protocol):
+    """A collective under way, such as torch's own `Work`."""
+
+    def wait(self) -> object:
+        """Return when its buffers hold the answer (on a GPU: when the stream will wait for it)."""
+
+
+class Done:
+    """A collective that needed no communication."""
+
+    def wait(self) -> None:
+        return
+
+
 class Wire(Protocol):
-    """Collectives over flat contiguous tensors. All ranks call them in one order from one thread."""
+    """Collectives over flat contiguous tensors. All ranks call them in one order from one thread;
+    each returns at once, and its buffers belong to it until its `wait` has returned."""
 
     world_size: int
     rank: int  # of the first worker hosted here
     local_workers: int
     device: torch.device
 
-    def sum_(self, flat: Tensor) -> None:
+    def sum_(self, flat: Tensor) -> Pending:
         """In-place sum over processes. Any floating dtype."""
 
-    def max_(self, flat: Tensor) -> None:
+    def max_(self, flat: Tensor) -> Pending:
         """In-place maximum over processes."""
 
-    def broadcast_(self, flat: Tensor) -> None:
+    def broadcast_(self, flat: Tensor) -> Pending:
         """Overwrite with rank 0's."""
 
-    def gather(self, flats: Sequence[Tensor], slot: str) -> list[Tensor]:
+    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Pending]:
         """u8 buffers of one size from the workers hosted here -> those of all workers, rank order.
 
         They live until the next gather with the same ``slot``."""
@@ -47,6 +62,20 @@ class RanksDisagree(RuntimeError):
     """Ranks were about to issue different collectives. The message names ranks and tensors."""
 
 
+class Landing:
+    """A collective under way whose wait is timed as communication."""
+
+    __slots__ = ("_clock", "_pending")
+
+    def __init__(self, pending: Pending, clock: Clock) -> None:
+        self._pending = pending
+        self._clock = clock
+
+    def wait(self) -> None:
+        with self._clock.span("communicate"):
+            self._pending.wait()
+
+
 class Link:
     """A wire whose every byte and millisecond is counted. ``check``: before each collective all
     ranks compare what they are about to ask, so that a disagreement is a sentence and not a hang."""
@@ -57,29 +86,32 @@ class Link:
         self.clock = clock
         self.check = check
 
-    def sum_(self, flat: Tensor, purpose: str, label: str) -> None:
+    def sum_(self, flat: Tensor, purpose: str, label: str) -> Landing:
         self._before(f"sum {purpose} {label}", flat)
         self.ledger.add(purpose, "allreduce", flat.nbytes, self.wire.world_size)
         with self.clock.span("communicate"):
-            self.wire.sum_(flat)
+            return Landing(self.wire.sum_(flat), self.clock)
 
-    def max_(self, flat: Tensor, purpose: str, label: str) -> None:
+    def max_(self, flat: Tensor, purpose: str, label: str) -> Landing:
         self._before(f"max {purpose} {label}", flat)
         self.ledger.add(purpose, "allreduce", flat.nbytes, self.wire.world_size)
         with self.clock.span("communicate"):
-            self.wire.max_(flat)
+            return Landing(self.wire.max_(flat), self.clock)
 
-    def broadcast_(self, flat: Tensor, purpose: str, label: str) -> None:
+    def broadcast_(self, flat: Tensor, purpose: str, label: str) -> Landing:
         self._before(f"broadcast {purpose} {label}", flat)
         self.ledger.add(purpose, "broadcast", flat.nbytes, self.wire.world_size)
         with self.clock.span("communicate"):
-            self.wire.broadcast_(flat)
+            return Landing(self.wire.broadcast_(flat), self.clock)
 
-    def gather(self, flats: Sequence[Tensor], purpose: str, label: str, slot: str) -> list[Tensor]:
+    def gather(
+        self, flats: Sequence[Tensor], purpose: str, label: str, slot: str
+    ) -> tuple[list[Tensor], Landing]:
         self._before(f"gather {purpose} {label}", flats[0])
         self.ledger.add(purpose, "allgather", flats[0].nbytes, self.wire.world_size)
         with self.clock.span("communicate"):
-            return self.wire.gather(flats, slot)
+            rows, pending = self.wire.gather(flats, slot)
+            return rows, Landing(pending, self.clock)
 
     def wait(self) -> None:
         """A barrier that is timed as waiting."""
@@ -110,10 +142,13 @@ class Link:
             torch.uint8
         )
         here = wire.local_workers
-        lengths = [int(row.view(torch.int64)) for row in wire.gather([length] * here, "lengths")]
+        rows, pending = wire.gather([length] * here, "lengths")
+        pending.wait()
+        lengths = [int(row.view(torch.int64)) for row in rows]
         filled = spoken.new_zeros(max(1, *lengths))
         filled[: spoken.numel()] = spoken
-        rows = wire.gather([filled] * here, "texts")
+        rows, pending = wire.gather([filled] * here, "texts")
+        pending.wait()
         self.ledger.add(purpose, "allgather", length.nbytes + filled.nbytes, wire.world_size)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
 

@@ -1,7 +1,9 @@
 """Run a function of tensors fused by torch.compile, or eagerly with the same values.
 
 Fusing pays on large tensors only: below ``MIN_FUSED_ELEMENTS`` the call overhead of a compiled
-function exceeds the passes it saves (measured: about 1e5 elements on CPU).
+function exceeds the passes it saves (measured: about 1e5 elements on CPU). Only tensors on the
+devices of ``FUSED_ON`` are fused: on the CPU the C kernels serve (kernel/native.py), and where they
+cannot be compiled, torch's could not either.
 
 The eager path is not a second implementation: it is the same Python function. Inductor's C++
 backend keeps multiplications and additions apart (no contraction to fma) and rounds as eager does,
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 MIN_FUSED_ELEMENTS = 100_000
+FUSED_ON = ("cuda",)
 LOG = logging.getLogger(__name__)
 
 
@@ -58,7 +61,9 @@ class Fused:
         self.compiled: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        if not Compiler.enabled or arguments[0].numel() < MIN_FUSED_ELEMENTS:
+        first = arguments[0]
+        suits = first.device.type in FUSED_ON and first.numel() >= MIN_FUSED_ELEMENTS
+        if not (Compiler.enabled and suits):
             return self.eager(*arguments)
         if self.compiled is not None:
             return self.compiled(*arguments)

@@ -11,6 +11,7 @@
 
 #define CHUNK 512          /* values of a part handled at a time: codes stay in the first-level cache */
 #define MAX_GROUP 8
+#define INFINITE 0x7f800000 /* the bits of infinity; a NaN's, without its sign, lie above */
 #define PARALLEL_FROM 65536 /* values; below, starting threads costs more than they save */
 
 typedef struct {
@@ -165,15 +166,16 @@ static inline row_t row_of(const layout_t *layout, int64_t r) {
     return row;
 }
 
-/* planes: the B planes of the body, then the B planes of the tail. scales: one a row, or one. */
-void dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t key, float *scales,
+/* planes: the B planes of the body, then the B planes of the tail. scales: one a row, or one.
+ * Returns whether no value is a NaN or an infinity. */
+int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t key, float *scales,
                   uint8_t *const *planes, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const float share = (float)(1.0 / q);
     const int64_t rows = layout->body_rows + layout->tail_rows, n = layout->n;
     const int parallel = n >= PARALLEL_FROM && threads > 1;
+    int32_t largest = 0;
     if (!layout->per_row) {
-        int32_t largest = 0;
 #pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
         for (int64_t start = 0; start < n; start += 8192) {
             int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
@@ -181,13 +183,17 @@ void dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t 
         }
         scales[0] = from_bits(largest) * share;
     }
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
+#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         int32_t codes[MAX_GROUP][CHUNK];
         const row_t row = row_of(layout, r);
         const float *values = x + row.start;
         uint8_t *const *out = planes + (row.tail ? layout->group_bytes : 0);
-        if (layout->per_row) scales[r] = from_bits(largest_magnitude(values, row.values)) * share;
+        if (layout->per_row) {
+            const int32_t here = largest_magnitude(values, row.values);
+            largest = here > largest ? here : largest;
+            scales[r] = from_bits(here) * share;
+        }
         const float inverse = inverse_of(scales[layout->per_row ? r : 0], rounding);
         for (int64_t j = 0; j < row.length; j += CHUNK) {
             const int64_t m = row.length - j < CHUNK ? row.length - j : CHUNK;
@@ -202,11 +208,14 @@ void dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t 
             pack(codes, out, row.at + j, m, layout->bits);
         }
     }
+    return largest < INFINITE;
 }
 
-/* x = weight * decoded, or x += weight * decoded. */
-void dgc_dequantize(float *x, const layout_t *layout, const float *scales, const uint8_t *const *planes,
-                    float weight, int accumulate, int threads) {
+/* x = sum of weight * decoded, or x += it, over `count` payloads of one layout, added in their order.
+ * A row of x stays in cache while all payloads are added to it. scales: one pointer a payload; planes:
+ * 2 B pointers a payload, those of one payload together. */
+void dgc_dequantize(float *x, const layout_t *layout, int count, const float *const *scales,
+                    const uint8_t *const *planes, float weight, int accumulate, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const int64_t rows = layout->body_rows + layout->tail_rows;
     const int parallel = layout->n >= PARALLEL_FROM && threads > 1;
@@ -215,22 +224,51 @@ void dgc_dequantize(float *x, const layout_t *layout, const float *scales, const
         int32_t codes[MAX_GROUP][CHUNK];
         const row_t row = row_of(layout, r);
         float *values = x + row.start;
-        const uint8_t *const *in = planes + (row.tail ? layout->group_bytes : 0);
-        const float factor = scales[layout->per_row ? r : 0] * weight;
         for (int64_t j = 0; j < row.length; j += CHUNK) {
             const int64_t m = row.length - j < CHUNK ? row.length - j : CHUNK;
-            unpack(codes, in, row.at + j, m, layout->bits);
-            for (int part = 0; part < layout->group_codes; part++) {
-                const int64_t from = part * row.length + j;
-                int64_t valid = row.values - from;
-                valid = valid < 0 ? 0 : valid > m ? m : valid;
-                float *restrict to = values + from;
-                const int32_t *restrict c = codes[part];
-                if (accumulate)
-                    for (int64_t i = 0; i < valid; i++) to[i] += (float)(c[i] - q) * factor;
-                else
-                    for (int64_t i = 0; i < valid; i++) to[i] = (float)(c[i] - q) * factor;
+            for (int source = 0; source < count; source++) {
+                const uint8_t *const *in =
+                    planes + (2 * source + (row.tail ? 1 : 0)) * layout->group_bytes;
+                const float factor = scales[source][layout->per_row ? r : 0] * weight;
+                unpack(codes, in, row.at + j, m, layout->bits);
+                for (int part = 0; part < layout->group_codes; part++) {
+                    const int64_t from = part * row.length + j;
+                    int64_t valid = row.values - from;
+                    valid = valid < 0 ? 0 : valid > m ? m : valid;
+                    float *restrict to = values + from;
+                    const int32_t *restrict c = codes[part];
+                    if (accumulate || source)
+                        for (int64_t i = 0; i < valid; i++) to[i] += (float)(c[i] - q) * factor;
+                    else
+                        for (int64_t i = 0; i < valid; i++) to[i] = (float)(c[i] - q) * factor;
+                }
             }
         }
     }
+}
+
+/* Whether no value is a NaN or an infinity. */
+int dgc_all_finite(const float *x, int64_t n, int threads) {
+    const int parallel = n >= PARALLEL_FROM && threads > 1;
+    int32_t largest = 0;
+#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
+    for (int64_t start = 0; start < n; start += 8192) {
+        int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
+        largest = here > largest ? here : largest;
+    }
+    return largest < INFINITE;
+}
+
+/* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */
+int dgc_scale(float *to, const float *from, int64_t n, float weight, int threads) {
+    const int parallel = n >= PARALLEL_FROM && threads > 1;
+    int32_t largest = 0;
+#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
+    for (int64_t start = 0; start < n; start += 4096) {
+        const int64_t m = n - start < 4096 ? n - start : 4096;
+        int32_t here = largest_magnitude(from + start, m);
+        largest = here > largest ? here : largest;
+        for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
+    }
+    return largest < INFINITE;
 }

@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -64,19 +65,17 @@ def library() -> ctypes.CDLL | None:
         return None
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     loaded.dgc_quantize.argtypes = [
-        pointer,
-        pointer,
-        integer,
-        ctypes.c_int32,
-        pointer,
-        pointer,
-        integer,
-    ]
-    loaded.dgc_quantize.restype = None
+        pointer, pointer, integer, ctypes.c_int32, pointer, pointer, integer,
+    ]  # fmt: skip
+    loaded.dgc_quantize.restype = integer
     loaded.dgc_dequantize.argtypes = [
-        pointer, pointer, pointer, pointer, ctypes.c_float, integer, integer,
+        pointer, pointer, integer, pointer, pointer, ctypes.c_float, integer, integer,
     ]  # fmt: skip
     loaded.dgc_dequantize.restype = None
+    loaded.dgc_all_finite.argtypes = [pointer, ctypes.c_int64, integer]
+    loaded.dgc_all_finite.restype = integer
+    loaded.dgc_scale.argtypes = [pointer, pointer, ctypes.c_int64, ctypes.c_float, integer]
+    loaded.dgc_scale.restype = integer
     return loaded
 
 
@@ -87,35 +86,54 @@ def usable(tensor: Tensor) -> bool:
 
 def quantize(
     x: Tensor, layout: Layout, rounding: int, key: int, scales: Tensor, planes: tuple[Tensor, ...]
-) -> None:
-    """x: f32[n] contiguous -> scales (f32) and planes (u8), as kernel/codes.py lays them out."""
+) -> bool:
+    """x: f32[n] contiguous -> scales (f32) and planes (u8), as kernel/codes.py lays them out. Returns
+    whether all values of x are finite."""
     kernels = library()
     assert kernels is not None
-    kernels.dgc_quantize(
+    finite = kernels.dgc_quantize(
         x.data_ptr(), ctypes.byref(layout), rounding, key, scales.data_ptr(), _pointers(planes),
         torch.get_num_threads(),
     )  # fmt: skip
+    return bool(finite)
 
 
 def dequantize(
     x: Tensor,
     layout: Layout,
-    scales: Tensor,
-    planes: tuple[Tensor, ...],
+    scales: Sequence[Tensor],
+    planes: Sequence[Tensor],
     weight: float,
     *,
     accumulate: bool,
 ) -> None:
-    """x (f32[n], contiguous) = or += weight * decoded."""
+    """x (f32[n], contiguous) = or += the sum of weight * decoded over payloads of one layout, in
+    their order. scales: one tensor a payload; planes: all of the first, all of the second, ..."""
     kernels = library()
     assert kernels is not None
     kernels.dgc_dequantize(
-        x.data_ptr(), ctypes.byref(layout), scales.data_ptr(), _pointers(planes), weight, accumulate,
-        torch.get_num_threads(),
+        x.data_ptr(), ctypes.byref(layout), len(scales), _pointers(scales), _pointers(planes), weight,
+        accumulate, torch.get_num_threads(),
     )  # fmt: skip
 
 
-def _pointers(tensors: tuple[Tensor, ...]) -> ctypes.Array[ctypes.c_void_p]:
+def all_finite(x: Tensor) -> bool:
+    """Whether no value is a NaN or an infinity. x: f32, dense in memory, any order of dimensions."""
+    kernels = library()
+    assert kernels is not None
+    return bool(kernels.dgc_all_finite(x.data_ptr(), x.numel(), torch.get_num_threads()))
+
+
+def scale(x: Tensor, weight: float, to: Tensor) -> bool:
+    """to = weight * x (f32, contiguous; may be one tensor); whether all values of x are finite."""
+    kernels = library()
+    assert kernels is not None
+    return bool(
+        kernels.dgc_scale(to.data_ptr(), x.data_ptr(), x.numel(), weight, torch.get_num_threads())
+    )
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 

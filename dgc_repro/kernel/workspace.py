@@ -10,6 +10,23 @@ import torch
 from torch import Tensor
 
 
+class Finite:
+    """Tensors that a kernel has found free of NaN and infinities on its way, so that nobody needs to
+    read them again for that. Known by their place in memory: valid while they live."""
+
+    def __init__(self) -> None:
+        self._places: set[tuple[int, int]] = set()
+
+    def add(self, tensor: Tensor) -> None:
+        self._places.add((tensor.data_ptr(), tensor.numel()))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return (tensor.data_ptr(), tensor.numel()) in self._places
+
+    def clear(self) -> None:
+        self._places.clear()
+
+
 class Workspace:
     """The buffers of one worker, by name."""
 

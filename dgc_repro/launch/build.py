@@ -13,7 +13,15 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import AfterBackward, Junction, exchange_group, join, wrap
+from dgc_repro.exchange.ddp import (
+    PER_BUCKET,
+    AfterBackward,
+    Junction,
+    exchange_group,
+    fit_together,
+    join,
+    wrap,
+)
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
@@ -59,12 +67,12 @@ def validate(config: Config) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"seed: a whole number from 0, got {seed!r}")
     policy = build_policy(config)
-    build_compressor(config, policy)
+    compressor = build_compressor(config, policy)
     settings = _settings(config)
     for group in ("optimizer", "schedule", "dataset", "model"):
         component(config[group], group)
     choose_device(config)
-    _check_exchange(config, policy)
+    _check_exchange(config, compressor, policy)
     _check_sink(config["sink"])
     _check_enough_images(config, settings)
 
@@ -100,26 +108,15 @@ def _check_enough_images(config: Config, settings: TrainSettings) -> None:
     steps_per_epoch(size, settings.batch_size * settings.accumulate, workers)
 
 
-def _check_exchange(config: Config, policy: Policy) -> None:
+def _check_exchange(config: Config, compressor: Compressor, policy: Policy) -> None:
     exchange = config["exchange"]
     if not isinstance(exchange["check"], bool):
         raise UserError(f"exchange.check: true or false, got {exchange['check']!r}")
-    if exchange["unit"] not in ("layer", "model"):
-        raise UserError(f"exchange.unit: layer or model, got {exchange['unit']!r}")
-    if exchange["junction"] not in ("after_backward", "per_bucket"):
+    fit_together(compressor, policy, exchange["unit"], exchange["junction"])
+    if exchange["junction"] == PER_BUCKET and config["launch"]["kind"] == "simulated":
         raise UserError(
-            f"exchange.junction: after_backward or per_bucket, got {exchange['junction']!r}"
-        )
-    if exchange["junction"] == "after_backward":
-        return
-    instead = "use exchange.junction=after_backward"
-    if config["launch"]["kind"] == "simulated":
-        raise UserError(f"exchange.junction: simulated workers have no DDP buckets; {instead}")
-    if exchange["unit"] == "model":
-        raise UserError(f"exchange.junction: unit=model needs all gradients first; {instead}")
-    if policy.chooses:
-        raise UserError(
-            f"exchange.junction: this policy decides from the step's gradients; {instead}"
+            "exchange.junction: simulated workers have no DDP buckets; "
+            "use exchange.junction=after_backward"
         )
 
 
@@ -155,7 +152,7 @@ def build_run(config: Config, device: torch.device) -> Run:
     if simulated:
         wire = SimulatedWire(config["launch"]["workers"], device)
     else:
-        overlaps = config["exchange"]["junction"] == "per_bucket"
+        overlaps = config["exchange"]["junction"] == PER_BUCKET
         group = exchange_group(config["launch"]["timeout_seconds"]) if overlaps else None
         wire = ProcessGroupWire(device, group)
     splits = _on_device(component(config["dataset"], "dataset").load(), device)
@@ -190,7 +187,7 @@ def build_run(config: Config, device: torch.device) -> Run:
         junction = AfterBackward(exchange, dict(module.named_parameters()))
     else:
         forward = wrap(module, device)
-        junction = join(config["exchange"]["junction"], exchange, forward, chooses=policy.chooses)
+        junction = join(config["exchange"]["junction"], exchange, forward)
     if settings.compile:
         module.compile()
     return Run(

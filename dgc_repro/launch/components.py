@@ -73,11 +73,6 @@ def build_compressor(config: Config, policy: Policy) -> Compressor:
         )
     if has_ladder and LADDER not in wrap:
         wrap.append(LADDER)
-    if config["exchange"]["unit"] == "model" and "per_layer" in wrap:
-        raise UserError(
-            "wrap: per_layer chooses between tensors, exchange.unit=model joins them into one; "
-            "leave per_layer out of wrap"
-        )
     leaf = config["compressor"]
     if not has_ladder:
         return _wrapped(wrap, component(leaf, "compressor"), config)

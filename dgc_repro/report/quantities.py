@@ -5,6 +5,7 @@ Claims name a quantity; the verdict compares it between rows, paired by seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,12 +76,13 @@ def train_loss_first_third(run: Run) -> float:
 
 
 def train_loss_catch_up(run: Run) -> float:
-    """Mean training loss of the first third minus that of the last epoch.
+    """ln of the ratio of the first third's mean training loss to the last epoch's.
 
-    Between two rows the difference is (gap in the first third) - (gap at the end): positive when
-    the slower row has caught up.
+    Between two rows the difference is ln(ratio of their losses in the first third) - ln(ratio at the
+    end): positive when the slower row has caught up. Ratios, because every loss falls, and the
+    distance between two of them with it.
     """
-    return train_loss_first_third(run) - _last(run, "train/loss")
+    return math.log(train_loss_first_third(run) / _last(run, "train/loss"))
 
 
 def weight_change_last_third(run: Run) -> float:
@@ -100,7 +102,7 @@ QUANTITIES = {
     "wire_bytes": Quantity("wire bytes", "bytes", wire_bytes),
     "floats": Quantity("floats sent", "floats", floats),
     "train_loss_first_third": Quantity("early train loss", "nats", train_loss_first_third),
-    "train_loss_catch_up": Quantity("early minus final train loss", "nats", train_loss_catch_up),
+    "train_loss_catch_up": Quantity("ln of early over final train loss", "", train_loss_catch_up),
     "weight_change_last_third": Quantity("late weight change", "", weight_change_last_third),
 }
 """Every quantity a claim may name."""

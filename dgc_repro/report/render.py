@@ -76,8 +76,10 @@ def amount(value: Measured | None, units: Sequence[tuple[float, str]]) -> str:
     return f"{value.mean / size:.3g} {unit}".rstrip()
 
 
-def _share(cell: Cell) -> tuple[str, str, str]:
-    ours = "-" if cell.ours is None else f"{cell.ours.mean:.1f}"
+def _share(cell: Cell, *, spread: bool = True) -> tuple[str, str, str]:
+    ours = "-" if cell.ours is None else measured(cell.ours, 1)
+    if cell.ours is not None and not spread:
+        ours = f"{cell.ours.mean:.1f}"
     return number(cell.paper, 1), ours, signed(cell.difference, 1)
 
 
@@ -245,7 +247,8 @@ def print_table(table: Table, console: Console) -> None:
         accuracies, costs = accuracy_cells(row), cost_cells(row)
         accuracy.add_row(*accuracies[:2], *accuracies[4:], end_section=end)
         times.add_row(*costs[:6], end_section=end)
-        volumes.add_row(costs[0], *costs[6:], end_section=end)
+        data = _share(row.data_share, spread=False)  # no room on a terminal; the file has it
+        volumes.add_row(costs[0], *costs[6:10], *data, end_section=end)
     console.print(accuracy, times, volumes)
     verdicts = RichTable(title="Verdicts", width=TERMINAL_COLUMNS, **GRID)
     verdicts.add_column("claim", width=5)

@@ -64,6 +64,6 @@ def broadcast_buffers(link: Link, module: nn.Module) -> None:
     layout, size = places([(buffer.numel(), buffer.dtype) for buffer in buffers])
     flat = torch.zeros(size, dtype=torch.uint8, device=link.wire.device)
     write_parts(flat, [buffer.reshape(-1) for buffer in buffers], layout)
-    link.broadcast_(flat, "buffer", "")
+    link.broadcast_(flat, "buffer", "").wait()
     for buffer, part in zip(buffers, read_parts(flat, layout), strict=True):
         buffer.copy_(part.view(buffer.shape))

@@ -65,6 +65,13 @@ def test_where_the_feedback_stands_decides_how_many_residuals_there_are() -> Non
     assert [sorted(rung) for rung in each["rungs"]] == residuals
 
 
+def test_what_goes_dense_for_its_shape_keeps_no_residual() -> None:
+    rule = PerLayer(ErrorFeedback(Uniform(4)), ("vectors", "fc.*"), smaller_than=10)
+    assert rule.init(torch.ones(100)) == {}
+    assert rule.init(torch.ones(3, 3)) == {}
+    assert rule.init(torch.ones(5, 5))["inner"]["residual"].shape == (5, 5)
+
+
 def test_a_residual_is_sent_when_the_ladder_turns_dense() -> None:
     """Nothing is lost on the way to rung 0: it sends gradient and residual, and keeps nothing."""
     nest = ErrorFeedback(Ladder((Dense(), Uniform(2))))

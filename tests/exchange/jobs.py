@@ -172,13 +172,13 @@ def count_buckets(attached: ddp.Attached, buckets: list[int]) -> None:
     """Note how many tensors each bucket holds."""
     junction = attached._junction
     if isinstance(junction, ddp.PerBucket):
-        exchange_bucket = junction._exchange_bucket
+        send = junction._send
 
         def counted(bucket: dist.GradBucket) -> None:
             buckets.append(len(bucket.parameters()))
-            exchange_bucket(bucket)
+            send(bucket)
 
-        junction._exchange_bucket = counted  # type: ignore[method-assign]
+        junction._send = counted  # type: ignore[method-assign]
 
 
 def train_differently(scripts: list[Script]) -> dict[str, Any]:

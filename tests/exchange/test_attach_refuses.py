@@ -20,13 +20,13 @@ LADDER = Ladder((Dense(), Uniform(8), Uniform(4)))
 
 def test_a_ladder_without_a_policy_that_names_its_rungs_is_refused() -> None:
     with pytest.raises(ValueError, match="plans 1 rungs .* the ladder has 3"):
-        fit_together(ErrorFeedback(LADDER), Fixed(), "layer")
-    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer")
+        fit_together(ErrorFeedback(LADDER), Fixed(), "layer", "after_backward")
+    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer", "after_backward")
 
 
 def test_a_choice_between_tensors_is_refused_where_they_are_joined() -> None:
-    with pytest.raises(ValueError, match="unit: model joins"):
-        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model")
+    with pytest.raises(ValueError, match="exchange.unit=model joins"):
+        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model", "after_backward")
 
 
 def test_error_feedback_in_error_feedback_is_refused() -> None:

@@ -193,7 +193,7 @@ def test_saved_and_loaded_training_goes_on_as_if_uninterrupted(
             {"junction": "per_bucket", "unit": "model"},
             "UserError: exchange.junction: per_bucket sends",
         ),
-        ({"unit": "tensor"}, "ValueError: unit: one of layer, model, got 'tensor'"),
+        ({"unit": "tensor"}, "UserError: exchange.unit: one of layer, model, got 'tensor'"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

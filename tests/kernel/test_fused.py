@@ -17,6 +17,7 @@ from dgc_repro.kernel.codes import NEAREST, STOCHASTIC
 @pytest.fixture(autouse=True)
 def compiles_small_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fused, "MIN_FUSED_ELEMENTS", 1)
+    monkeypatch.setattr(fused, "FUSED_ON", ("cpu",))
     monkeypatch.setattr(fused.Compiler, "enabled", True)
     yield
     torch._dynamo.reset()
@@ -99,6 +100,15 @@ def test_small_tensors_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(fused, "MIN_FUSED_ELEMENTS", 10**6)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled a small tensor"))
     inputs, planes = arguments(8, True, 3, 64)
+    quantizer(8, NEAREST, True)(*inputs, *planes)
+
+
+def test_on_the_cpu_nothing_is_compiled_where_the_c_kernels_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled on the CPU"))
+    inputs, planes = arguments(8, True, 400, 512)
     quantizer(8, NEAREST, True)(*inputs, *planes)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
-from dgc_repro.exchange.payload import Codes
+from dgc_repro.exchange import payload
+from dgc_repro.exchange.payload import Codes, Gathered
 from dgc_repro.kernel import native
 from dgc_repro.kernel.workspace import Workspace
 
@@ -66,6 +67,45 @@ def test_c_and_tensor_kernels_give_the_same_bits(
                 assert all(map(same_bits, ours.parts, theirs.parts)), (block, size, x[:5])
                 assert same_bits(added, expected_added), (block, size, x[:5])
                 assert same_bits(copied, expected_copied), (block, size, x[:5])
+
+
+@pytest.mark.parametrize("bits", range(2, 17))
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
+    bits: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for block in (None, 7, 512):
+        for size in SIZES:
+            payloads = [encoded(x, Uniform(bits, block=block)) for x in [*kinds(size)][:count]]
+            together = Gathered(payloads).mean(torch.empty(size))
+            with monkeypatch.context() as patch:
+                patch.setattr(payload, "_decoded_together", lambda *_: False)
+                one_by_one = Gathered(payloads).mean(torch.empty(size))
+            assert same_bits(together, one_by_one), (block, size)
+
+
+def quantized(x: Tensor, block: int | None) -> bool:
+    """What the kernel says of the values it has packed."""
+    codes = encoded(x, Uniform(4, block=block))
+    return native.quantize(x, codes.layout.native, 0, 0, codes.scales, codes.planes)
+
+
+@pytest.mark.parametrize("size", [0, *SIZES, 100_000])
+def test_kernels_see_what_is_not_finite_and_scaling_equals_torch(size: int) -> None:
+    for x in kinds(size):
+        for to in (torch.empty(size), x.clone()):
+            assert native.scale(x, 1 / 3, to) is True
+            assert same_bits(to, x * torch.tensor(1 / 3))
+        assert native.all_finite(x)
+        assert size == 0 or (quantized(x, 100) and quantized(x, None))
+        for value in (torch.nan, -torch.nan, torch.inf, -torch.inf) if size else ():
+            for place in (0, size // 2, size - 1):
+                bad = x.clone()
+                bad[place] = value
+                assert not native.all_finite(bad)
+                assert not quantized(bad, 100)
+                assert not quantized(bad, None)
+                assert native.scale(bad, 0.5, torch.empty(size)) is False
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
