@@ -50,6 +50,11 @@ def run_worker(folder: Path) -> int:
     device = torch.device(device_type, gpu) if device_type == "cuda" else torch.device("cpu")
     simulated = config["launch"]["kind"] == "simulated"
     if simulated:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UserError(
+                "launch.kind: simulated workers live in one process, torchrun started "
+                f"{os.environ['WORLD_SIZE']}; start it without torchrun, or use launch=local"
+            )
         backend = "simulated"
         return _train(config, folder, device, backend, rank)
     if "RANK" not in os.environ:

@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments).folder
     published = sorted(path.parent for path in Path("results").glob("*/*/*/records"))
+    if not (given or published):
+        print("report: nothing under results/; run make reproduce-table1 first", file=sys.stderr)
+        return 2
     for folder in given or published:
         try:
             show(rebuild(folder), console_of_width())

@@ -10,11 +10,14 @@ import torch
 from jobs import Broken, Script, refusal, train, train_differently
 from laws import same, same_bits
 from processes import World
+from samples import LowRank, Threshold
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.policy.fixed import Fixed
 
 JUNCTIONS = ["after_backward", "per_bucket"]
 EF4 = ErrorFeedback(Uniform(4))
@@ -64,6 +67,23 @@ def test_both_junctions_train_alike_bit_for_bit(
         assert same(one["state"]["exchange"], other["state"]["exchange"])
         assert len(other["buckets"]) > 3, "one bucket a step shows nothing"
     assert not same(after[0]["state"]["exchange"], after[1]["state"]["exchange"])
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    "compressor", [LowRank(), Threshold(0.01), Ladder((LowRank(), EF4))], ids=str
+)
+def test_buckets_that_ask_more_than_once_begin_their_collectives_in_one_order(
+    two_workers: World, compressor: Any, check: bool
+) -> None:
+    settings = {"check": check}
+    if isinstance(compressor, Ladder):
+        settings["policy"] = Fixed("any", (1,))
+    after, overlapped = (
+        parameters(two_workers, Script(compressor, junction, attach_settings=settings))
+        for junction in JUNCTIONS
+    )
+    assert same(after, overlapped)
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)

@@ -18,11 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
+from omegaconf import OmegaConf
 from PIL import Image
-from tiny_run import TINY, UNIFORM4_EF
+from tiny_run import TINY, UNIFORM4_EF, configured
 
-from dgc_repro.launch import main, single
+from dgc_repro.errors import UserError
+from dgc_repro.launch import local, main, single
 from dgc_repro.launch.local import RunFailed
+from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.launch.worker import run_worker
 
 Command = Callable[..., tuple[int, list[str]]]
@@ -389,6 +393,58 @@ def test_a_mistake_in_reproduce_is_one_line(
 ) -> None:
     assert says in refused(command("reproduce", *arguments))
     assert left_in(tmp_path) == []
+
+
+def test_results_that_cannot_be_written_are_found_out_before_any_training(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").write_text("")
+    given = ("dynamic/table1", "scale=quick", "paths.results='a file/below'")
+    assert refused(command("reproduce", *given)).startswith("paths.results: cannot write to ")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "scale"),
+    [
+        (["scale=small"], "small"),
+        (["scale=small", "seed=7", "dataset.root=elsewhere"], "small"),
+        (["scale=small", "train.epochs=2"], "custom"),
+        (["model.width=4"], "custom"),
+    ],
+)
+def test_runs_of_another_size_are_not_called_by_the_scales_name(
+    given: Sequence[str], scale: str
+) -> None:
+    assert {config["scale"]["name"] for config, _ in runs_of("dynamic/table1", given)} == {scale}
+
+
+@pytest.mark.parametrize(
+    ("kind", "started", "says"),
+    [("local", "3", "config says 2, torchrun started 3"), ("simulated", "2", "start it without")],
+)
+def test_ranks_started_by_hand_must_be_as_many_as_the_folder_says(
+    kind: str, started: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(*TINY, f"launch={kind}", "launch.workers=2")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", started)
+    with pytest.raises(UserError, match=f"^launch.*{says}"):
+        run_worker(tmp_path)
+
+
+def test_a_folder_that_another_process_writes_to_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_see_through", lambda *_: pytest.fail("ranks were started"))
+    config = configured(*TINY)
+    with (
+        FileLock(tmp_path / local.LOCK_FILE),
+        pytest.raises(UserError, match=r"^paths.runs: .* is being written by another process"),
+    ):
+        local.execute(config, tmp_path)
+    assert not (tmp_path / local.LOG_FILE).exists()
 
 
 # -- real processes ------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def stop(command: Command, at_step: int, number: int) -> None:
     assert (summary["status"], summary["steps"]) == ("stopped", last)
 
 
-def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank(
+def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank_and_of_the_parent(
     commands: Callable[..., Command], uninterrupted: dict[str, dict[str, Any]]
 ) -> None:
     command = commands(*DENSE)
@@ -204,17 +204,26 @@ def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank(
     assert errors[0].startswith("error: ")
     assert str(command.run_folder() / local.LOG_FILE) in errors[0]
 
+    command.start()
+    command.wait_for_step(before + STEPS_PER_EPOCH + 5)
+    assert command.process is not None
+    command.process.kill()  # the parent: no handler of its can run
+    command.process.communicate()
+    wait_for(lambda: processes_of(command.runs) == {}, "the ranks to follow their parent")
+    assert command.steps_saved()[-1] > before + STEPS_PER_EPOCH
+
     finish(command, uninterrupted["dense"])
     notes = (command.run_folder() / "metrics.jsonl").read_text()
-    assert notes.count("continuing at step") == 2
+    assert notes.count("continuing at step") == 3
     assert f"continuing at step {before} " in notes
 
 
-def test_a_run_with_residuals_survives_ctrl_c(
+def test_a_run_with_residuals_survives_ctrl_c_and_a_closed_terminal(
     commands: Callable[..., Command], uninterrupted: dict[str, dict[str, Any]]
 ) -> None:
     command = commands(*FED_BACK)
     stop(command, 30, signal.SIGINT)
+    stop(command, command.steps_saved()[-1] + 5, signal.SIGHUP)
     finish(command, uninterrupted["fed back"])
 
 
