@@ -7,10 +7,9 @@ field; here the config group is put before it, so that the user reads the key to
 from __future__ import annotations
 
 import difflib
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from hydra.utils import get_object
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Measurable
@@ -40,9 +39,9 @@ def component(config: Config, group: str, **more: Any) -> Any:
     settings = {key: value for key, value in config.items() if key != "_target_"} | more
     target = config.get("_target_")
     try:
-        factory = get_object(str(target))
+        factory = pkgutil.resolve_name(str(target))
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise UserError(f"{group}._target_: cannot import {target} ({reason})") from error
     try:
         return factory(**settings)

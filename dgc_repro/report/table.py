@@ -163,9 +163,12 @@ def _distinct(values: Sequence[Any]) -> str:
 def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
     """Scale, hardware, world, data, recipe, n, code: every distinct value of the runs."""
     environments = [run.environment for run in runs]
+    # A run that was stopped and continued has an environment for each stretch.
+    stretches = [stretch for e in environments for stretch in (*e.get("before", ()), e)]
+    continued = sum(bool(e.get("before")) for e in environments)
     commits = [
         str(e.get("commit", "unknown"))[:12] + (" + uncommitted changes" if e.get("dirty") else "")
-        for e in environments
+        for e in stretches
     ]
     torch = _distinct([e.get("torch") for e in environments])
     worlds = [
@@ -178,7 +181,7 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
     counts = {run.row: sum(r.row == run.row for r in runs) for run in runs}
     return (
         ("scale", scale if scale == PAPER_SCALE else f"{scale} (reduced: not the paper's setting)"),
-        ("hardware", _distinct([e.get("hardware") for e in environments])),
+        ("hardware", _distinct([e.get("hardware") for e in stretches])),
         ("world", _distinct(worlds)),
         ("data", _distinct([e.get("data") for e in environments]) + f" ({_distinct(datasets)})"),
         ("model", _distinct([short(run.setting("model")) for run in runs])),
@@ -187,7 +190,13 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
             f"{_distinct([run.setting('train.epochs') for run in runs])} epochs, batch "
             f"{_distinct([run.setting('train.batch_size') for run in runs])} a worker",
         ),
-        ("seeds (n)", ", ".join(f"{row} {n}" for row, n in counts.items()) or "-"),
+        (
+            "seeds (n)",
+            (", ".join(f"{row} {n}" for row, n in counts.items()) or "-")
+            + (
+                f"; {continued} of {len(runs)} runs were stopped and continued" if continued else ""
+            ),
+        ),
         ("code", f"{_distinct(commits)}; torch {torch}"),
     )
 

@@ -148,7 +148,7 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["optimizer.lr=0"], "optimizer.lr: above 0", "got 0"),
     (["optimizer.lr=fast"], "optimizer.lr: a number", "got 'fast'"),
     (["model.width=0"], "model.width: ", "got 0"),
-    (["model._target_=no.such.Thing"], "model._target_: cannot import no.such.Thing", ""),
+    (["model._target_=no.such.Thing"], "model._target_: cannot import no.such.Thing", "'no')"),
     (["sink.every_steps=-1"], "sink.every_steps: ", "got -1"),
     (["seed=-1"], "seed: a whole number from 0", "got -1"),
 ]

@@ -201,6 +201,19 @@ def test_unfinished_runs_are_logged_and_nothing_is_published_from_none(
     assert "not finished, left out" in caplog.text
 
 
+def test_the_head_names_all_machines_and_commits_of_a_run_that_was_continued(
+    tmp_path: Path,
+) -> None:
+    folder = write_run(tmp_path / "runs", "none", 0)
+    path = folder / "environment.json"
+    earlier = {"commit": "fedcba9876543210", "dirty": False, "hardware": "another CPU, 8 cores"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"before": [earlier]}))
+    table = (publish([folder], "dynamic", "table1", "quick", tmp_path) / "table.md").read_text()
+    assert "- hardware: another CPU, 8 cores; synthetic CPU, 2 cores" in table
+    assert "- code: fedcba987654; 0123456789ab;" in table
+    assert "1 of 1 runs were stopped and continued" in table
+
+
 def test_an_unknown_artifact_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="dynamic/table1, dynamic/sensitivity, got dynamic/tabel1"):
         publish([], "dynamic", "tabel1", "quick", tmp_path)

@@ -1,0 +1,65 @@
+"""`reproduce` from end to end on runs that the trainer itself has written, small ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_run import TINY
+
+from dgc_repro.launch import single
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.worker import run_worker
+
+ROWS = ("none", "static8", "dynamic", "static8_ef", "dynamic_ef")
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The folders that have been trained, in this process, in a folder of the test's own."""
+    folders: list[Path] = []
+
+    def rank_here(config: dict[str, Any], folder: Path) -> None:
+        assert config["launch"]["kind"] == "simulated", "would start processes"
+        folders.append(folder)
+        run_worker(folder)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(single, "execute", rank_here)
+    yield folders
+    for number, handler in before.items():  # a rank takes them over
+        signal.signal(number, handler)
+
+
+def test_trained_runs_become_a_table_and_are_not_trained_again(
+    trained: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["dynamic/table1", *TINY, "train.epochs=4", "seed=3"]
+    reproduce(command)
+    assert len(trained) == len(ROWS)
+    # Neither the quick scale nor any other: too small to be called by its name.
+    published = tmp_path / "results" / "dynamic" / "table1" / "custom"
+    printed = capsys.readouterr().out
+    assert "Verdicts" in printed
+    assert str(published.relative_to(tmp_path)) in printed
+
+    with (published / "table.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["column"] == "test_accuracy"]
+    assert [line["row"] for line in lines] == list(ROWS)
+    for line, folder in zip(lines, trained, strict=True):
+        summary = json.loads((folder / "summary.json").read_text())
+        assert float(line["ours"]) == pytest.approx(summary["test/accuracy_percent"], rel=1e-9)
+        assert (line["n"], line["scale"]) == ("1", "custom")
+    verdicts = json.loads((published / "verdicts.json").read_text())
+    assert {v["verdict"] for v in verdicts} <= {"indicative", "not run", "cannot follow"}
+    for stem in ("figure1", "figure2", "figure3", "policy_dynamic"):
+        assert (published / f"{stem}.png").stat().st_size > 0
+
+    reproduce(command)
+    assert len(trained) == len(ROWS)
