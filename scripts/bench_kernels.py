@@ -116,7 +116,8 @@ def _row(setting: Uniform, plan: Plan, gradient: Tensor, target: Tensor) -> Row:
     feedback = _error_feedback_extra(setting, gradient, copy, plan.repeats)
     with _eagerly():
         eager = _ratios([compress, copy_out], copy, plan.eager_repeats, warmup=0)
-    compress_at_most = COMPRESS_AT_MOST[setting.rounding]
+    # The targets are for blocks: one scale for all takes a pass over everything beforehand.
+    compress_at_most = COMPRESS_AT_MOST[setting.rounding] if setting.block else None
     slower = max(copying, adding, key=lambda spread: spread.median)
     # What packing lays into the buffer that goes out, its alignment included.
     _, sent = places([(part.numel(), part.dtype) for part in payload.parts])

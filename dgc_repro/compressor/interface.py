@@ -48,13 +48,16 @@ class Context:
     into: Tensor | None = None
     finite: Finite | None = None
 
-    def within(self, label: str, *, reads_own: bool = False) -> Context:
+    def within(
+        self, label: str, *, reads_own: bool = False, reads_gradient: bool = False
+    ) -> Context:
         """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
-        that reads the inner outcome's ``own`` says so."""
+        that reads the inner outcome's ``own`` says so, and one that reads its own ``tensor`` after
+        the inner exchange has ended (the mean may lie there by then)."""
         return Context(
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
-            self.workspace, (*self.path, label), self.own_is_read or reads_own, self.into,
-            self.finite,
+            self.workspace, (*self.path, label), self.own_is_read or reads_own,
+            None if reads_gradient else self.into, self.finite,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -67,7 +70,15 @@ class Context:
         It may be the storage of the gradient that the exchange began with: write when the last
         answer is there, and read no gradient afterwards. Simulated workers share it."""
         into = self.into
-        if into is not None and into.dtype == torch.float32 and into.is_contiguous():
+        fits = (
+            into is not None
+            and into.numel() == tensor.numel()
+            and into.dtype == torch.float32
+            and into.device == tensor.device
+            and into.is_contiguous()
+        )
+        if fits:
+            assert into is not None
             return into.view(-1)
         return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
 
@@ -93,7 +104,10 @@ class Compressor(Protocol):
         """The state before the first step of a tensor like this one (its values do not matter)."""
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        """Send this worker's ``tensor`` (contiguous, any shape) and return an `Outcome`."""
+        """Send this worker's ``tensor`` (contiguous, any shape) and return an `Outcome`.
+
+        The tensor is read only, but for the answer that `Context.result` puts there, and it may hold
+        NaN and infinities: the step is then discarded, when every exchange has been opened."""
 
 
 def nested(compressor: object) -> Iterator[object]:

@@ -80,28 +80,24 @@ class Uniform:
         """Quantize and pack. tensor: f32, contiguous."""
         flat = tensor.view(-1)
         layout = self.layout(flat.numel())
-        num_codes, num_planes = kernels.group(self.bits)
         device = flat.device
-
-        def buffer(label: str, size: int, dtype: torch.dtype) -> Tensor:
-            return context.scratch(label, size, dtype, device)
-
-        scales = buffer("scales", layout.num_scales, torch.float32)
-        planes = [buffer(f"body{i}", layout.body_plane, torch.uint8) for i in range(num_planes)]
-        tails = [buffer(f"tail{i}", layout.tail_plane, torch.uint8) for i in range(num_planes)]
-        payload = Codes(layout, scales, (*planes, *tails))
+        scales = context.scratch("scales", layout.num_scales, torch.float32, device)
+        packed = context.scratch("packed", layout.num_packed, torch.uint8, device)
+        payload = Codes(layout, scales, packed)
         if flat.numel() == 0:
             return payload
         rounding = ROUNDINGS[self.rounding]
         seed = context.key(shared=False) if rounding == kernels.STOCHASTIC else 0
         if native.usable(flat):
-            if native.quantize(flat, layout.native, rounding, seed, scales, payload.planes):
+            if native.quantize(flat, layout.native, rounding, seed, scales, packed):
                 context.found_finite(flat)
             return payload
         if not layout.per_row:
             low, high = torch.aminmax(flat)
             torch.maximum(high, -low, out=scales.view(()))
             scales.mul_(1.0 / (2 ** (self.bits - 1) - 1))
+        num_codes, num_planes = kernels.group(self.bits)
+        planes, tails = payload.planes[:num_planes], payload.planes[num_planes:]
         quantize = kernels.quantizer(self.bits, rounding, layout.per_row)
         key = torch.tensor(seed, dtype=torch.int32, device=device)
         body = layout.body_rows * layout.width

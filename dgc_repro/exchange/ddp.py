@@ -18,7 +18,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -33,12 +33,16 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import EpochReport, Plan, Policy
 
 Parameters = Mapping[str, nn.Parameter]
+HandedOver = tuple[Any, torch.futures.Future[Tensor], torch.cuda.Event | None]
+"""A bucket, what DDP waits for, and, on a GPU, when its gradients will be there."""
+LOOK_EVERY_SECONDS = 1e-3
+"""How often the communication thread looks whether a collective has landed, when no bucket comes."""
 
 
 class Junction(Protocol):
@@ -77,7 +81,15 @@ class AfterBackward:
         self._plan = plan
 
     def open(self, worker: int) -> None:
-        self._exchange.open(worker, self.gradients(), self._plan)
+        gradients = self.gradients()
+        try:
+            self._exchange.open(worker, gradients, self._plan)
+        except Exception:
+            # A compressor may fail on a NaN. Nothing has been sent: the ranks agree on it as on any.
+            bad = first_non_finite(gradients)
+            if bad is None:
+                raise
+            self._exchange.non_finite[worker] = bad
 
     def finish(self) -> None:
         means = self._exchange.finish()
@@ -105,6 +117,11 @@ class PerBucket:
     overlaps = True
 
     def __init__(self, exchange: GradientExchange, model: DistributedDataParallel) -> None:
+        if getattr(model, "skip_all_reduce_unused_params", False):
+            raise UserError(
+                "exchange.junction: per_bucket needs every bucket in every step, the model was wrapped "
+                "with skip_all_reduce_unused_params; use exchange.junction=after_backward"
+            )
         self._exchange = exchange
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._plan = Plan(None)
@@ -113,9 +130,7 @@ class PerBucket:
         # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
         self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
         self._means: list[tuple[nn.Parameter, Tensor]] = []
-        self._buckets: queue.SimpleQueue[tuple[Any, torch.futures.Future[Tensor]]] = (
-            queue.SimpleQueue()
-        )
+        self._buckets: queue.SimpleQueue[HandedOver] = queue.SimpleQueue()
         model.register_comm_hook(self, _hand_over)
         threading.Thread(target=self._serve, name="gradient exchange", daemon=True).start()
 
@@ -139,26 +154,56 @@ class PerBucket:
     def _serve(self) -> None:
         """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
         device = self._exchange.link.wire.device
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # the current device is each thread's own
-        waiting: list[tuple[Any, torch.futures.Future[Tensor]]] = []
+        if device.type != "cuda":
+            self._serve_buckets(None)
+        # The current device and stream are each thread's own. On a stream of its own, waiting for a
+        # collective does not hold up backward.
+        torch.cuda.set_device(device)
+        stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(stream):
+            self._serve_buckets(stream)
+
+    def _serve_buckets(self, stream: torch.cuda.Stream | None) -> NoReturn:
+        here: list[HandedOver] = []  # the buckets of this backward that have come
+        received = 0
         while True:
-            bucket, future = self._buckets.get()
-            waiting.append((bucket, future))
+            try:
+                bucket, future, filled = self._buckets.get(
+                    timeout=LOOK_EVERY_SECONDS if received < len(here) else None
+                )
+            except queue.Empty:
+                received += self._receive_landed(here[received][0].index())
+                continue
+            if stream is not None and filled is not None:
+                stream.wait_event(filled)
+            if not here:
+                self._means.clear()  # of a step that was discarded
+            here.append((bucket, future, filled))
             if self._error is None:
                 try:
                     self._send(bucket)
                     if bucket.is_last():
-                        for earlier, _ in waiting:
+                        for earlier, _, _ in here:
                             self._finish(earlier.index())
-                    elif self._buckets.empty():  # time to decompress; this begins no collective
-                        self._exchange.receive(bucket.index())
                 except BaseException as error:  # kept, and raised after backward by `open`
                     self._error = error
             if bucket.is_last():
-                for earlier, handed_over in waiting:
+                for earlier, handed_over, _ in here:
                     handed_over.set_result(earlier.buffer())
-                waiting.clear()
+                here, received = [], 0
+
+    def _receive_landed(self, part: int) -> bool:
+        """Decompress a bucket whose collectives have landed; this begins no others. Whether it is done
+        with: nothing is left to do before the last bucket comes."""
+        if self._error is not None:
+            return True
+        try:
+            if not self._exchange.landed(part):
+                return False
+            self._exchange.receive(part)
+        except BaseException as error:
+            self._error = error
+        return True
 
     def _send(self, bucket: Any) -> None:
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
@@ -184,7 +229,8 @@ class PerBucket:
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def _hand_over(junction, bucket):  # type: ignore[no-untyped-def]
     future = _future(bucket)
-    junction._buckets.put((bucket, future))
+    filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
+    junction._buckets.put((bucket, future, filled))
     return future
 
 

@@ -68,6 +68,11 @@ class Lockstep:
             if self._round.batches:
                 span.name = "compress"
 
+    @property
+    def landed(self) -> bool:
+        """Whether `receive` need not wait."""
+        return self._sent and self._round.landed
+
     def finish(self) -> list[dict[str, Outcome]]:
         """Rounds until all exchanges have returned; outcomes by worker and tensor."""
         while self._round.batches:
@@ -76,7 +81,8 @@ class Lockstep:
         return self._outcomes
 
     def close(self) -> None:
-        """Drop all exchanges that have not returned."""
+        """Drop all exchanges that have not returned, when nothing of them is under way any more."""
+        self._round.wait()
         for exchanges in self._live:
             for exchange in exchanges.values():
                 exchange.close()
@@ -128,7 +134,19 @@ class _Round:
         for key in sorted(self.batches):
             self.batches[key].send()
 
+    @property
+    def landed(self) -> bool:
+        return all(
+            batch.landing and batch.landing.is_completed() for batch in self.batches.values()
+        )
+
+    def wait(self) -> None:
+        for key in sorted(self.batches):
+            if landing := self.batches[key].landing:
+                landing.wait()
+
     def answers(self) -> Answers:
+        self.wait()
         answers: Answers = {}
         for key in sorted(self.batches):
             answers.update(self.batches[key].answers())

@@ -106,6 +106,10 @@ class GradientExchange:
         """Wait for the collectives that were sent and decompress; begins no others."""
         self._under_way[part].receive()
 
+    def landed(self, part: int = 0) -> bool:
+        """Whether `receive` would not wait."""
+        return self._under_way[part].landed
+
     def finish(self, part: int = 0) -> dict[str, Tensor]:
         """Serve all requests; the means by parameter name, valid until the next step."""
         outcomes = self._under_way[part].finish()
@@ -148,7 +152,8 @@ class GradientExchange:
         saved, current = state["tensors"], self.states[worker]
         if structure(saved) != structure(current):
             raise ValueError(
-                "the saved compressor state is of another model, compressor or wrap list"
+                "the saved compressor state is of another model, compressor or wrap list, or of another "
+                "version of this package"
             )
         self.step = state["step"]
         device = self.link.wire.device

@@ -1,8 +1,8 @@
 """One flat buffer and one collective for all requests of a kind in one round.
 
 A `Batch` takes the requests of one worker after another (`add`), so that simulated workers need
-one gradient at a time, is then sent (`send`: the collective is under way), and answers (`answers`
-waits for it). Buffers are reused from step to step.
+one gradient at a time, is then sent (`send`: the collective is under way), and answers when it has
+landed. Buffers are reused from step to step.
 
 Alignment: a part starts at a multiple of its element size; the filling in between is sent, and
 counted, like everything else.
@@ -51,6 +51,8 @@ class Seat:
 class Batch(Protocol):
     """Requests of one kind of one round."""
 
+    landing: Landing | None  # of the collective that answers; None before `send`
+
     def add(self, asked: Mapping[str, Any]) -> None:
         """The requests of the next worker hosted here, in the order of tensors."""
 
@@ -58,7 +60,7 @@ class Batch(Protocol):
         """Begin the collective."""
 
     def answers(self) -> Answers:
-        """Wait for it; the answers are the same for all workers."""
+        """When it has landed: the answers, the same for all workers."""
 
 
 class Reduction:
@@ -75,7 +77,7 @@ class Reduction:
         self._maximum = maximum
         self._views: dict[str, Tensor] = {}
         self._flat: Tensor | None = None
-        self._landing: Landing | None = None
+        self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Mean | Max]) -> None:
         wire = self._seat.link.wire
@@ -103,12 +105,10 @@ class Reduction:
             sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
         )
         combine = link.max_ if self._maximum else link.sum_
-        self._landing = combine(self._flat, GRADIENT, label)
+        self.landing = combine(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
 
     def answers(self) -> Answers:
-        assert self._landing is not None
-        self._landing.wait()
         return dict(self._views)
 
     def _reduce_where_they_lie(self, asked: Mapping[str, Mean | Max], weight: float) -> bool:
@@ -143,19 +143,20 @@ class Reduction:
 
 def _scale(tensor: Tensor, weight: float, to: Tensor) -> bool:
     """to = weight * tensor; True where the same pass has found every value finite."""
-    if native.usable(tensor):
+    if native.usable(tensor) and tensor.is_contiguous():
         return native.scale(tensor, weight, to)
     torch.mul(tensor, weight, out=to)
     return False
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
-    """One flat view of contiguous tensors that follow each other in one storage, in this order; None
-    where they do not."""
+    """One flat view of tensors that follow each other in one storage, in this order; None where they
+    do not, or one is not contiguous."""
     first = tensors[0]
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for tensor in tensors:
-        if tensor.data_ptr() != end or tensor.untyped_storage().data_ptr() != storage:
+        follows = tensor.data_ptr() == end and tensor.untyped_storage().data_ptr() == storage
+        if not (follows and tensor.is_contiguous()):
             return None
         end += tensor.nbytes
     return first.as_strided(((end - first.data_ptr()) // first.itemsize,), (1,))
@@ -175,7 +176,7 @@ class Gathering:
         self._flats: list[Tensor] = []
         self._places: list[tuple[int, int, torch.dtype]] = []
         self._rows: list[Tensor] = []
-        self._landing: Landing | None = None
+        self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Gather]) -> None:
         parts = [part for request in asked.values() for part in request.payload.parts]
@@ -190,12 +191,10 @@ class Gathering:
         link = self._seat.link
         label = sized((n, num_bytes(p)) for n, p in self._payloads.items()) if link.check else ""
         slot = self._seat.slot("gather")
-        self._rows, self._landing = link.gather(self._flats, GRADIENT, label, slot)
+        self._rows, self.landing = link.gather(self._flats, GRADIENT, label, slot)
         link.ledger.floats += sum(payload.num_floats for payload in self._payloads.values())
 
     def answers(self) -> Answers:
-        assert self._landing is not None
-        self._landing.wait()
         received: dict[str, list[Payload]] = {name: [] for name in self._payloads}
         for row in self._rows:
             parts = iter(read_parts(row, self._places))
@@ -213,7 +212,7 @@ class RaggedGathering:
         self._payloads: list[dict[str, Payload]] = []  # of every worker hosted here
         self._layouts: list[tuple[list[tuple[int, int, torch.dtype]], int]] = []
         self._rows: list[Tensor] = []
-        self._landing: Landing | None = None
+        self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, GatherRagged]) -> None:
         self._payloads.append({name: request.payload for name, request in asked.items()})
@@ -238,12 +237,10 @@ class RaggedGathering:
             flat = self._seat.buffer(f"ragged{index}", longest, torch.uint8)
             write_parts(flat, parts, self._layouts[link.wire.rank + index][0])
             flats.append(flat)
-        self._rows, self._landing = link.gather(flats, GRADIENT, label, slot)
+        self._rows, self.landing = link.gather(flats, GRADIENT, label, slot)
         link.ledger.floats += sum(payload.num_floats for payload in names.values())
 
     def answers(self) -> Answers:
-        assert self._landing is not None
-        self._landing.wait()
         names = self._payloads[0]
         received: dict[str, list[Payload]] = {name: [] for name in names}
         for row, (layout, _) in zip(self._rows, self._layouts, strict=True):
@@ -260,7 +257,7 @@ class Agreement:
         self._seat = seat
         self._asked: Mapping[str, Agree] = {}
         self._parts: list[Tensor] = []
-        self._landing: Landing | None = None
+        self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Agree]) -> None:
         self._asked = self._asked or asked
@@ -271,13 +268,11 @@ class Agreement:
         layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
         flat = self._seat.buffer("agree", size, torch.uint8)
         write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
-        self._landing = link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
+        self.landing = link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
         link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
         self._parts = read_parts(flat, layout)
 
     def answers(self) -> Answers:
-        assert self._landing is not None
-        self._landing.wait()
         asked = zip(self._asked.items(), self._parts, strict=True)
         return {name: part.view(request.tensor.shape) for (name, request), part in asked}
 
@@ -290,7 +285,7 @@ class Choice:
         self._choose = choose
         self._names: list[str] = []
         self._sum: Tensor | None = None
-        self._landing: Landing | None = None
+        self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Choose]) -> None:
         weight = 1.0 / self._seat.link.wire.world_size
@@ -303,13 +298,11 @@ class Choice:
     def send(self) -> None:
         assert self._sum is not None
         # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
-        self._landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
+        self.landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
         self._seat.link.ledger.floats += self._sum.numel()
 
     def answers(self) -> Answers:
-        assert self._landing is not None
         assert self._sum is not None
-        self._landing.wait()
         rung = self._choose(self._sum.float())
         return dict.fromkeys(self._names, rung)
 
@@ -356,9 +349,14 @@ def write_parts(
     """Copy the parts into a flat u8 buffer."""
     for part, (start, end, dtype) in zip(parts, layout, strict=True):
         if end > start:
-            flat[start:end].view(dtype).copy_(part)
+            _typed(flat[start:end], dtype).copy_(part)
 
 
 def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
     """Views of the parts in a flat u8 buffer."""
-    return [flat[start:end].view(dtype) for start, end, dtype in layout]
+    return [_typed(flat[start:end], dtype) for start, end, dtype in layout]
+
+
+def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes read as another type. (A view that changes nothing costs as much as one that does.)"""
+    return part if dtype == torch.uint8 else part.view(dtype)

@@ -138,8 +138,12 @@ class CodeLayout:
     @cached_property
     def num_bytes(self) -> int:
         """Bytes that travel: scales and packed codes, filling included."""
-        planes = kernels.group(self.bits)[1]
-        return 4 * self.num_scales + planes * (self.body_plane + self.tail_plane)
+        return 4 * self.num_scales + self.num_packed
+
+    @cached_property
+    def num_packed(self) -> int:
+        """Bytes of packed codes."""
+        return kernels.group(self.bits)[1] * (self.body_plane + self.tail_plane)
 
     @cached_property
     def native(self) -> native.Layout:
@@ -157,19 +161,29 @@ class Codes:
 
     layout: CodeLayout
     scales: Tensor  # f32[num_scales]
-    planes: tuple[Tensor, ...]  # u8, B planes of the whole rows, then B planes of the last rows
+    packed: Tensor  # u8[num_packed]: B planes of the whole rows, then B planes of the last rows
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        return (self.scales, *self.planes)
+        return (self.scales, self.packed)
+
+    @property
+    def planes(self) -> tuple[Tensor, ...]:
+        """The 2 B planes as views: u8[body_plane] each, then u8[tail_plane] each."""
+        count = kernels.group(self.layout.bits)[1]
+        sizes = [self.layout.body_plane] * count + [self.layout.tail_plane] * count
+        planes: tuple[Tensor, ...] = self.packed.split(sizes)
+        return planes
 
     @property
     def num_floats(self) -> float:
         return self.layout.n * self.layout.bits / 32
 
     def like(self, parts: Sequence[Tensor]) -> Codes:
-        scales, *planes = parts
-        return Codes(self.layout, scales, tuple(planes))
+        scales, packed = parts
+        if (scales.numel(), packed.numel()) != (self.layout.num_scales, self.layout.num_packed):
+            raise ValueError("codes of another size than this worker's: send them with `Gather`")
+        return Codes(self.layout, scales, packed)
 
     def add_to_(self, buffer: Tensor, weight: float) -> None:
         self._decode(buffer, weight, accumulate=True)
@@ -190,22 +204,23 @@ class Codes:
         flat = buffer.view(-1)
         if native.usable(flat):
             native.dequantize(
-                flat, layout.native, [self.scales], self.planes, weight, accumulate=accumulate
+                flat, layout.native, [self.scales], [self.packed], weight, accumulate=accumulate
             )
             return
         num_codes, num_planes = kernels.group(layout.bits)
+        all_planes = self.planes
         factor = _scalar(weight, flat.device)
         body = layout.body_rows * layout.width
         if body:
             rows = flat[:body].view(layout.body_rows, num_codes, -1)
             scales = self.scales[: layout.body_rows] if layout.per_row else self.scales
-            planes = [plane.view(layout.body_rows, -1) for plane in self.planes[:num_planes]]
+            planes = [plane.view(layout.body_rows, -1) for plane in all_planes[:num_planes]]
             kernels.dequantizer(layout.bits, accumulate)(rows, scales, factor, *planes)
         if layout.tail_rows:
             rest = flat[body:]
             shape = (layout.tail_rows, num_codes, layout.tail_width // num_codes)
             scales = self.scales[layout.body_rows :] if layout.per_row else self.scales
-            planes = [plane.view(layout.tail_rows, -1) for plane in self.planes[num_planes:]]
+            planes = [plane.view(layout.tail_rows, -1) for plane in all_planes[num_planes:]]
             if rest.numel() == layout.tail_rows * layout.tail_width:  # nothing was filled up
                 kernels.dequantizer(layout.bits, accumulate)(
                     rest.view(shape), scales, factor, *planes
@@ -262,11 +277,7 @@ def _decoded_together(payloads: Sequence[Payload], buffer: Tensor, weight: float
     first = payloads[0]
     if not isinstance(first, Codes) or not native.usable(buffer):
         return False
-    # `Gather` answers with one layout for all; `GatherRagged` may not.
-    same = [p for p in payloads if isinstance(p, Codes) and p.layout == first.layout]
-    if len(same) < len(payloads):
-        return False
-    planes = [plane for codes in same for plane in codes.planes]
-    scales = [codes.scales for codes in same]
-    native.dequantize(buffer, first.layout.native, scales, planes, weight, accumulate=False)
+    same = [p for p in payloads if isinstance(p, Codes)]  # all: `like` gives them one layout
+    scales, packed = [codes.scales for codes in same], [codes.packed for codes in same]
+    native.dequantize(buffer, first.layout.native, scales, packed, weight, accumulate=False)
     return True

@@ -20,12 +20,18 @@ from dgc_repro.exchange.ledger import Ledger
 class Pending(Protocol):
     """A collective under way, such as torch's own `Work`."""
 
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+
     def wait(self) -> object:
         """Return when its buffers hold the answer (on a GPU: when the stream will wait for it)."""
 
 
 class Done:
     """A collective that needed no communication."""
+
+    def is_completed(self) -> bool:
+        return True
 
     def wait(self) -> None:
         return
@@ -70,6 +76,9 @@ class Landing:
     def __init__(self, pending: Pending, clock: Clock) -> None:
         self._pending = pending
         self._clock = clock
+
+    def is_completed(self) -> bool:
+        return self._pending.is_completed()
 
     def wait(self) -> None:
         with self._clock.span("communicate"):

@@ -7,7 +7,8 @@ cannot be compiled, torch's could not either.
 
 The eager path is not a second implementation: it is the same Python function. Inductor's C++
 backend keeps multiplications and additions apart (no contraction to fma) and rounds as eager does,
-so both give the same bits; tests/kernel compares them.
+so both give the same bits there; tests/kernel compares them. Of its GPU backend this has not been
+verified yet (no GPU was at hand).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@
 
 #define CHUNK 512          /* values of a part handled at a time: codes stay in the first-level cache */
 #define MAX_GROUP 8
+#define MAX_BYTES 16
 #define INFINITE 0x7f800000 /* the bits of infinity; a NaN's, without its sign, lie above */
 #define PARALLEL_FROM 65536 /* values; below, starting threads costs more than they save */
 
@@ -166,10 +167,18 @@ static inline row_t row_of(const layout_t *layout, int64_t r) {
     return row;
 }
 
-/* planes: the B planes of the body, then the B planes of the tail. scales: one a row, or one.
- * Returns whether no value is a NaN or an infinity. */
+/* Where the B planes of a row's kind begin: those of the body lie first, then those of the tail. */
+static inline void planes_of(const layout_t *layout, int tail, const uint8_t *codes,
+                             const uint8_t *planes[MAX_BYTES]) {
+    const int64_t body = layout->body_rows * (layout->width / layout->group_codes);
+    const int64_t last = layout->tail_rows * (layout->tail_width / layout->group_codes);
+    for (int byte = 0; byte < layout->group_bytes; byte++)
+        planes[byte] = codes + (tail ? layout->group_bytes * body + byte * last : byte * body);
+}
+
+/* scales: one a row, or one. Returns whether no value is a NaN or an infinity. */
 int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t key, float *scales,
-                  uint8_t *const *planes, int threads) {
+                 uint8_t *packed, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const float share = (float)(1.0 / q);
     const int64_t rows = layout->body_rows + layout->tail_rows, n = layout->n;
@@ -188,7 +197,8 @@ int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t k
         int32_t codes[MAX_GROUP][CHUNK];
         const row_t row = row_of(layout, r);
         const float *values = x + row.start;
-        uint8_t *const *out = planes + (row.tail ? layout->group_bytes : 0);
+        const uint8_t *planes[MAX_BYTES];
+        planes_of(layout, row.tail, packed, planes);
         if (layout->per_row) {
             const int32_t here = largest_magnitude(values, row.values);
             largest = here > largest ? here : largest;
@@ -205,17 +215,16 @@ int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t k
                      (uint32_t)key);
                 for (int64_t i = valid; i < m; i++) codes[part][i] = q;
             }
-            pack(codes, out, row.at + j, m, layout->bits);
+            pack(codes, (uint8_t *const *)planes, row.at + j, m, layout->bits);
         }
     }
     return largest < INFINITE;
 }
 
 /* x = sum of weight * decoded, or x += it, over `count` payloads of one layout, added in their order.
- * A row of x stays in cache while all payloads are added to it. scales: one pointer a payload; planes:
- * 2 B pointers a payload, those of one payload together. */
+ * A row of x stays in cache while all payloads are added to it. scales, packed: one pointer a payload. */
 void dgc_dequantize(float *x, const layout_t *layout, int count, const float *const *scales,
-                    const uint8_t *const *planes, float weight, int accumulate, int threads) {
+                    const uint8_t *const *packed, float weight, int accumulate, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const int64_t rows = layout->body_rows + layout->tail_rows;
     const int parallel = layout->n >= PARALLEL_FROM && threads > 1;
@@ -227,10 +236,10 @@ void dgc_dequantize(float *x, const layout_t *layout, int count, const float *co
         for (int64_t j = 0; j < row.length; j += CHUNK) {
             const int64_t m = row.length - j < CHUNK ? row.length - j : CHUNK;
             for (int source = 0; source < count; source++) {
-                const uint8_t *const *in =
-                    planes + (2 * source + (row.tail ? 1 : 0)) * layout->group_bytes;
+                const uint8_t *planes[MAX_BYTES];
+                planes_of(layout, row.tail, packed[source], planes);
                 const float factor = scales[source][layout->per_row ? r : 0] * weight;
-                unpack(codes, in, row.at + j, m, layout->bits);
+                unpack(codes, planes, row.at + j, m, layout->bits);
                 for (int part = 0; part < layout->group_codes; part++) {
                     const int64_t from = part * row.length + j;
                     int64_t valid = row.values - from;

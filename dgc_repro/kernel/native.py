@@ -85,14 +85,14 @@ def usable(tensor: Tensor) -> bool:
 
 
 def quantize(
-    x: Tensor, layout: Layout, rounding: int, key: int, scales: Tensor, planes: tuple[Tensor, ...]
+    x: Tensor, layout: Layout, rounding: int, key: int, scales: Tensor, packed: Tensor
 ) -> bool:
-    """x: f32[n] contiguous -> scales (f32) and planes (u8), as kernel/codes.py lays them out. Returns
-    whether all values of x are finite."""
+    """x: f32[n] contiguous -> scales (f32) and packed codes (u8), all planes one after another, as
+    kernel/codes.py lays them out. Returns whether all values of x are finite."""
     kernels = library()
     assert kernels is not None
     finite = kernels.dgc_quantize(
-        x.data_ptr(), ctypes.byref(layout), rounding, key, scales.data_ptr(), _pointers(planes),
+        x.data_ptr(), ctypes.byref(layout), rounding, key, scales.data_ptr(), packed.data_ptr(),
         torch.get_num_threads(),
     )  # fmt: skip
     return bool(finite)
@@ -102,17 +102,18 @@ def dequantize(
     x: Tensor,
     layout: Layout,
     scales: Sequence[Tensor],
-    planes: Sequence[Tensor],
+    packed: Sequence[Tensor],
     weight: float,
     *,
     accumulate: bool,
 ) -> None:
     """x (f32[n], contiguous) = or += the sum of weight * decoded over payloads of one layout, in
-    their order. scales: one tensor a payload; planes: all of the first, all of the second, ..."""
+    their order. scales, packed: one tensor a payload."""
     kernels = library()
     assert kernels is not None
+    assert x.numel() == layout.n, f"{layout.n} values into a buffer of {x.numel()}"
     kernels.dgc_dequantize(
-        x.data_ptr(), ctypes.byref(layout), len(scales), _pointers(scales), _pointers(planes), weight,
+        x.data_ptr(), ctypes.byref(layout), len(scales), _pointers(scales), _pointers(packed), weight,
         accumulate, torch.get_num_threads(),
     )  # fmt: skip
 

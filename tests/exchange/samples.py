@@ -101,6 +101,20 @@ class AllKinds:
         return Outcome(mean, Whole(tensor), state)
 
 
+@dataclass(frozen=True)
+class Fragile:
+    """Fails on a NaN before it asks anything, as a decomposition does."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        if not bool(tensor.isfinite().all()):
+            raise ArithmeticError("did not converge")
+        mean = yield Mean(tensor)
+        return Outcome(mean, Whole(tensor), state)
+
+
 def gradient(name: str, shape: Sequence[int], worker: int, step: int) -> Tensor:
     """A worker's gradient, the same in every world and process."""
     seed = zlib.crc32(f"{name} {worker} {step}".encode())

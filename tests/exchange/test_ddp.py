@@ -10,7 +10,7 @@ import torch
 from jobs import Broken, Script, refusal, train, train_differently
 from laws import same, same_bits
 from processes import World
-from samples import LowRank, Threshold
+from samples import Fragile, LowRank, Threshold
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -169,6 +169,15 @@ def test_a_nan_on_one_rank_stops_all_with_its_name_and_touches_no_residual(
     assert results[0]["message"] == results[1]["message"]
     if junction == "after_backward":
         assert "rank 0" not in results[0]["message"]
+
+
+def test_a_compressor_that_fails_on_a_nan_stops_all_ranks_as_any_nan_does(
+    two_workers: World,
+) -> None:
+    for one in two_workers(train, Script(Fragile(), nan_on=(1, 1))):
+        assert re.match(
+            r"UserError: train.on_nonfinite: .* at step 2 \(rank 1: \w+", one["message"]
+        )
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,39 @@ def test_one_choice_for_all_tensors_from_summed_and_averaged_energies() -> None:
     assert given == [[10.0, 4.0, 2.0]]  # (5, 2, 1) times (1 + 2 + 3) / 3, once
     assert [outcomes[w][name].mean for w in range(3) for name in "ab"] == [2] * 6
     assert link.ledger.payload_bytes == 24
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    "seen",
+    [lambda x: x.t(), lambda x: x[:, 1], lambda x: x[0, :1].expand(9), lambda x: x.view(-1)[::2]],
+)
+def test_a_mean_of_values_that_lie_apart_is_theirs(seen: Any, in_place: bool, workers: int) -> None:
+    own = [torch.arange(12.0).view(3, 4) * (worker + 1) for worker in range(workers)]
+    expected = torch.stack([seen(x).clone() for x in own]).mean(0)
+    outcomes = drive([{"x": asks(Mean(seen(x), in_place))} for x in own], link_of(workers))
+    assert torch.allclose(torch.as_tensor(outcomes[0]["x"].mean), expected)
+
+
+def test_codes_of_another_size_are_refused_and_not_misread() -> None:
+    long, short = (Uniform(4).encode(torch.ones(n), context("x", 0, 1)) for n in (9, 5))
+    with pytest.raises(ValueError, match="of another size"):
+        long.like(short.parts)
+
+
+def test_a_mean_is_written_into_the_gradient_only_where_it_fits_and_nobody_reads_it() -> None:
+    x = torch.ones(2, 3)
+    inside = replace(context("x", 0, 1), into=x)
+    assert inside.result(x).data_ptr() == x.data_ptr()
+    assert inside.within("a").result(x).data_ptr() == x.data_ptr()
+    for other in (
+        inside.within("b", reads_gradient=True).result(x),
+        inside.result(torch.ones(8)),
+        replace(inside, into=x.t()).result(x),
+        replace(inside, into=x.double()).result(x),
+    ):
+        assert other.data_ptr() != x.data_ptr()
 
 
 def test_a_choice_without_a_chooser_says_so() -> None:

@@ -48,7 +48,9 @@ def arguments(bits: int, own_scale: bool, rows: int, length: int) -> tuple[list[
     scales = torch.zeros(rows) if own_scale else x.abs().max().view(1) / (2 ** (bits - 1) - 1)
     key = torch.tensor(-123456789, dtype=torch.int32)
     first = torch.tensor(7, dtype=torch.int32)
-    planes = [torch.zeros(rows, length, dtype=torch.uint8) for _ in range(num_bytes)]
+    # One behind the other in one buffer, as in a payload, and not where a word begins.
+    packed = torch.zeros(1 + num_bytes * rows * length, dtype=torch.uint8)[1:]
+    planes = [plane.view(rows, length) for plane in packed.split(rows * length)]
     return [x, scales, key, first], planes
 
 

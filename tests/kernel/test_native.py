@@ -87,7 +87,7 @@ def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
 def quantized(x: Tensor, block: int | None) -> bool:
     """What the kernel says of the values it has packed."""
     codes = encoded(x, Uniform(4, block=block))
-    return native.quantize(x, codes.layout.native, 0, 0, codes.scales, codes.planes)
+    return native.quantize(x, codes.layout.native, 0, 0, codes.scales, codes.packed)
 
 
 @pytest.mark.parametrize("size", [0, *SIZES, 100_000])
