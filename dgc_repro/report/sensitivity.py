@@ -23,6 +23,7 @@ from dgc_repro.report.figures import caption
 from dgc_repro.report.quantities import payload_bytes, test_accuracy
 from dgc_repro.report.records import Run, require_alike
 from dgc_repro.report.table import ALIKE, Measured, header, spread
+from dgc_repro.report.verdict import MIN_SEEDS
 
 UNDER_DENSE_POINTS = 2.0
 """A setting is called below dense when it ends more than this many points under it. Ours."""
@@ -161,16 +162,17 @@ def _sentence(settings: Sequence[Setting], scale: str) -> str:
     low = [s for s in judged if s.under_dense and s.under_dense.mean > UNDER_DENSE_POINTS]
     counts = sorted({s.under_dense.n for s in judged if s.under_dense})
     n = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    word = "Indicative, with fewer than three seeds: " if counts[0] < MIN_SEEDS else ""
     if not low:
         return (
-            f"None of the {len(judged)} plain quantizers ends more than {UNDER_DENSE_POINTS:g} "
+            f"{word}None of the {len(judged)} plain quantizers ends more than {UNDER_DENSE_POINTS:g} "
             f"points of test accuracy under dense, n = {n} {context}."
         )
     named = "; ".join(
         f"{s.factors.label}: {s.under_dense.mean:.1f} points under" for s in low if s.under_dense
     )
     return (
-        f"Of {len(judged)} plain quantizers, {len(low)} end more than {UNDER_DENSE_POINTS:g} "
+        f"{word}Of {len(judged)} plain quantizers, {len(low)} end more than {UNDER_DENSE_POINTS:g} "
         f"points of test accuracy under dense, n = {n} {context}: {named}."
     )
 

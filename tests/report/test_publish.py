@@ -262,17 +262,18 @@ def test_the_sensitivity_study_has_a_line_a_setting(sensitivity: Path) -> None:
 
 
 def test_the_sentence_names_the_plain_quantizers_far_under_dense(tmp_path: Path) -> None:
-    def study(two_bit: float, fed: float) -> str:
-        root = tmp_path / f"{two_bit}"
+    def study(two_bit: float, fed: float, seeds: int = 1) -> str:
+        root = tmp_path / f"{two_bit} {seeds}"
         folders = [
             write_run(
                 root / "runs",
                 row,
-                0,
+                seed,
                 artifact="sensitivity",
                 numbers=(accuracy, *ROWS["none"][1:]),
                 settings=settings,
             )
+            for seed in range(seeds)
             for row, accuracy, settings in (
                 ("none", 90.0, quantizer(None)),
                 ("bits2", two_bit, quantizer(2)),
@@ -287,7 +288,8 @@ def test_the_sentence_names_the_plain_quantizers_far_under_dense(tmp_path: Path)
         return (folder / "table.md").read_text()
 
     low = study(two_bit=80.0, fed=70.0)
-    assert "Of 2 plain quantizers, 1 end more than 2 points" in low
+    assert "Indicative, with fewer than three seeds: Of 2 plain quantizers, 1 end more than" in low
+    assert "Indicative" not in study(two_bit=80.0, fed=70.0, seeds=3)
     assert "2-bit, nearest, tensor: 10.0 points under." in low
     level = study(two_bit=89.0, fed=70.0)
     assert "None of the 2 plain quantizers ends more than 2 points" in level
