@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +98,9 @@ class Script:
     nan_on: tuple[int, int] | None = None  # (rank, step)
     resume_at: int | None = None
     freeze: bool = False
+    pause_seconds: float = 0.0  # before the backward of the convolution: others may land meanwhile
+    static: bool = False  # a static graph
+    goes_on: bool = False  # after a step that was refused
     attach_settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,9 +118,13 @@ def train(script: Script) -> dict[str, Any]:
         bucket_cap_mb=1e-3,
         gradient_as_bucket_view=script.view,
         find_unused_parameters=script.find_unused,
+        static_graph=script.static,
     )
+    if script.pause_seconds:
+        net.norm.weight.register_hook(lambda _: time.sleep(script.pause_seconds))
     attached = None
     buckets: list[int] = []
+    early: list[int] = []
     if script.compressor is not None:
         attached = attach(
             model,
@@ -125,7 +133,7 @@ def train(script: Script) -> dict[str, Any]:
             unit=script.unit,
             **script.attach_settings,
         )
-        count_buckets(attached, buckets)
+        count_buckets(attached, buckets, early)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
     source = torch.Generator().manual_seed(10 + rank)
     gradients, message = [], ""
@@ -144,6 +152,8 @@ def train(script: Script) -> dict[str, Any]:
         if attached is not None:
             before = copy.deepcopy(attached.state_dict()["exchange"]["tensors"])
             message = raised(attached.step)
+            if message != "nothing" and script.goes_on:
+                continue
             if message != "nothing":
                 after = attached.state_dict()["exchange"]["tensors"]
                 return {"message": message, "before": before, "after": after}
@@ -165,11 +175,12 @@ def train(script: Script) -> dict[str, Any]:
         "parameters": {n: p.detach().clone() for n, p in net.named_parameters()},
         "state": None if attached is None else attached.state_dict(),
         "buckets": buckets,
+        "early": early,
     }
 
 
-def count_buckets(attached: ddp.Attached, buckets: list[int]) -> None:
-    """Note how many tensors each bucket holds."""
+def count_buckets(attached: ddp.Attached, buckets: list[int], early: list[int]) -> None:
+    """Note how many tensors each bucket holds, and which are received before the last has come."""
     junction = attached._junction
     if isinstance(junction, ddp.PerBucket):
         send = junction._send
@@ -178,7 +189,16 @@ def count_buckets(attached: ddp.Attached, buckets: list[int]) -> None:
             buckets.append(len(bucket.parameters()))
             send(bucket)
 
+        receive_landed = junction._receive_landed
+
+        def noted(part: int) -> bool:
+            done = receive_landed(part)
+            if done:
+                early.append(part)
+            return done
+
         junction._send = counted  # type: ignore[method-assign]
+        junction._receive_landed = noted  # type: ignore[method-assign]
 
 
 def train_differently(scripts: list[Script]) -> dict[str, Any]:

@@ -86,6 +86,26 @@ def test_buckets_that_ask_more_than_once_begin_their_collectives_in_one_order(
     assert same(after, overlapped)
 
 
+@pytest.mark.parametrize("compressor", [EF4, LowRank()], ids=str)
+def test_buckets_that_land_during_backward_are_decompressed_then(
+    two_workers: World, compressor: Any
+) -> None:
+    after = two_workers(train, Script(compressor))
+    slow = two_workers(train, Script(compressor, "per_bucket", pause_seconds=0.2))
+    for one, other in zip(after, slow, strict=True):
+        assert same(one["parameters"], other["parameters"])
+        assert len(other["early"]) >= 3, "nothing landed in time"
+
+
+def test_a_refused_step_leaves_nothing_for_the_next(two_workers: World) -> None:
+    """DDP makes its buckets anew after the first step, and a static graph's means are copied."""
+    script = Script(EF4, "per_bucket", static=True, view=True, nan_on=(1, 0), goes_on=True)
+    for one in two_workers(train, script):
+        assert one["message"] == "nothing"
+        for gradients in one["gradients"]:
+            assert all(bool(g.isfinite().all()) for g in gradients.values())
+
+
 @pytest.mark.parametrize("junction", JUNCTIONS)
 def test_three_workers_agree_and_gathered_junctions_are_alike(
     three_workers: World, junction: str
