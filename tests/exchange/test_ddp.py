@@ -98,7 +98,7 @@ def test_buckets_that_land_during_backward_are_decompressed_then(
 
 
 def test_a_refused_step_leaves_nothing_for_the_next(two_workers: World) -> None:
-    """DDP makes its buckets anew after the first step, and a static graph's means are copied."""
+    """Neither a residual that has seen the NaN, nor a mean kept for a bucket that DDP has made anew."""
     script = Script(EF4, "per_bucket", static=True, view=True, nan_on=(1, 0), goes_on=True)
     for one in two_workers(train, script):
         assert one["message"] == "nothing"
