@@ -68,7 +68,17 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "torchvision": torchvision.__version__,
         "dgc_repro": __version__,
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        # Of the code: what has been published since is no change of it.
+        "dirty": bool(
+            _git(
+                "status",
+                "--porcelain",
+                "--untracked-files=no",
+                "--",
+                ":(top)",
+                ":(top,exclude)results",
+            )
+        ),
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,
         "backend": backend,
