@@ -64,7 +64,7 @@ def _kernels(options: argparse.Namespace, machine: Machine, folder: Path) -> Non
     print(table)
     (folder / "kernels.md").write_text(table)
     write_csv(folder / "kernels.csv", rows, {**asdict(machine), "threads": bench_kernels.THREADS})
-    draw_kernels(rows, head[0], folder)
+    draw_kernels(rows, machine.caption, folder)
 
 
 def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> None:
@@ -78,7 +78,7 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
     print(table)
     (folder / "exchange.md").write_text(table)
     write_csv(folder / "exchange.csv", rows, {**asdict(machine), "threads": 1})
-    draw_exchange(rows, head[0], folder)
+    draw_exchange(rows, machine.caption, folder)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,12 @@ class Machine:
         words = re.sub(r"[^a-z0-9]+", "-", f"{self.cpu} {self.cores} cores".lower())
         return words.strip("-")
 
+    @property
+    def caption(self) -> str:
+        """For under a figure's title, where a line has about 90 characters."""
+        busy = "; provisional" if self.load > BUSY_LOAD else ""
+        return f"{self.cpu}, {self.cores} cores; torch {self.torch_version}; {self.date}{busy}"
+
     def lines(self, measured: str) -> list[str]:
         """The head of a table; ``measured`` says on what, how often, with how many threads."""
         head = [
