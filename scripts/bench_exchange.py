@@ -104,8 +104,8 @@ class Plan:
             f"gradients of ResNet18 of width {self.width}, {WORLD_SIZE} gloo workers on loopback, "
             f"1 thread each; backward replayed; each step right after one of plain DDP; median of "
             f"{self.repeats} repeats (middle half){whole}. Per bucket, the spans of the "
-            "communication thread overlap with backward; the check for non-finite gradients is in "
-            "the step and in no span, its allreduce in communicate. Processor time: of the "
+            "communication thread overlap with backward; the look for non-finite gradients is part of "
+            "the kernels that read every value, its allreduce of communicate. Processor time: of the "
             "worker's threads; waiting is not in it, and it suffers less from other work."
         )
 
