@@ -70,17 +70,15 @@ class Context:
         It may be the storage of the gradient that the exchange began with: write when the last
         answer is there, and read no gradient afterwards. Simulated workers share it."""
         into = self.into
-        fits = (
-            into is not None
-            and into.numel() == tensor.numel()
-            and into.dtype == torch.float32
-            and into.device == tensor.device
-            and into.is_contiguous()
-        )
-        if fits:
-            assert into is not None
-            return into.view(-1)
-        return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
+        if (
+            into is None
+            or into.numel() != tensor.numel()
+            or into.dtype != torch.float32
+            or into.device != tensor.device
+            or not into.is_contiguous()
+        ):
+            return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
+        return into.view(-1)
 
     def found_finite(self, tensor: Tensor) -> None:
         """A kernel has read all of this tensor and met neither NaN nor infinity."""

@@ -318,7 +318,7 @@ class Attached:
             refuse_non_finite(exchange.link, [bad], exchange.step)
         self._junction.finish()
         exchange.commit()
-        self._exchange.link.clock.end_step(0.0)
+        exchange.link.clock.end_step(0.0)
         self._plan_next()
 
     def end_epoch(self, report: EpochReport) -> None:

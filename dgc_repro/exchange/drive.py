@@ -3,7 +3,8 @@
 ``open`` runs one worker's exchanges up to their first request (compressing, states untouched);
 ``send`` begins the collectives of a round, ``receive`` waits for them and resumes the exchanges;
 ``finish`` goes on so until every exchange has returned. Simulated workers are opened one after
-another, so that one gradient exists at a time; a real process opens its one worker. ``close``
+another, so that at most two gradients exist at a time (the first worker's is where the means are
+written); a real process opens its one worker. ``close``
 gives up before the end: exchanges leave no trace (the purity law).
 """
 

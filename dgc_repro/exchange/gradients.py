@@ -71,9 +71,8 @@ class GradientExchange:
         self._under_way: dict[int, Lockstep] = {}
         self.non_finite: dict[int, str] = {}
         self._finite = Finite()
-        self._means: dict[
-            str, Tensor
-        ] = {}  # where they may be written: the first worker's gradients
+        # The first worker's gradients of this step: where the means may be written.
+        self._means: dict[str, Tensor] = {}
 
     def open(
         self, worker: int, gradients: Mapping[str, Tensor], plan: Plan, *, part: int = 0

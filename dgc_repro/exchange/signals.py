@@ -28,7 +28,7 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """
     extremes = []
     for name, tensor in tensors.items():
-        if native.usable(tensor) and _fills_its_memory(tensor):
+        if native.usable(tensor) and tensor.is_contiguous():
             if not native.all_finite(tensor):
                 return name
         elif tensor.numel():
@@ -43,13 +43,6 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
         if not (bool(torch.isfinite(low)) and bool(torch.isfinite(high))):
             return name
     return None
-
-
-def _fills_its_memory(tensor: Tensor) -> bool:
-    """Whether the values lie in one stretch without gaps, in whatever order of dimensions."""
-    return tensor.is_contiguous() or (
-        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
 
 
 def refuse_non_finite(link: Link, names: Sequence[str | None], step: int) -> NoReturn:

@@ -45,6 +45,18 @@ static int32_t largest_magnitude(const float *x, int64_t n) {
     return largest;
 }
 
+/* The same of a whole tensor, by all threads. */
+static int32_t largest_of_all(const float *x, int64_t n, int threads) {
+    const int parallel = n >= PARALLEL_FROM && threads > 1;
+    int32_t largest = 0;
+#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
+    for (int64_t start = 0; start < n; start += 8192) {
+        int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
+        largest = here > largest ? here : largest;
+    }
+    return largest;
+}
+
 static inline float from_bits(int32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -185,11 +197,7 @@ int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t k
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     int32_t largest = 0;
     if (!layout->per_row) {
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
-        for (int64_t start = 0; start < n; start += 8192) {
-            int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
-            largest = here > largest ? here : largest;
-        }
+        largest = largest_of_all(x, n, threads);
         scales[0] = from_bits(largest) * share;
     }
 #pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
@@ -258,14 +266,7 @@ void dgc_dequantize(float *x, const layout_t *layout, int count, const float *co
 
 /* Whether no value is a NaN or an infinity. */
 int dgc_all_finite(const float *x, int64_t n, int threads) {
-    const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
-    for (int64_t start = 0; start < n; start += 8192) {
-        int32_t here = largest_magnitude(x + start, n - start < 8192 ? n - start : 8192);
-        largest = here > largest ? here : largest;
-    }
-    return largest < INFINITE;
+    return largest_of_all(x, n, threads) < INFINITE;
 }
 
 /* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */

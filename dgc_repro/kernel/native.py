@@ -119,7 +119,7 @@ def dequantize(
 
 
 def all_finite(x: Tensor) -> bool:
-    """Whether no value is a NaN or an infinity. x: f32, dense in memory, any order of dimensions."""
+    """Whether no value is a NaN or an infinity. x: f32, contiguous."""
     kernels = library()
     assert kernels is not None
     return bool(kernels.dgc_all_finite(x.data_ptr(), x.numel(), torch.get_num_threads()))
