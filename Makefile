@@ -12,8 +12,10 @@ INSTALLED := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test check format lint types bench \
+.PHONY: help install test check format lint types bench bench-network validate-network \
 	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
+	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
+	reproduce-gravac-fig1a reproduce-gravac-fig3 \
 	report notebook clean
 
 help: ## list every target
@@ -36,7 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: format lint types test ## format, lint, type-check and test
 
@@ -54,6 +56,12 @@ types: $(INSTALLED) ## type-check the package (mypy --strict)
 bench: $(INSTALLED) ## print the speed tables (multiples of a copy_, ratios to plain DDP)
 	$(BIN)/python scripts/bench.py $(ARGS)
 
+bench-network: $(INSTALLED) ## print what compression is worth on shaped links (24 minutes; ARGS="--model resnet18")
+	$(BIN)/python scripts/bench_network.py $(ARGS)
+
+validate-network: $(INSTALLED) ## compare the network model with measured steps (six minutes; ARGS="--quick")
+	$(BIN)/python scripts/validate_network.py $(ARGS)
+
 reproduce-table1: $(INSTALLED) ## train, and print the dynamic paper's Table I beside ours
 	$(BIN)/python -m dgc_repro reproduce dynamic/table1 scale=$(SCALE) $(ARGS)
 
@@ -65,6 +73,21 @@ reproduce-dgc-ptb: $(INSTALLED) ## train, and print the lecture's DGC row on the
 
 reproduce-gravac-table3: $(INSTALLED) ## time compressing twice, and print GraVAC's Table III beside ours
 	$(BIN)/python -m dgc_repro reproduce gravac/table3 scale=$(SCALE) $(ARGS)
+
+reproduce-lecture-density: $(INSTALLED) ## draw how dense sums of sparse gradients become (lecture)
+	$(BIN)/python -m dgc_repro reproduce lecture/density scale=$(SCALE) $(ARGS)
+
+reproduce-lecture-waiting: $(INSTALLED) ## simulate waiting for the slowest of K workers (lecture)
+	$(BIN)/python -m dgc_repro reproduce lecture/waiting scale=$(SCALE) $(ARGS)
+
+reproduce-lecture-allreduce: $(INSTALLED) ## model ring, tree and halving-doubling allreduce (lecture)
+	$(BIN)/python -m dgc_repro reproduce lecture/allreduce scale=$(SCALE) $(ARGS)
+
+reproduce-gravac-fig1a: $(INSTALLED) ## model throughput against cluster size (GraVAC, figure 1a)
+	$(BIN)/python -m dgc_repro reproduce gravac/fig1a scale=$(SCALE) $(ARGS)
+
+reproduce-gravac-fig3: $(INSTALLED) ## model throughput by compression factor (GraVAC, figure 3)
+	$(BIN)/python -m dgc_repro reproduce gravac/fig3 scale=$(SCALE) $(ARGS)
 
 report: $(INSTALLED) ## rebuild all of results/ from its records, without training
 	$(BIN)/python -m dgc_repro.report $(ARGS)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.report.style import BLACK, BLUE, ORANGE, house_style, save, title
 
-THICK = 0.26
+THICK = 0.2
 
 
 def draw_methods(rows: Sequence[Row], caption: str, folder: Path) -> None:
@@ -71,6 +71,7 @@ def _bars(
                     [limit, limit], [place - THICK / 2, place + THICK / 2], color=BLACK, linewidth=2
                 )
     axes.set_yticks(range(len(rows)), [str(row[label]) for row in rows])
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     return figure, axes

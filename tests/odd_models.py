@@ -1,4 +1,5 @@
-"""A model without batch normalization, whose gradient can be made to go wrong at chosen steps.
+"""A model without batch normalization, whose gradient can be made to go wrong at chosen steps, and one
+that raises on a rank.
 
 Named in a config as ``model._target_: odd_models.Plain``; real processes need tests/ on PYTHONPATH.
 """
@@ -52,3 +53,27 @@ class _Plain(nn.Module):
             return call in self.steps and int(os.environ["RANK"]) == self.rank
         # Simulated: worker after worker.
         return call // self.workers in self.steps and call % self.workers == self.rank
+
+
+@dataclass(frozen=True)
+class Raising:
+    """Raises in the forward pass of step ``at_step`` (from 1) on ``rank``, between two collectives."""
+
+    width: int = 4
+    at_step: int = 1
+    rank: int = 1
+
+    def build(self, num_classes: int) -> nn.Module:
+        return _Raising(4 * self.width, num_classes, self)
+
+
+class _Raising(_Plain):
+    def __init__(self, hidden: int, num_classes: int, told: Raising) -> None:
+        super().__init__(hidden, num_classes, frozenset(), 0, 1)
+        self.told = told
+
+    def forward(self, images: Tensor) -> Tensor:
+        is_here = self.training and int(os.environ["RANK"]) == self.told.rank
+        if is_here and self.calls + 1 == self.told.at_step:
+            raise FloatingPointError("the forward pass went wrong")
+        return super().forward(images)

@@ -26,10 +26,12 @@ ASKS = ("exchange.payload", "exchange.requests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": (ANYTHING,),
     "launch": (ANYTHING,),
-    "train": ("exchange", "model", "dataset", "compressor", "policy", "sink"),
-    "measure": ("compressor", "kernel"),
+    "train": ("exchange", "model", "dataset", "compressor", "policy", "sink", "network"),
+    "measure": ("compressor", "policy", "exchange", "kernel", "network"),
+    "study": ("network",),
     "__init__": ("exchange",),
     "exchange": ("compressor", "policy", "kernel"),
+    "network": (),
     "compressor": (*ASKS, "kernel"),
     "policy": ASKS,
     "exchange.payload": ("exchange.requests", "kernel"),
@@ -58,6 +60,8 @@ INSTEAD = {
     "sink": "a sink is handed finished records: put the number into the record",
     "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
     "dataset": "a data set knows nothing of how it is used: pass seed, epoch and rank in",
+    "network": "network/ is arithmetic and system calls: pass sizes, times and addresses in",
+    "study": "a study is numpy and the network's arithmetic: train nothing, read no record",
     "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
     "errors": "errors.py lies under everything and imports nothing of ours",
     "__init__": "`import dgc_repro` stays light: reach for the name in __getattr__, from exchange/",
@@ -69,13 +73,14 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "omegaconf": (("launch",), "take plain arguments, and let launch/ resolve the config"),
     "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
     "torch.distributed": (
-        ("exchange.process_group", "exchange.ddp", "launch", "train.checkpoint"),
+        # exchange.wire: only to tell the errors of a collective from others
+        ("exchange.process_group", "exchange.ddp", "exchange.wire", "launch", "train.checkpoint"),
         "yield a request, or take a Wire and call that",
     ),
 }
 
 # On a laptop without torch, results/ still becomes tables and figures.
-WITHOUT_TORCH = ("paper", "report", "errors", "__init__")
+WITHOUT_TORCH = ("paper", "report", "errors", "__init__", "network", "study")
 
 # Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
 TENSORS_ONLY = dict.fromkeys(("compressor", "policy", "kernel"), ("torch", "numpy"))
@@ -274,3 +279,9 @@ def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="atach"):
         _ = dgc_repro.atach
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their bare names and refuses to collect a second one."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert {name for name in names if names.count(name) > 1} == set()

@@ -103,6 +103,31 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *("compressor=topk", "policy=warmup", "policy.values=[0.5,0.1]"),
         "wrap=[error_feedback]",
     ),
+    "gravac": (
+        *("compressor=topk", "policy=gravac", "policy.window=2", "policy.theta_min=2"),
+        *("policy.theta_max=50", "wrap=[error_feedback]", "network=ethernet_1gbit"),
+        *("train.step_time=modelled", "train.compute_ms=5"),
+    ),
+    "accordion": (
+        *("compressor=topk", "policy=accordion", "policy.eta=0.05", "wrap=[error_feedback]"),
+    ),
+    "accordion by own gradients": (
+        *("compressor=powersgd", "policy=accordion", "policy.field=rank", "policy.values=[4,1]"),
+        *("policy.norm=own", "wrap=[error_feedback]"),
+    ),
+    "adaqs": (
+        *("compressor=uniform", "policy=adaqs", "policy.falls_by=0.05", "policy.least_steps=1"),
+        "wrap=[error_feedback]",
+    ),
+    "scheduled": (
+        *(
+            "compressor=topk",
+            "policy=scheduled",
+            "policy.by=step",
+            "policy.rungs=[[0,0],[2,1],[5,2]]",
+        ),
+        "wrap=[error_feedback]",
+    ),
     "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
 }
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""

@@ -32,6 +32,7 @@ from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
     exchange_selected,
+    explained_by,
     num_kept,
 )
 from dgc_repro.exchange.requests import Exchange
@@ -77,7 +78,7 @@ class DGCSampled:
         return select.among(survivors, chosen.indices, scratch=context.scratch)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return select.energy(self.select(tensor, context).values)
+        return explained_by(self, self.select(tensor, context))
 
     def _choose(self, x: Tensor, k: int, context: Context) -> Selection:
         m = thresholds.sample_size(x.numel(), k, self.sample)

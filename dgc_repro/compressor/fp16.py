@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.cast import cast, exchange_cast
+from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.requests import Exchange
 
@@ -38,4 +39,4 @@ class FP16:
         return (yield from exchange_cast(torch.float16, tensor, state, context))
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return cast(torch.float16, tensor, context.within("energy")).dense().square().sum()
+        return explained(tensor, cast(torch.float16, tensor, context.within("energy")), context)

@@ -37,6 +37,7 @@ class Context:
     ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for; None where
     nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
+    ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Context:
     gradient_norm: Callable[[], float] | None = None
     learning_rate: float = 1.0
     selection: Selection | None = None
+    raw_energy: Tensor | None = None
 
     def within(
         self, label: str, *, reads_own: bool = False, reads_gradient: bool = False
@@ -65,7 +67,7 @@ class Context:
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
             self.workspace, (*self.path, label), self.own_is_read or reads_own,
             None if reads_gradient else self.into, self.finite, self.gradient_norm,
-            self.learning_rate,
+            self.learning_rate, raw_energy=self.raw_energy,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -140,4 +142,4 @@ class Measurable(Protocol):
     """A compressor that can tell the energy of what it would send, as `Choose` needs."""
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        """||C(tensor)||^2, f32[] or f64[], without changing anything."""
+        """||x||^2 - ||x - C(x)||^2, f64[], without changing anything (compressor/explained.py)."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier
+from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
 from dgc_repro.exchange.requests import Choose, Exchange, Outcome
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.select import Selection
@@ -90,15 +90,18 @@ class Ladder:
     def _energies(
         self, tensor: Tensor, selections: dict[int, Selection], context: Context
     ) -> Tensor:
-        """||g||^2, ||rung_min(g)||^2, ||rung_candidate(g)||^2: f64[3]."""
+        """||g||^2, of it what rung_min and the candidate explain, and where it is asked for that of the
+        gradient without its residual: f64[3] or f64[4]."""
         energies = [select.energy(tensor)]
         for index in context.candidates:
             rung = self.rungs[index]
             if index in selections:
-                energies.append(select.energy(selections[index].values))
+                energies.append(explained_by(rung, selections[index]))
                 continue
             assert isinstance(rung, Measurable), (
                 "the builder refuses ladders that cannot be measured"
             )
-            energies.append(rung.energy(tensor, context.within(f"rung{index}")).double())
+            energies.append(rung.energy(tensor, context.within(f"rung{index}")))
+        if context.raw_energy is not None:
+            energies.append(context.raw_energy)
         return torch.stack(energies)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Signs
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
@@ -43,7 +44,7 @@ class OneBit:
         return Outcome(mean.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return self.encode(tensor, context.within("energy")).dense().square().sum()
+        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Signs:
         """Take the means and pack the bits. tensor: f32, contiguous."""

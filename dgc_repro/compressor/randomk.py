@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import check_density, num_kept
 from dgc_repro.exchange.payload import Keyed
@@ -71,7 +72,8 @@ class RandomK:
         return Outcome(mean.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return self.draw(tensor, context).square().sum()
+        own = Keyed(tensor.numel(), self.key(context), self.draw(tensor, context))
+        return explained(tensor, own, context)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """The entries to send, not scaled."""

@@ -49,6 +49,7 @@ from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
     exchange_selected,
+    explained_by,
     num_kept,
 )
 from dgc_repro.exchange.requests import Exchange, Outcome
@@ -124,7 +125,7 @@ class SIDCo:
         return select.among(survivors, chosen.indices, scratch=context.scratch)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return select.energy(self.select(tensor, context).values)
+        return explained_by(self, self.select(tensor, context))
 
     def _density(self) -> float:
         return check_density(self.density, self.factor)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
@@ -47,7 +48,7 @@ class SignSGD:
         return Outcome(majority.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return tensor.new_tensor(float(tensor.numel()))  # of n values +-1
+        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Signs:
         """Pack the signs. tensor: f32, contiguous."""

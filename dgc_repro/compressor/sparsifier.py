@@ -17,6 +17,7 @@ from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN, VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
+from dgc_repro.kernel import select
 from dgc_repro.kernel.select import Scratch, Selection
 
 DENSITY = 0.01  # where neither density nor factor is given
@@ -82,6 +83,14 @@ def coded(sparsifier: object, chosen: Selection, scratch: Scratch | None = None)
     lacks them sends int32 and fp32. ``scratch``: where codes are kept."""
     indices, values = (getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32"))
     return Sparse.of(chosen, indices, values, scratch)
+
+
+def explained_by(sparsifier: object, chosen: Selection) -> Tensor:
+    """||x||^2 - ||x - C(x)||^2 where C sends this selection: f64[] (compressor/explained.py)."""
+    whole = select.energy(chosen.values)
+    if getattr(sparsifier, "values", "fp32") == "fp32":
+        return whole
+    return whole - select.energy(chosen.values - coded(sparsifier, chosen).values)
 
 
 def check_exact(sparsifier: object) -> None:

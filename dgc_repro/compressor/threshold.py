@@ -31,6 +31,7 @@ from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
     exchange_selected,
+    explained_by,
     num_kept,
 )
 from dgc_repro.exchange.requests import Exchange
@@ -86,7 +87,7 @@ class Threshold:
         return select.among(survivors, chosen.indices, scratch=context.scratch)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return select.energy(self.select(tensor, context).values)
+        return explained_by(self, self.select(tensor, context))
 
     def _choose(self, x: Tensor, n: int, context: Context) -> Selection:
         """From x, the entries of a tensor of n values or its survivors."""

@@ -23,6 +23,7 @@ from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
     exchange_selected,
+    explained_by,
     num_kept,
 )
 from dgc_repro.exchange.requests import Exchange
@@ -62,7 +63,7 @@ class TopK:
         return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return select.energy(self.select(tensor, context).values)
+        return explained_by(self, self.select(tensor, context))
 
     def num_largest(self, n: int) -> int:
         return num_kept(n, check_density(self.density, self.factor))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgc_repro.compressor.encoding import encode, layout_of
+from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import CodeLayout, Codes
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
@@ -67,7 +68,7 @@ class Uniform:
         return Outcome(mean.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return self.encode(tensor, context.within("energy")).dense().square().sum()
+        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def layout(self, n: int) -> CodeLayout:
         """How a tensor of n values is cut into rows."""

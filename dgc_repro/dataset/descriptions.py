@@ -1,8 +1,7 @@
 """The descriptions of data sets that scikit-learn carries in its wheel: a text that is always there.
 
 About 5,000 words of English prose in 14 files. For quick runs and for tests of language models; no
-paper's claim is judged on it. Words are lower-case without punctuation and numbers are `N`, as in
-the preprocessed Penn Treebank. Of every ten paragraphs one is validation and one is test.
+paper's claim is judged on it. What becomes of it: dataset/prose.py.
 
 The text may change with scikit-learn's version (constraints.txt pins it), so the label, and with it
 every record, has the first digits of its sha256.
@@ -12,24 +11,13 @@ Source: `sklearn/datasets/descr/*.rst`, BSD-3-Clause, the scikit-learn developer
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import ClassVar
 
-from dgc_repro.dataset.text import (
-    Text,
-    check_text_fields,
-    lines_to_words,
-    numbered,
-    take_words,
-    vocabulary,
-)
+from dgc_repro.dataset.prose import text_of
+from dgc_repro.dataset.text import Text, check_text_fields
 from dgc_repro.errors import UserError
-
-LEAST_OFTEN = 2  # a word seen once in training is `<unk>`, so that training has some
-WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -58,23 +46,14 @@ class Descriptions:
 
     def load(self) -> Text:
         """Read and split the text. Raises UserError for sizes that it does not have."""
-        raw = _all_descriptions()
-        paragraphs = _paragraphs(raw)
-        parts = [
-            lines_to_words(p for i, p in enumerate(paragraphs) if i % 10 in chosen)
-            for chosen in (range(8), (8,), (9,))
-        ]
-        numbers = vocabulary(parts[0], LEAST_OFTEN)
-        train, validation, test = (numbered(words, numbers) for words in parts)
-        digest = hashlib.sha256(raw.encode()).hexdigest()[:8]
-        return Text(
-            train=take_words(train, self.train_size, "train_size", "the part to train on"),
-            validation=take_words(validation, self.validation, "validation", "its part"),
-            test=take_words(test, self.test_size, "test_size", "the test part"),
-            num_classes=len(numbers),
-            bptt=self.bptt,
-            evaluation_columns=self.evaluation_columns,
-            label=f"scikit-learn's descriptions (embedded, sha256 {digest})",
+        return text_of(
+            _all_descriptions(),
+            "scikit-learn's descriptions",
+            self.validation,
+            self.train_size,
+            self.test_size,
+            self.bptt,
+            self.evaluation_columns,
         )
 
 
@@ -86,14 +65,3 @@ def _all_descriptions() -> str:
         raise UserError("dataset: scikit-learn's descriptions are not in this installation of it")
     texts = (f.read_text(encoding="utf-8") for f in found)
     return "\n\n".join("\n".join(text.splitlines()) for text in texts)
-
-
-def _paragraphs(raw: str) -> list[str]:
-    """Blocks between empty lines as plain words; markup without a word is left out."""
-    blocks = re.split(r"\n\s*\n", raw.lower())
-    plain = (" ".join(_plain(word) for word in WORD.findall(block)) for block in blocks)
-    return [block for block in plain if block]
-
-
-def _plain(word: str) -> str:
-    return "N" if word[0].isdigit() else word

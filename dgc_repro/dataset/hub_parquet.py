@@ -22,15 +22,16 @@ from PIL import Image
 from dgc_repro.dataset.images import Images
 from dgc_repro.errors import UserError
 
+FOLDERS = ("plain_text", "cifar100")
 JPEG_MAGIC = b"\xff\xd8"
 
 
 def find_files(root: Path, part: str) -> list[Path]:
-    """The files `<part>-*.parquet` in `root` or, failing that, in root/plain_text, in order.
+    """The files `<part>-*.parquet` in `root` or, failing that, in one of the hub's folders below, in order.
 
     Raises UserError if some of `<part>-00000-of-00003.parquet` and so on are missing.
     """
-    for folder in (root, root / "plain_text"):
+    for folder in (root, *(root / name for name in FOLDERS)):
         files = sorted(folder.glob(f"{part}-*.parquet"))
         if files:
             expected = re.fullmatch(rf"{part}-\d+-of-(\d+)(-\w+)?\.parquet", files[0].name)

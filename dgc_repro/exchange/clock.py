@@ -47,11 +47,15 @@ class Clock:
         self._cuda = device.type == "cuda"
         self._now = dict.fromkeys(SPANS, 0.0)
         self._events: list[tuple[str, Any, Any]] = []
+        self.last = dict.fromkeys(SPANS, 0.0)  # seconds by span, of the last step
         self._sums = dict.fromkeys(SPANS, 0.0)
         self._steps = 0
         self._steps_waited = 0
         self._seen = 0  # steps of this process: warm-up is a matter of the process, not of the run
         self.marks_trace = False  # spans are marked in the profiler's trace (train/profile.py)
+        self.waits_for = (
+            ""  # the collective that this process waits for, in words (exchange/wire.py)
+        )
         self.seconds = 0.0  # training time since the start of the run, checkpointed
 
     def span(self, name: str) -> Span:
@@ -92,6 +96,7 @@ class Clock:
             for name in SPANS:
                 self._sums[name] += self._now[name]
         self._seen += 1
+        self.last = self._now
         self._now = dict.fromkeys(SPANS, 0.0)
 
     def report(self) -> dict[str, float]:

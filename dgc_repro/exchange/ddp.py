@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import math
 import queue
 import threading
+import time
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -38,7 +40,7 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import EpochReport, Plan, Policy
+from dgc_repro.policy.interface import OWN, SPREAD, EpochReport, Plan, Policy, StepReport
 
 Parameters = Mapping[str, nn.Parameter]
 HandedOver = tuple[Any, torch.futures.Future[Tensor], torch.cuda.Event | None]
@@ -133,9 +135,10 @@ class PerBucket:
         # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
         self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
         self._means: list[tuple[nn.Parameter, Tensor]] = []
-        self._buckets: queue.SimpleQueue[HandedOver] = queue.SimpleQueue()
+        self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         model.register_comm_hook(self, _hand_over)
-        threading.Thread(target=self._serve, name="gradient exchange", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
+        self._thread.start()
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
@@ -155,11 +158,17 @@ class PerBucket:
                 parameter.grad.copy_(mean)
         self._means.clear()
 
+    def close(self) -> None:
+        """End the communication thread, which keeps all this alive. Between two steps."""
+        self._buckets.put(None)
+        self._thread.join()
+
     def _serve(self) -> None:
         """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
         device = self._exchange.link.wire.device
         if device.type != "cuda":
             self._serve_buckets(None)
+            return
         # The current device and stream are each thread's own. On a stream of its own, waiting for a
         # collective does not hold up backward.
         torch.cuda.set_device(device)
@@ -167,22 +176,25 @@ class PerBucket:
         with torch.cuda.stream(stream):
             self._serve_buckets(stream)
 
-    def _serve_buckets(self, stream: torch.cuda.Stream | None) -> NoReturn:
+    def _serve_buckets(self, stream: torch.cuda.Stream | None) -> None:
         here: list[HandedOver] = []  # the buckets of this backward that have come
         received = 0
         while True:
             try:
-                bucket, future, filled = self._buckets.get(
+                handed_over = self._buckets.get(
                     timeout=LOOK_EVERY_SECONDS if received < len(here) else None
                 )
             except queue.Empty:
                 received += self._receive_landed(here[received][0].index())
                 continue
+            if handed_over is None:
+                return
+            bucket, _, filled = handed_over
             if stream is not None and filled is not None:
                 stream.wait_event(filled)
             if not here:
                 self._means.clear()  # of a step that was discarded
-            here.append((bucket, future, filled))
+            here.append(handed_over)
             if self._error is None:
                 try:
                     self._send(bucket)
@@ -192,8 +204,8 @@ class PerBucket:
                 except BaseException as error:  # kept, and raised after backward by `open`
                     self._error = error
             if bucket.is_last():
-                for earlier, handed_over, _ in here:
-                    handed_over.set_result(earlier.buffer())
+                for earlier, future, _ in here:
+                    future.set_result(earlier.buffer())
                 here, received = [], 0
 
     def _receive_landed(self, part: int) -> bool:
@@ -311,7 +323,8 @@ class Attached:
         self._policy = policy
         self._policy_state = policy.init()
         self._parameters = parameters
-        exchange.choose = lambda energies: policy.choose(self._policy_state, energies)
+        self._seconds = self._ended = 0.0  # of the last step, and when it ended
+        exchange.choose = self._choose
         self._plan_next()
 
     @property
@@ -330,18 +343,34 @@ class Attached:
         """
         exchange = self._exchange
         bad = self._junction.open(0)
-        if share(exchange.link, [float(bad is not None)])[0]:
+        not_finite, seconds = share(exchange.link, [float(bad is not None), self._seconds])
+        if not_finite:
             exchange.discard()
             refuse_non_finite(exchange.link, [bad], exchange.step)
         self._junction.finish()
         exchange.commit()
+        if self._policy.chooses and exchange.step > 1:
+            workers = exchange.link.wire.world_size
+            report = StepReport(exchange.step - 2, seconds / workers, float(workers))
+            self._policy_state = self._policy.after_step(self._policy_state, report)
         exchange.link.clock.end_step(0.0)
+        now = time.perf_counter()
+        self._seconds, self._ended = (now - self._ended if self._ended else math.nan), now
         self._plan_next()
 
     def end_epoch(self, report: EpochReport) -> None:
         """Tell the policy how the epoch went; the numbers must be the same on all ranks."""
         self._policy_state = self._policy.observe(self._policy_state, report)
         self._plan_next()
+
+    def close(self) -> None:
+        """Let go of the model, on all ranks together: the communication thread ends, and its process
+        group with it. A model that has been attached is then done with: its hook stays."""
+        if isinstance(self._junction, PerBucket):
+            self._junction.close()
+            group = getattr(self._exchange.link.wire, "group", None)
+            if group is not None:
+                dist.destroy_process_group(group)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
@@ -371,6 +400,10 @@ class Attached:
         self.ledger.load_state_dict(state["ledger"])
         self._plan_next()
 
+    def _choose(self, energies: Tensor) -> int:
+        rung, self._policy_state = self._policy.choose(self._policy_state, energies)
+        return rung
+
     def _plan_next(self) -> None:
         self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))
 
@@ -391,6 +424,11 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
         raise UserError(
             "exchange.junction: per_bucket needs plans made before the step, and this policy decides "
             "from the step's gradients; use exchange.junction=after_backward"
+        )
+    if junction == PER_BUCKET and policy.watches in (OWN, SPREAD):
+        raise UserError(
+            "exchange.junction: per_bucket sends each worker's own gradient away, and this policy looks "
+            "at it; use exchange.junction=after_backward"
         )
     try:
         check_nesting(compressor)

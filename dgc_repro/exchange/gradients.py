@@ -24,6 +24,7 @@ from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.requests import Exchange
 from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel import select
 from dgc_repro.kernel.workspace import Finite, Workspace
 from dgc_repro.policy.interface import Plan
 
@@ -211,6 +212,7 @@ class GradientExchange:
             finite=self._finite,
             gradient_norm=norm,
             learning_rate=self.learning_rate,
+            raw_energy=select.energy(gradient) if plan.raw else None,
         )
         return self.compressor.exchange(gradient, self.states[worker][name], context)
 

@@ -11,15 +11,24 @@ Three columns that never share a name:
 The gradient exchange has all three. In a two-level world it is what goes between nodes; what stays
 inside them is a column of its own (``node``). Everything else (signals, buffers, evaluation, checks)
 has wire bytes under its own name, and ``total_wire_bytes`` is the sum of all of them: the number a
-network interface's counter sees, TCP/IP headers aside.
+network interface's counter sees, TCP/IP headers aside. ``calls`` counts the collectives by purpose and
+kind: what headers and latency are paid for.
+
+``seconds`` is not counted but modelled: what the collectives would take on the network that the run names
+(network/cost.py), by purpose. Collectives are taken one after the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 GRADIENT = "gradient"
 NODE = "node"  # two-level worlds: what stays inside a node
+IN_STEPS = (GRADIENT, NODE, "signal")
 PURPOSES = (NODE, "signal", "buffer", "evaluation", "check")
 
 
@@ -42,20 +51,64 @@ class Ledger:
     payload_bytes: int = 0
     wire_bytes: dict[str, float] = field(default_factory=dict)  # by purpose
     payload_by_collective: dict[str, int] = field(default_factory=dict)  # gradient exchange only
+    calls: dict[str, dict[str, int]] = field(default_factory=dict)  # by purpose, then collective
+    moved: dict[str, dict[str, float]] = field(default_factory=dict)  # wire bytes, in the same way
+    seconds: dict[str, float] = field(default_factory=dict)  # by purpose; empty without a model
 
-    def add(self, purpose: str, collective: str, payload_bytes: int, world_size: int) -> None:
-        """One collective in which this worker hands over ``payload_bytes``."""
+    def add(
+        self,
+        purpose: str,
+        collective: str,
+        payload_bytes: int,
+        world_size: int,
+        seconds: float | None = None,
+    ) -> None:
+        """One collective in which this worker hands over ``payload_bytes``; ``seconds``: modelled."""
+        if seconds is not None:
+            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + seconds
         moved = payload_bytes * moved_by(collective, world_size)
         self.wire_bytes[purpose] = self.wire_bytes.get(purpose, 0.0) + moved
+        _add(self.calls, purpose, {collective: 1})
+        _add(self.moved, purpose, {collective: moved})
         if purpose == GRADIENT:
             self.payload_bytes += payload_bytes
             before = self.payload_by_collective.get(collective, 0)
             self.payload_by_collective[collective] = before + payload_bytes
 
     def take_over(self, other: Ledger, purpose: str) -> None:
-        """Count another ledger's wire bytes here, all of them under one name."""
+        """Count another ledger's wire bytes and seconds here, all of them under one name."""
         moved = sum(other.wire_bytes.values())
         self.wire_bytes[purpose] = self.wire_bytes.get(purpose, 0.0) + moved
+        _add(self.calls, purpose, other.calls_by_collective())
+        _add(self.moved, purpose, other.moved_by_collective())
+        if other.seconds:
+            taken = sum(other.seconds.values())
+            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + taken
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.floats, self.payload_bytes = 0.0, 0
+        self.wire_bytes.clear()
+        self.payload_by_collective.clear()
+        self.calls.clear()
+        self.moved.clear()
+        self.seconds.clear()
+
+    def calls_by_collective(self, purpose: str | None = None) -> dict[str, int]:
+        """How many collectives of each kind there were, for one purpose or for all."""
+        return _totals(self.calls, purpose)
+
+    def moved_by_collective(self, purpose: str | None = None) -> dict[str, float]:
+        """Wire bytes of each kind of collective, for one purpose or for all."""
+        return _totals(self.moved, purpose)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Modelled communication of all steps: gradients, inside of nodes, signals; None without a
+        model."""
+        if not self.seconds:
+            return None
+        return sum(self.seconds.get(purpose, 0.0) for purpose in IN_STEPS)
 
     def metrics(self) -> dict[str, float]:
         """The columns of a record, all cumulative and per worker."""
@@ -74,8 +127,25 @@ class Ledger:
             "payload_bytes": self.payload_bytes,
             "wire_bytes": dict(self.wire_bytes),
             "payload_by_collective": dict(self.payload_by_collective),
+            "calls": {purpose: dict(counted) for purpose, counted in self.calls.items()},
+            "moved": {purpose: dict(sizes) for purpose, sizes in self.moved.items()},
+            "seconds": dict(self.seconds),
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _add(sums: dict[str, dict[str, Number]], purpose: str, more: Mapping[str, Number]) -> None:
+    own = sums.setdefault(purpose, {})
+    for collective, number in more.items():
+        own[collective] = own[collective] + number if collective in own else number
+
+
+def _totals(sums: dict[str, dict[str, Number]], purpose: str | None) -> dict[str, Number]:
+    totals: dict[str, dict[str, Number]] = {}
+    for name, counted in sums.items():
+        if purpose in (None, name):
+            _add(totals, "", counted)
+    return totals.get("", {})

@@ -229,8 +229,8 @@ class Gathering:
 
     def answers(self) -> Answers:
         received: dict[str, list[Payload]] = {name: [] for name in self._asked}
-        for rank, (row, layout) in enumerate(zip(self._rows, self._layouts, strict=True)):
-            parts = iter(read_parts(row, layout))
+        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
+            parts = iter(arrived)
             for name, request in self._asked.items():
                 payload = _laid_out(request, rank)
                 received[name].append(payload.like([next(parts) for _ in payload.parts]))
@@ -288,11 +288,12 @@ class RaggedGathering:
 
     def answers(self) -> Answers:
         received: dict[str, list[Payload]] = {name: [] for name in self._asked}
-        for rank, (row, (layout, _)) in enumerate(zip(self._rows, self._layouts, strict=True)):
-            arrived = iter(read_parts(row, layout))
+        layouts = [layout for layout, _ in self._layouts]
+        for rank, arrived in enumerate(read_rows(self._rows, layouts)):
+            parts = iter(arrived)
             for name, request in self._asked.items():
                 payload = _laid_out(request, rank)
-                received[name].append(payload.like([next(arrived) for _ in payload.parts]))
+                received[name].append(payload.like([next(parts) for _ in payload.parts]))
         return {name: Gathered(payloads) for name, payloads in received.items()}
 
 
@@ -349,8 +350,8 @@ class Swapping:
         for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
             for name in asked:
                 received[name].append([])
-            for source, (row, layout) in enumerate(zip(rows, self._layouts[index], strict=True)):
-                parts = iter(read_parts(row, layout))
+            for source, arrived in enumerate(read_rows(rows, self._layouts[index])):
+                parts = iter(arrived)
                 for name, request in asked.items():
                     payload = request.expected[source]
                     if source == first + index:
@@ -519,6 +520,35 @@ def write_parts(
 def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
     """Views of the parts in a flat u8 buffer."""
     return [_typed(flat[start:end], dtype) for start, end, dtype in layout]
+
+
+def read_rows(rows: Sequence[Tensor], layouts: Sequence[Places]) -> list[list[Tensor]]:
+    """The parts of each rank, as views of what arrived; headers (parts of one int64) on the CPU.
+
+    Payloads read their headers to know how the rest is coded. Read where they lie, each would make a
+    GPU's queue run dry, some hundred times a step; together they are one transfer."""
+    arrived = [read_parts(row, layout) for row, layout in zip(rows, layouts, strict=True)]
+    if rows and _is_elsewhere(rows[0]):
+        heads = [
+            (parts, i) for parts in arrived for i, part in enumerate(parts) if _is_header(part)
+        ]
+        if heads:
+            here = _to_cpu(torch.cat([parts[i] for parts, i in heads]))
+            for (parts, i), header in zip(heads, here.split(1), strict=True):
+                parts[i] = header
+    return arrived
+
+
+def _is_header(part: Tensor) -> bool:
+    return part.dtype == torch.int64 and part.numel() == 1
+
+
+def _is_elsewhere(row: Tensor) -> bool:
+    return row.device.type != "cpu"
+
+
+def _to_cpu(headers: Tensor) -> Tensor:
+    return headers.cpu()
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,6 +17,12 @@ from torch import Tensor
 from dgc_repro.exchange.wire import Pending, Sizes
 from dgc_repro.kernel.workspace import Workspace
 
+PIECE_BYTES = 1 << 20
+"""A larger gather on gloo goes in pieces. gloo announces that it is ready to receive on the same connection
+on which it sends: behind a message that is on its way already, so that with the whole payload in two
+messages the rank that comes second sends first, and the other waits for half of it (5.7 MB at
+100 Mbit/s, 2 workers: 720 ms, in pieces 490, the link's own 474)."""
+
 
 class ProcessGroupWire:
     """One worker here, the others in the processes of ``group`` (default: the world)."""
@@ -29,6 +35,7 @@ class ProcessGroupWire:
         self.rank = dist.get_rank(group)
         self.device = device
         self._buffers = Workspace()
+        self._in_pieces = device.type == "cpu" and dist.get_backend(group) == "gloo"
 
     def sum_(self, flat: Tensor) -> Pending:
         return _work(dist.all_reduce(flat, dist.ReduceOp.SUM, group=self.group, async_op=True))
@@ -51,10 +58,21 @@ class ProcessGroupWire:
         assert own.dtype == torch.uint8
         size = own.numel()
         rows = self._buffers.scratch((slot,), self.world_size * size, torch.uint8, self.device)
-        work = dist.all_gather_into_tensor(rows, own, group=self.group, async_op=True)
         # Slices, not rows of a matrix: the rows of an empty matrix begin at odd, unaligned places.
         everybody = [rows[rank * size : (rank + 1) * size] for rank in range(self.world_size)]
+        if self._in_pieces and size > PIECE_BYTES and self.world_size > 1:
+            return everybody, self._gather_in_pieces(everybody, own)
+        work = dist.all_gather_into_tensor(rows, own, group=self.group, async_op=True)
         return everybody, _work(work)
+
+    def _gather_in_pieces(self, everybody: Sequence[Tensor], own: Tensor) -> Pending:
+        """As many collectives as there are pieces, the same on all ranks: payloads are of one size."""
+        works = []
+        for begin in range(0, own.numel(), PIECE_BYTES):
+            here = slice(begin, begin + PIECE_BYTES)
+            pieces = [row[here] for row in everybody]
+            works.append(_work(dist.all_gather(pieces, own[here], group=self.group, async_op=True)))
+        return _All(works)
 
     def all_to_all(
         self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
@@ -69,6 +87,20 @@ class ProcessGroupWire:
 
     def barrier(self) -> None:
         dist.barrier(group=self.group)
+
+
+class _All:
+    """Several collectives that are waited for as one."""
+
+    def __init__(self, pending: Sequence[Pending]) -> None:
+        self._pending = pending
+
+    def is_completed(self) -> bool:
+        return all(one.is_completed() for one in self._pending)
+
+    def wait(self) -> None:
+        for one in self._pending:
+            one.wait()
 
 
 def node_groups(

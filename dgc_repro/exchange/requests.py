@@ -94,9 +94,11 @@ class AllToAll:
 class Choose:
     """Ask the policy for a rung after it has seen this step's gradient. Answer: int.
 
-    ``energies``: f64[3] of this tensor and worker: ||g||^2, ||rung_min(g)||^2 and
-    ||rung_candidate(g)||^2, g with error feedback. They are summed over tensors and averaged over
-    workers before the policy sees them, so that every rank gets the same answer.
+    ``energies``: f64[3], or f64[4], of this tensor and worker: ||g||^2, and ||g||^2 - ||g - C(g)||^2
+    where C is the weakest rung and where it is the candidate, g with error feedback; the fourth, where
+    the plan asks for it, is ||g||^2 without error feedback. (What a C explains is ||C(g)||^2 of a
+    sparsifier, and does not count a quantizer's noise as signal.) They are summed over tensors and
+    averaged over workers before the policy sees them, so that every rank gets the same answer.
     """
 
     energies: Tensor

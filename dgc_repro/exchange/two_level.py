@@ -127,7 +127,10 @@ class InsideNodes:
         self._gradients = AfterBackward(exchange, parameters).gradients
         self._ledger = exchange.link.ledger
         self._counted = Ledger()
-        link = Link(inside, self._counted, exchange.link.clock, check=exchange.link.check)
+        between = exchange.link
+        link = Link(
+            inside, self._counted, between.clock, check=between.check, cost=between.node_cost
+        )
         self._node = GradientExchange(Dense(), dict(parameters), link)
         self._node_size = node_size
         self._plan = Plan(None)
@@ -144,7 +147,7 @@ class InsideNodes:
             self._node.commit()
             if node == 0:  # the ledger is one worker's
                 self._ledger.take_over(self._counted, NODE)
-            self._counted.wire_bytes.clear()
+            self._counted.clear()
             self._hand_over(node, means)
         return bad
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor
@@ -33,28 +34,40 @@ from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch.components import build_compressor, build_policy, component, nearest
 from dgc_repro.launch.environment import available_bytes, cores_at_hand
+from dgc_repro.launch.in_lab import KIND as NETLAB
+from dgc_repro.launch.in_lab import pieces_of, validate_lab
+from dgc_repro.launch.networks import Modelled, refuse_lost_packets
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.network.lab import Lab
+from dgc_repro.network.profile import Network
 from dgc_repro.policy.interface import Policy
+from dgc_repro.policy.warmup import Warmup
 from dgc_repro.sink.jsonl import check_every_steps
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
+from dgc_repro.train.meter import InterfaceMeter, Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
-from dgc_repro.train.settings import TrainSettings
+from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
 from dgc_repro.train.task import Task, refuse_misfit
 
 Config = Mapping[str, Any]
-KINDS = ("local", "simulated")
+KINDS = ("local", "simulated", NETLAB)
 KEYS = {
     "launch": (
         *("kind", "workers", "workers_per_node", "device", "backend", "threads"),
-        "timeout_seconds",
+        *("timeout_seconds", "start_timeout_seconds"),
     ),
     "exchange": ("unit", "junction", "combine", "check"),
     "paths": ("runs", "results"),
 }
+PROCESS_BYTES = (
+    350_000_000  # private to a rank that has loaded torch and a tiny model (measured: 375 MB)
+)
+LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number that overflows
 SECTIONS = (
     *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
-    *("sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
+    *("network", "sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
 )
 
 
@@ -71,16 +84,20 @@ def validate(config: Config) -> None:
     threads = launch["threads"]
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UserError(f"launch.threads: a whole number from 1, or null, got {threads!r}")
-    timeout = launch["timeout_seconds"]
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise UserError(f"launch.timeout_seconds: a number above 0, got {timeout!r}")
+    for key in ("timeout_seconds", "start_timeout_seconds"):
+        seconds = launch[key]
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds <= LONGEST_SECONDS:
+            raise UserError(
+                f"launch.{key}: seconds above 0, at most {LONGEST_SECONDS} (a month), got {seconds!r}"
+            )
     seed = config["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"seed: a whole number from 0, got {seed!r}")
     policy = build_policy(config)
     compressor = build_compressor(config, policy)
     settings = _settings(config)
-    for group in ("optimizer", "schedule"):
+    for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
     dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
     try:
@@ -89,11 +106,29 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
+    if launch["kind"] == NETLAB:
+        validate_lab(config)
+    refuse_lost_packets(config)
+    Modelled(config, lambda: 0)
     choose_device(config)
     _check_exchange(config, compressor, policy)
+    _check_step_time(config, settings, policy)
     _check_momentum(config["optimizer"], compressor)
     _check_sink(config["sink"])
     _check_enough_data(config, settings)
+    if launch["kind"] != "simulated":
+        check_processes(workers, available_bytes())
+
+
+def check_processes(workers: int, available: int | None) -> None:
+    """Refuse more processes than this machine has memory for, whatever they train."""
+    needed = workers * PROCESS_BYTES
+    if available is not None and needed > available:
+        raise UserError(
+            f"launch.workers: {workers} processes take {needed / 1e9:.1f} GB for Python and torch alone "
+            f"({PROCESS_BYTES / 1e9:g} GB each), {available / 1e9:.1f} GB are available; use fewer, or "
+            "launch=simulated, where one process stands in for all"
+        )
 
 
 def _check_keys(config: Config) -> None:
@@ -120,6 +155,23 @@ def _check_nodes(launch: Config, junction: str) -> None:
         raise UserError(
             "exchange.junction: a two-level world (launch.workers_per_node) averages inside the node "
             "first; use exchange.junction=after_backward"
+        )
+
+
+def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) -> None:
+    network: Network = component(config["network"], "network")
+    if settings.step_time == MODELLED and not network.known:
+        raise UserError(
+            "train.step_time: modelled needs a network to model; name one, such as network=ethernet_1gbit"
+        )
+    if (
+        policy.chooses
+        and settings.step_time == MEASURED
+        and config["launch"]["kind"] == "simulated"
+    ):
+        raise UserError(
+            "train.step_time: simulated workers move nothing, and this policy weighs compression against "
+            "the time it saves; use train.step_time=modelled and a network=..., or launch=local"
         )
 
 
@@ -170,6 +222,30 @@ def _check_momentum(optimizer: Config, compressor: Compressor) -> None:
         )
 
 
+def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
+    """What a valid config does and its author may not have meant: a sentence each."""
+    notes = []
+    if isinstance(policy, Warmup):
+        notes.append(policy.never_reached(config["train"]["epochs"]))
+    optimizer, of_dgc = config["optimizer"], _settings_of_dgc()
+    left_over = all(optimizer.get(key) == value for key, value in of_dgc.items())
+    if momentum_of(compressor) is None and left_over:
+        kept = " ".join(f"optimizer.{key}={value:g}" for key, value in of_dgc.items())
+        notes.append(
+            f"optimizer.momentum: {kept}, as compressor=dgc sets them for its wrapper "
+            f"momentum_correction, which wrap={list(config['wrap'])} leaves out: there is no momentum; "
+            "give optimizer.momentum=0.9 optimizer.weight_decay=5e-4 to have it in the optimizer"
+        )
+    return [note for note in notes if note]
+
+
+def _settings_of_dgc() -> dict[str, float]:
+    """What conf/compressor/dgc.yaml sets for the optimizer, because its wrapper applies momentum."""
+    text = (conf_dir() / "compressor" / "dgc.yaml").read_text(encoding="utf-8")
+    settings: dict[str, float] = yaml.safe_load(text)["optimizer"]
+    return settings
+
+
 def choose_device(config: Config) -> tuple[str, str]:
     """(device type, backend). Raises UserError when a GPU is asked for where there is none."""
     launch = config["launch"]
@@ -194,8 +270,13 @@ def choose_device(config: Config) -> tuple[str, str]:
     return device, ("nccl" if own_gpus else "gloo") if backend == "auto" else backend
 
 
-def build_run(config: Config, device: torch.device) -> Run:
-    """All parts of a run on this rank; in a process world torch.distributed is initialized."""
+def build_run(
+    config: Config, device: torch.device, ready: Callable[[], None] = lambda: None
+) -> Run:
+    """All parts of a run on this rank; in a process world torch.distributed is initialized.
+
+    ``ready``: called before the first collective, when what may take long on one rank alone is done.
+    """
     settings = _settings(config)
     simulated = config["launch"]["kind"] == "simulated"
     node_size = config["launch"]["workers_per_node"] or 1
@@ -222,6 +303,7 @@ def build_run(config: Config, device: torch.device) -> Run:
     notes: list[str] = []
     num_values = sum(p.numel() for p in module.parameters())
     compressor = build_compressor(config, policy, num_values, notes)
+    notes += unexpected(config, policy, compressor)
     if simulated:
         check_memory(
             compressor,
@@ -230,13 +312,22 @@ def build_run(config: Config, device: torch.device) -> Run:
             available_bytes(),
         )
     check = bool(config["exchange"]["check"])
-    link = Link(wire, Ledger(), Clock(device), check=check)
+    modelled = Modelled(config, lambda: progress.step)
+    link = Link(wire, Ledger(), Clock(device), check=check, cost=modelled.between_all())
     timeout = config["launch"]["timeout_seconds"]
+    ready()
     nodes = nodes_of(wire, node_size, timeout) if node_size > 1 else None
     between = link
     if nodes is not None:
         between = Link(
-            nodes.between, link.ledger, link.clock, check=check, node_size=node_size, everybody=link
+            nodes.between,
+            link.ledger,
+            link.clock,
+            check=check,
+            node_size=node_size,
+            everybody=link,
+            cost=modelled.between_nodes(),
+            node_cost=modelled.inside_node(),
         )
     exchange = GradientExchange(
         compressor,
@@ -244,7 +335,7 @@ def build_run(config: Config, device: torch.device) -> Run:
         between,
         seed=config["seed"],
         unit=config["exchange"]["unit"],
-        choose=lambda energies: policy.choose(progress.policy, energies),
+        choose=progress.chooser(policy),
     )
     junction: Junction
     forward: Any = module
@@ -279,7 +370,16 @@ def build_run(config: Config, device: torch.device) -> Run:
         steps_per_epoch=steps,
         workers_per_node=node_size,
         notes=notes,
+        meter=_meter(config, link, progress),
     )
+
+
+def _meter(config: Config, link: Link, progress: Progress) -> Meter:
+    """In a lab the interface is read beside the ledger."""
+    if config["launch"]["kind"] != NETLAB:
+        return NoMeter()
+    pieces = pieces_of(config, link.wire.rank)
+    return InterfaceMeter(link, Lab.interface, lambda: pieces(progress.step))
 
 
 def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:

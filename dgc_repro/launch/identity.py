@@ -17,11 +17,13 @@ WITHOUT_EFFECT = (
     ("paths",),
     ("scale", "seeds"),
     ("launch", "timeout_seconds"),
+    ("launch", "start_timeout_seconds"),
     ("exchange", "check"),
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),
 )
-"""Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too."""
+"""Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, and a
+network that is not named."""
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -32,9 +34,15 @@ def config_hash(config: Mapping[str, Any]) -> str:
         for key in path:
             node = node.get(key, {})
         node.pop(last, None)
+    if _unnamed(kept.get("network")):
+        kept.pop("network", None)
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _unnamed(network: Mapping[str, Any] | None) -> bool:
+    return network is None or (network["rate"] is None and network["rates"] is None)
 
 
 def run_folder(config: Mapping[str, Any]) -> Path:

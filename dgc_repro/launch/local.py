@@ -7,12 +7,15 @@ agree on a step, write a checkpoint and end.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,17 +23,22 @@ from filelock import FileLock, Timeout
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import cores_at_hand
-from dgc_repro.launch.worker import ERROR_FILE
+from dgc_repro.launch.roll_call import NO_ANSWER
+from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE
 
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
 SHUTDOWN_TIMEOUT_S = 600
+LOOK_EVERY_SECONDS = 0.2
+LEFT_BEHIND_SECONDS = (
+    5.0  # that ranks have to end by themselves when one has said why the run failed
+)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class RunFailed(RuntimeError):
-    """A rank ended with a traceback; the message says where it lies."""
+    """A rank died, did not come, or ended with a traceback; the message says which and where to read."""
 
 
 class RunStopped(Exception):
@@ -45,25 +53,33 @@ class RunStopped(Exception):
         self.signal_number = signal_number
 
 
-def execute(config: Mapping[str, Any], folder: Path) -> None:
-    """Run to the end. Raises UserError, RunFailed or RunStopped."""
+SeeThrough = Callable[[list[str], IO[bytes], Mapping[str, str], Path], tuple[int | None, int]]
+
+
+def execute(config: Mapping[str, Any], folder: Path, see_through: SeeThrough | None = None) -> None:
+    """Run to the end. Raises UserError, RunFailed or RunStopped.
+
+    ``see_through``: starts the ranks in a way of its own and waits for them, in the place of torchrun
+    (launch/netlab.py); given the command of a rank.
+    """
     launch = config["launch"]
     workers = launch["workers"]
     simulated = launch["kind"] == "simulated"
     processes = 1 if simulated else workers
     threads = launch["threads"] or max(1, cores_at_hand() // processes)
     command = [sys.executable]
-    if not simulated:
+    if not simulated and see_through is None:
         # A rank hears of a stop between two steps, and an evaluation lies between some of them.
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
         command += [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}"]
     command += ["-m", "dgc_repro.launch.worker", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    (folder / ERROR_FILE).unlink(missing_ok=True)
     lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
         with lock, (folder / LOG_FILE).open("wb") as log:
-            stopped_by, code = _see_through(command, log, environment)
+            for name in (ERROR_FILE, FAILURE_FILE):
+                (folder / name).unlink(missing_ok=True)
+            stopped_by, code = (see_through or _see_through)(command, log, environment, folder)
     except Timeout as error:
         raise UserError(
             f"paths.runs: {folder} is being written by another process; wait for it, or give another "
@@ -72,30 +88,17 @@ def execute(config: Mapping[str, Any], folder: Path) -> None:
     if (folder / ERROR_FILE).is_file():
         raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
     if stopped_by is not None:
-        has_checkpoint = any((folder / "checkpoints").glob("step-*"))
-        raise RunStopped(stopped_by, has_checkpoint=has_checkpoint)
+        raise RunStopped(stopped_by, has_checkpoint=last_checkpoint(folder) is not None)
     if code != 0:
-        raise RunFailed(
-            f"{_reason(folder / LOG_FILE)} (exit code {code}; "
-            f"the whole story is in {folder / LOG_FILE})"
-        )
+        raise RunFailed(what_failed(folder, code))
 
 
 def _see_through(
-    command: list[str], log: IO[bytes], environment: Mapping[str, str]
+    command: list[str], log: IO[bytes], environment: Mapping[str, str], folder: Path
 ) -> tuple[int | None, int]:
     """Start the ranks and wait for them. The signal that stopped them, or None; the exit code."""
-    caught: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: object) -> None:
-        caught.append(number)
-        # Once: a second signal would interrupt torchrun while it sees its ranks to their end.
-        if len(caught) == 1 and started:
-            started[0].send_signal(signal.SIGTERM)
-
-    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
-    try:
+    with passed_on(started) as caught:
         process = subprocess.Popen(
             command,
             stderr=log,
@@ -106,17 +109,108 @@ def _see_through(
         started.append(process)
         if caught:  # between the two lines above
             process.send_signal(signal.SIGTERM)
-        process.wait()
+        _wait(process, folder)
+    return (caught[0] if caught else None), process.returncode
+
+
+@contextlib.contextmanager
+def passed_on(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """While inside, what would stop this process reaches those that it has started, as SIGTERM. Gives
+    the signals that came."""
+    caught: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        caught.append(number)
+        # Once: a second signal would interrupt torchrun while it sees its ranks to their end.
+        if len(caught) == 1:
+            for process in started:
+                process.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    try:
+        yield caught
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return (caught[0] if caught else None), process.returncode
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Until it has ended. Once a rank has said why the run failed, ranks that hang or are stopped, and
+    do not hear torchrun's SIGTERM, are killed."""
+    failed_at: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY_SECONDS)
+            return
+        if failed_at is None and (folder / FAILURE_FILE).is_file():
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() > failed_at + LEFT_BEHIND_SECONDS:
+            for child in _children(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+
+
+def _children(parent: int) -> Iterator[int]:
+    """Process ids of what a process has started and not yet heard the end of (Linux)."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # "pid (name) state ppid ...": a name may hold spaces and brackets
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(path.parent.name)
 
 
 def _end_with_parent() -> None:
     """In the new process: be told to stop when the one that started it is gone, however it ended."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def what_failed(folder: Path, code: int) -> str:
+    """One line: what a rank said, or torchrun; which rank was killed; how to go on; where to read."""
+    log = folder / LOG_FILE
+    killed = _killed(log)
+    try:
+        line = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
+    except OSError:  # nobody was left to say anything
+        line = _reason(log)
+        if code < 0:
+            line = f"the process was killed by {_signal_name(-code)}"
+        elif killed:
+            line = "no rank is left"
+    if killed:
+        line = line.replace(NO_ANSWER, "")
+        line += f"; {', '.join(f'rank {r} was killed by {name}' for r, name in killed.items())}"
+        if "SIGKILL" in killed.values():
+            line += " (by hand, or by the system for want of memory)"
+    last = last_checkpoint(folder)
+    kept = "no checkpoint yet" if last is None else f"the checkpoint of step {last} is kept"
+    goes_on = "starts again" if last is None else "continues from it"
+    return (
+        f"{line}; {kept}, the same command {goes_on} "
+        f"(exit code {abs(code)}; the whole story is in {log})"
+    )
+
+
+def last_checkpoint(folder: Path) -> int | None:
+    """The step of the newest checkpoint in a run folder."""
+    names = [path.name for path in (folder / "checkpoints").glob("step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=None)
+
+
+def _killed(log: Path) -> dict[int, str]:
+    """The rank that a signal ended, and its name, from torchrun's report."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    # Its root cause alone: what ends behind that one may have been killed for it.
+    cause = text.rpartition("Root Cause (first observed failure):")[2]
+    found = re.findall(r"rank\s*: (\d+) \(local_rank: \d+\)\s*exitcode\s*: -(\d+) ", cause)
+    return {int(rank): _signal_name(int(number)) for rank, number in found}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _reason(log: Path) -> str:

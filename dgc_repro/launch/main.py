@@ -23,11 +23,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch import netlab
+from dgc_repro.launch.calibrate import calibrate
 from dgc_repro.launch.components import nearest
 from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.predict import predict
+from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
+from dgc_repro.report.network import counted_line
 
 USER_ERROR = 2
 NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
@@ -43,6 +48,16 @@ def dispatch() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "reproduce":
         reproduce(sys.argv[2:])
         return
+    if len(sys.argv) > 1 and sys.argv[1] == "netlab":
+        netlab.command(sys.argv[2:])
+        return
+    if len(sys.argv) > 1 and sys.argv[1] == "predict":
+        predict(sys.argv[2:])
+        return
+    if len(sys.argv) > 1 and sys.argv[1] == "calibrate":
+        calibrate(sys.argv[2:])
+        return
+    sys.argv[1:] = with_profiles(sys.argv[1:])
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()
 
 
@@ -57,6 +72,8 @@ def one_run(config: DictConfig) -> None:
 def report_run(config: dict[str, Any], given: list[str]) -> None:
     """Run, and say where the record lies."""
     folder = run_config(config, given)
+    if line := counted_line(folder):
+        print(line, flush=True)
     print(f"run folder: {folder}", flush=True)
 
 

@@ -7,7 +7,7 @@ worker). The record is a run folder like any other, with ``repeats.csv`` in the 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,9 @@ from dgc_repro.launch.worker import write_json
 from dgc_repro.measure import multilevel
 from dgc_repro.measure.multilevel import Method
 from dgc_repro.train.loop import steps_left
+from dgc_repro.train.run import Run
 from dgc_repro.train.step import train_step
+from dgc_repro.train.task import Batch
 
 COPIES_OF_THE_MODEL = 8
 """Parameters, gradients, momentum, the exchange's buffers, the joined gradient and its copy."""
@@ -87,7 +89,7 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         return folder
-    _check_memory(plain)
+    check_memory(plain)
     threads = torch.get_num_threads()
     torch.set_num_threads(config["launch"]["threads"] or environment.cores_at_hand())
     try:
@@ -115,7 +117,7 @@ def _measure(
     busy = environment.busy_cores()
     device_type, _ = choose_device(plain)
     device = torch.device(device_type)
-    gradient, facts = trained_gradient(plain, settings, device)
+    gradient, facts = trained_gradient(plain, settings.steps, settings.embedded, device)
     prepare(folder, config)
     here = environment.describe(device, "none", 1, facts.pop("data"))
     write_json(folder / "environment.json", here | {"busy_cores": busy})
@@ -127,32 +129,25 @@ def _measure(
         say=lambda line: print(f"  {line}", flush=True),
     )
     repeats, chosen = multilevel.rows(measured)
-    _write_csv(folder / REPEATS_FILE, repeats)
+    write_csv(folder / REPEATS_FILE, repeats)
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts, "chosen": chosen}
     write_json(folder / "summary.json", summary)
 
 
 def trained_gradient(
-    config: dict[str, Any], settings: MeasureSettings, device: torch.device
+    config: dict[str, Any],
+    steps: int,
+    embedded: Mapping[str, str],
+    device: torch.device,
+    key: str = "measure.steps",
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The gradient after some training steps, joined, and how it came about."""
-    run = _built(config, settings.embedded, device)
-    batches = steps_left(run)
-    for number in range(settings.steps):
-        batch = next(batches, None)
-        if batch is None:
-            raise UserError(
-                f"measure.steps: the data make {number} steps, got {settings.steps}; use fewer"
-            )
-        train_step(run, batch)
-    gradients = {
-        name: parameter.grad
-        for name, parameter in run.module.named_parameters()
-        if parameter.grad is not None
-    }
+    """The gradient after some training steps, joined, and how it came about. ``key``: where ``steps``
+    stands in the config."""
+    run, _ = trained(config, steps, embedded, device, key)
+    gradients = gradients_of(run)
     facts = {
         "data": run.task.splits.label,
-        "steps": settings.steps,
+        "steps": steps,
         "train/loss": run.progress.tally.mean_loss,
         "parameters": sum(p.numel() for p in run.module.parameters()),
         "tensors": len(gradients),
@@ -161,6 +156,34 @@ def trained_gradient(
         ),
     }
     return multilevel.joined(gradients), facts
+
+
+def trained(
+    config: dict[str, Any],
+    steps: int,
+    embedded: Mapping[str, str],
+    device: torch.device,
+    key: str = "measure.steps",
+) -> tuple[Run, Iterator[tuple[Batch, ...]]]:
+    """A run after some steps of the trainer, and the batches of the epoch that are left. Raises
+    UserError."""
+    run: Run = _built(config, embedded, device)
+    batches = steps_left(run)
+    for number in range(steps):
+        batch = next(batches, None)
+        if batch is None:
+            raise UserError(f"{key}: the data make {number} steps, got {steps}; use fewer")
+        train_step(run, batch)
+    return run, batches
+
+
+def gradients_of(run: Run) -> dict[str, Tensor]:
+    """What the last step has left, by parameter name."""
+    return {
+        name: parameter.grad
+        for name, parameter in run.module.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def _built(config: dict[str, Any], embedded: Mapping[str, str], device: torch.device) -> Any:
@@ -215,7 +238,7 @@ def _method(name: str, settings: MeasureSettings) -> Method:
     return Method(name, rungs[0], rungs[1], single_pass)
 
 
-def _check_memory(config: Mapping[str, Any]) -> None:
+def check_memory(config: Mapping[str, Any]) -> None:
     """Refuse what will not fit, before anything is allocated."""
     with torch.device("meta"):
         module = component(config["model"], "model").build(10)
@@ -228,7 +251,8 @@ def _check_memory(config: Mapping[str, Any]) -> None:
         )
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of the same keys as a table; numbers with six digits."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -3,7 +3,8 @@
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by
 their config and not made again; seeds are the outer loop, so that every row has one number early.
 With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py),
-and ``measure.<key>=...`` on the command line overrides how.
+and ``measure.<key>=...`` on the command line overrides how. With ``study``, it is computed
+(launch/study.py): each part is a component, overridden by ``study.<part>.<key>=...``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
@@ -26,6 +27,7 @@ from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.single import is_done, run_config
+from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.report.publish import publish, show
 from dgc_repro.report.render import console_of_width
 
@@ -37,6 +39,8 @@ SIZED_KEYS = (
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure."
+STUDIED = f"{STUDY}."
+OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
 
 def reproduce(arguments: Sequence[str]) -> None:
@@ -46,12 +50,13 @@ def reproduce(arguments: Sequence[str]) -> None:
         asked = arguments[0] if arguments else ""
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
     name, given = arguments[0], arguments[1:]
-    measured = is_measured(name)
-    own = [override for override in given if override.lstrip("+").startswith(MEASURE)]
-    if own and not measured:
-        raise UserError(f"{own[0].partition('=')[0]}: {name} is trained, it has no such setting")
-    jobs = measured_runs_of(name, given) if measured else runs_of(name, given)
-    make = measure_config if measured else run_config
+    _refuse_settings_of_others(name, given)
+    if is_studied(name):
+        jobs, make = studied_runs_of(name, given), study_config
+    elif is_measured(name):
+        jobs, make = measured_runs_of(name, given), measure_config
+    else:
+        jobs, make = runs_of(name, given), run_config
     results = Path(jobs[0][0]["paths"]["results"])
     _probe(results)
     folders: list[Path] = []
@@ -64,6 +69,22 @@ def reproduce(arguments: Sequence[str]) -> None:
     published = publish(with_other_seeds(jobs, folders), paper, artifact, scale, results)
     show(published, console_of_width())
     print(f"published in {published}", flush=True)
+
+
+def _refuse_settings_of_others(name: str, given: Sequence[str]) -> None:
+    """``measure.`` and ``study.`` belong to artifacts that have such a section."""
+    sections = {MEASURE: is_measured(name), STUDIED: is_studied(name)}
+    how = "computed" if sections[STUDIED] else "measured" if sections[MEASURE] else "trained"
+    for prefix, has in sections.items():
+        own, _ = _apart(given, prefix)
+        if own and not has:
+            raise UserError(f"{own[0].partition('=')[0]}: {name} is {how}, it has no such setting")
+
+
+def _apart(overrides: Sequence[str], prefix: str) -> tuple[list[str], list[str]]:
+    """Those of a section, and the others."""
+    own = [override for override in overrides if override.lstrip("+").startswith(prefix)]
+    return own, [override for override in overrides if override not in own]
 
 
 def _probe(results: Path) -> None:
@@ -107,7 +128,7 @@ def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[
     family = OmegaConf.select(artifact, "family")
     given = _of_family(family, given)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        combinations = _combinations(artifact, _scale(given))
+        combinations = _combinations(artifact.sweeps, _scale(given))
         scale = compose("config", [*combinations[0], *given]).scale.name
         sizes = list(artifact.sizes[scale])
         sized = [*sizes, *given]
@@ -124,11 +145,10 @@ def _scale(given: Sequence[str]) -> str:
     return str(compose("config", _scales(given)).scale.name)
 
 
-def _combinations(artifact: DictConfig, scale: str) -> list[list[str]]:
+def _combinations(sweeps: DictConfig | ListConfig, scale: str) -> list[list[str]]:
     """The overrides of every run: ``sweeps`` is a list of Hydra sweeps, or one for each scale."""
-    sweeps = artifact.sweeps[scale] if isinstance(artifact.sweeps, DictConfig) else artifact.sweeps
     combinations: list[list[str]] = []
-    for sweep in sweeps:
+    for sweep in sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps:
         parsed = OverridesParser.create().parse_overrides(str(sweep).split())
         for batch in BasicSweeper.split_arguments(parsed, None):
             combinations += [list(job) for job in batch]
@@ -148,8 +168,7 @@ def is_measured(name: str) -> bool:
 
 def measured_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
     """As `runs_of`, one seed, with ``measure`` in each config: what launch/measure.py is told."""
-    own = [override for override in given if override.lstrip("+").startswith(MEASURE)]
-    others = [override for override in given if override not in own]
+    own, others = _apart(given, MEASURE)
     if not any(override.startswith("seed=") for override in others):
         others.append("seed=0")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -178,16 +197,87 @@ def _measure_settings(
     stated: dict[str, Any], own: Sequence[str], scale: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """How to measure at this scale, and the folders of data sets. Raises UserError for a typo."""
-    node = OmegaConf.create({**stated, "repeats": stated["repeats"][scale]})
+    settings = _overridden({**stated, "repeats": stated["repeats"][scale]}, own, MEASURE)
+    return settings, settings.pop("roots")
+
+
+def _overridden(stated: dict[str, Any], own: Sequence[str], prefix: str) -> dict[str, Any]:
+    """A section with the overrides that begin with ``prefix``. Raises UserError for a typo."""
+    node = OmegaConf.create(stated)
     OmegaConf.set_struct(node, True)
     for override in own:
-        key, _, value = override.lstrip("+").removeprefix(MEASURE).partition("=")
+        key, _, value = override.lstrip("+").removeprefix(prefix).partition("=")
         try:
             OmegaConf.update(node, key, yaml.safe_load(value))
         except (OmegaConfBaseException, yaml.YAMLError) as error:
-            raise UserError(f"{MEASURE}{key}: no such key; {nearest(key, stated)}") from error
-    settings = _plain(node)
-    return settings, settings.pop("roots")
+            raise UserError(f"{prefix}{key}: no such key; {nearest(key, stated)}") from error
+    return _plain(node)
+
+
+def is_studied(name: str) -> bool:
+    """Whether an artifact is computed."""
+    return STUDY in _artifact(name)
+
+
+def studied_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
+    """As `runs_of`, with ``study`` in each config: what launch/study.py is told."""
+    artifact = _artifact(name)
+    stated, sweeps = _plain(artifact.study), artifact.get("sweeps") or {}
+    own, others = _apart(given, STUDIED)
+    for override in own:
+        part, dot, _ = override.lstrip("+").removeprefix(STUDIED).partition("=")[0].partition(".")
+        if part not in stated or not dot:
+            raise UserError(
+                f"{STUDIED}{part}: {name} has {', '.join(f'{STUDIED}{p}.<key>' for p in stated)}"
+            )
+    for override in others:
+        if not (sweeps or _is_of_every_study(override)):
+            key = override.lstrip("+").partition("=")[0]
+            raise UserError(f"{key}: {name} is computed, it has no such setting")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        scale = _scale(others)
+        own_sizes, sizes = _apart(artifact.sizes[scale], STUDIED)
+        sized = [*sizes, *others]
+        jobs = []
+        for seed in _seeds([], sized):
+            for part in stated:
+                for line in _combinations(sweeps[part], scale) if part in sweeps else [[]]:
+                    own_line, combination = _apart(line, STUDIED)
+                    with_seed = [*sized, f"seed={seed}"]
+                    if part in sweeps:
+                        at_scale = [*sizes, f"scale={scale}"]
+                        config = _labelled(combination, at_scale, with_seed)
+                    else:
+                        config = _of_a_study(name, part, with_seed)
+                    usual = _part_of(stated, part, [*own_sizes, *own_line])
+                    config[STUDY] = _part_of(stated, part, [*own_sizes, *own_line, *own])
+                    if config[STUDY] != usual:
+                        config["scale"]["name"] = CUSTOM
+                    build_study(config[STUDY])  # before anything is computed
+                    jobs.append((config, sized))
+    if any(config["scale"]["name"] == CUSTOM for config, _ in jobs):
+        for config, _ in jobs:  # parts of one artifact are published together
+            config["scale"]["name"] = CUSTOM
+    return jobs
+
+
+def _part_of(stated: dict[str, Any], part: str, own: Sequence[str]) -> dict[str, Any]:
+    """The node of one part, with what is overridden of it."""
+    prefix = f"{STUDIED}{part}."
+    node = _overridden(stated[part], _apart(own, prefix)[0], prefix)
+    return with_networks({"part": part, **node})
+
+
+def _of_a_study(name: str, part: str, given: Sequence[str]) -> dict[str, Any]:
+    """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
+    paper, _, artifact = name.partition("/")
+    config = _plain(compose("config", [o for o in given if _is_of_every_study(o)]))
+    found = {key: config[key] for key in OF_EVERY_STUDY}
+    return {**found, "experiment": {"paper": paper, "artifact": artifact, "row": part}}
+
+
+def _is_of_every_study(override: str) -> bool:
+    return override.lstrip("+").partition("=")[0].partition(".")[0] in OF_EVERY_STUDY
 
 
 def _of_family(family: str | None, given: Sequence[str]) -> list[str]:

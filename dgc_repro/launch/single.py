@@ -14,7 +14,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, run_folder
+from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.local import execute
+from dgc_repro.launch.netlab import execute_in_lab
 from dgc_repro.launch.paths import conf_dir
 
 
@@ -36,7 +38,7 @@ def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     is_new = not folder.exists()
     prepare(folder, config)
     try:
-        execute(config, folder)
+        (execute_in_lab if config["launch"]["kind"] == NETLAB else execute)(config, folder)
     except UserError:
         if is_new and not any((folder / "checkpoints").glob("step-*")):
             shutil.rmtree(folder)  # nothing half-written stays behind a mistake

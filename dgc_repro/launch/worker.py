@@ -2,11 +2,13 @@
 
 Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
 entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
-line is left in ``error.txt``), 3 for stopped by a signal.
+line is left in ``error.txt``), 3 for stopped by a signal, 1 for everything else: ``failure.txt`` then
+says in a line what, and which rank did not come.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import json
@@ -22,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import yaml
+from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
@@ -29,6 +32,9 @@ from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
+from dgc_repro.launch.in_lab import schedule_of, told
+from dgc_repro.launch.meeting import Meeting
+from dgc_repro.launch.roll_call import RollCall
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
@@ -41,6 +47,7 @@ from dgc_repro.train.run import Run
 
 FINISHED, FAILED, USER_ERROR, STOPPED = 0, 1, 2, 3
 ERROR_FILE = "error.txt"
+FAILURE_FILE = "failure.txt"
 
 
 def run_worker(folder: Path) -> int:
@@ -58,7 +65,7 @@ def run_worker(folder: Path) -> int:
                 f"{os.environ['WORLD_SIZE']}; start it without torchrun, or use launch=local"
             )
         backend = "simulated"
-        return _train(config, folder, device, backend, rank)
+        return _train(config, folder, device, backend, rank, None, None)
     if "RANK" not in os.environ:
         raise UserError(
             "launch.kind: a local run needs torchrun, for example "
@@ -72,16 +79,42 @@ def run_worker(folder: Path) -> int:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    timeout = datetime.timedelta(seconds=float(config["launch"]["timeout_seconds"]))
-    dist.init_process_group(backend, timeout=timeout)
-    return _train(config, folder, device, backend, rank)
+    meeting = Meeting(float(config["launch"]["start_timeout_seconds"]))
+    meeting.wait_for_all("start")
+    timeout = float(config["launch"]["timeout_seconds"])
+    roll_call = RollCall(meeting.store, rank, meeting.size, timeout)
+    try:
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("world", meeting.store),
+            rank=rank,
+            world_size=meeting.size,
+            timeout=datetime.timedelta(seconds=timeout),
+        )
+        return _train(config, folder, device, backend, rank, meeting, roll_call)
+    except UserError as error:
+        roll_call.leave(str(error))
+        raise
+    except Exception as error:
+        leave_line(folder / FAILURE_FILE, roll_call.failed(error))
+        raise
 
 
 def _train(
-    config: dict[str, Any], folder: Path, device: torch.device, backend: str, rank: int
+    config: dict[str, Any],
+    folder: Path,
+    device: torch.device,
+    backend: str,
+    rank: int,
+    meeting: Meeting | None,
+    roll_call: RollCall | None,
 ) -> int:
     native.library()  # built now if it is not in the cache: no step's time pays for it
-    run = build_run(config, device)
+    run = build_run(
+        config, device, (lambda: None) if meeting is None else lambda: meeting.wait_for_all("data")
+    )
+    if roll_call is not None:
+        roll_call.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
     _stop_on_signals(run)
     identity = config_hash(config)
     notes = [*run.notes, *checkpoint.load(run, folder, identity)]
@@ -91,11 +124,14 @@ def _train(
         )
     if run.settings.profile:
         notes.append("profiling: each rank leaves trace-<rank>.json.gz and profile-<rank>.txt")
+    facts, said = told()
+    notes += said
     if run.progress.step == 0 and config["train"]["resume_from"]:
         notes += checkpoint.load(run, Path(config["train"]["resume_from"]), None)
         if run.progress.step == 0:
             raise UserError(f"train.resume_from: no checkpoint in {config['train']['resume_from']}")
     here = environment.describe(device, backend, run.link.wire.world_size, run.splits.label)
+    here |= {"network": facts} if facts else {}
     sink = make_sink(config) if rank == 0 else FanOut([])
     if rank == 0:
         if run.progress.step:
@@ -118,11 +154,14 @@ def _train(
             sink.note(note)
         if progress.step:
             sink.note(f"continuing at step {progress.step} (epoch {progress.epoch + 1})")
+        rates = schedule_of(config, run.link.wire.barrier, run.meter)
+        rates.before(progress.step, first=True)
         with profiled(run, folder) as traced:
 
             def on_step(metrics: Mapping[str, Any]) -> None:
                 sink.step(metrics)
                 traced()
+                rates.before(progress.step)
 
             finished = train(
                 run, on_step, sink.epoch, lambda: checkpoint.save(run, folder, identity)
@@ -212,6 +251,12 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
+
+
+def leave_line(path: Path, line: str) -> None:
+    """Write it, unless another rank was faster: the first one knows best."""
+    with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
+        file.write(f"{line}\n")
 
 
 def main() -> None:

@@ -130,6 +130,9 @@ class Claim:
     With ``cannot_follow`` set, the claim's own numbers contradict each other: it gets that verdict
     and the measured differences are printed beside it without a judgement. With ``needs_setting``,
     only runs whose config has that key meet the claim's premise; without one it is not run.
+    ``assumed``: an input of the study that nobody has measured and that the verdict rests on; it is then
+    *indicative* at most and names it. ``by_construction``: both sides are formulas, so that only a defect
+    could make it fail; it then never counts as agreement.
     """
 
     id: str
@@ -139,10 +142,16 @@ class Claim:
     reading: str
     cannot_follow: Contradiction | None = None
     needs_setting: str | None = None
+    assumed: str = ""
+    by_construction: bool = False
 
     def __post_init__(self) -> None:
         if not self.checks:
             raise ValueError("checks: at least one, got none; a claim without one is not judged")
+        if self.assumed and self.by_construction:
+            raise ValueError(
+                f"assumed: nothing of what holds by construction, got {self.assumed!r}; set one of both"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Fixed:
     values: Sequence[Any] = ()
     rung: int | None = None
     chooses = False
+    watches = None
 
     def __post_init__(self) -> None:
         check_ladder(self.field, self.values)
@@ -37,5 +38,8 @@ class Fixed:
     def observe(self, state: State, report: EpochReport) -> State:
         return state
 
-    def choose(self, state: State, energies: Tensor) -> int:
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
         raise NotImplementedError("fixed plans beforehand")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+MEAN, OWN, SPREAD = "mean", "own", "spread"
+
 State = dict[str, Any]
 """Numbers, strings, lists and dicts: it checkpoints as it is."""
 
@@ -21,11 +23,13 @@ State = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Which rung each tensor takes in the next step. ``rung``: for all, None to ask `Choose`;
-    ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies `Choose` reports."""
+    ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies `Choose` reports;
+    ``raw``: whether it reports that of the gradient without its residual too."""
 
     rung: int | None
     by_tensor: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[int, int] = (0, 0)
+    raw: bool = False
 
     def for_tensor(self, name: str) -> int | None:
         return self.by_tensor.get(name, self.rung)
@@ -34,12 +38,31 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class EpochReport:
     """What all ranks know at the end of an epoch (1-based); accuracies in percent. Of a text, losses
-    are nats a word (perplexity is exp of them) and the accuracy is that of the next word."""
+    are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
+    ``learning_rate``: of the epoch's last step and of the next epoch's first; ``gradient_norms``: by
+    tensor, the norm of the sum of the epoch's gradients, where the policy `watches` them."""
 
     epoch: int
     train_loss: float
     validation_loss: float
     validation_accuracy_percent: float
+    learning_rate: tuple[float, float] = (1.0, 1.0)
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What all ranks know after a step (0-based). ``seconds``: its wall time, mean over workers, with
+    the network's modelled communication in the place of the measured one where the run says so, NaN where
+    nobody knows. Reports come in the order of steps, each during the step after it;
+    ``samples``: of all workers together. Where the policy watches `SPREAD`: ``own_square``, the mean over
+    workers of ||g_i||^2, and ``mean_square``, ||g||^2 of the mean that was applied."""
+
+    step: int
+    seconds: float
+    samples: float
+    own_square: float = 0.0
+    mean_square: float = 0.0
 
 
 class Policy(Protocol):
@@ -55,6 +78,11 @@ class Policy(Protocol):
     def chooses(self) -> bool:
         """Whether it must see this step's gradient (`Choose`) before it plans."""
 
+    @property
+    def watches(self) -> str | None:
+        """Whose gradients `EpochReport.gradient_norms` are of: `MEAN` (over workers, as applied), `OWN`
+        (rank 0's, before the exchange). `SPREAD`: it asks for the squares of `StepReport`. Or None."""
+
     def init(self) -> State:
         """The state before the first step."""
 
@@ -64,8 +92,11 @@ class Policy(Protocol):
     def observe(self, state: State, report: EpochReport) -> State:
         """The state after an epoch."""
 
-    def choose(self, state: State, energies: Tensor) -> int:
-        """The rung, from the agreed energies f32[3] (see `requests.Choose`)."""
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
+        """The rung and the state after, from the agreed energies (see `requests.Choose`)."""
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        """The state after a step that was not skipped."""
 
 
 def check_ladder(field: str | None, values: Sequence[Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Stepwise:
     patience_epochs: int = 8
     dense_epochs: int = 1
     chooses = False
+    watches = None
 
     def __post_init__(self) -> None:
         check_ladder(self.field, self.values)
@@ -103,8 +104,11 @@ class Stepwise:
         }
         return {**after, "trace": [*state["trace"], entry]}
 
-    def choose(self, state: State, energies: Tensor) -> int:
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
         raise NotImplementedError("stepwise plans beforehand")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state
 
     def _rung(self, state: State) -> int:
         return 0 if state["dense_left"] else len(self.values) - state["position"]

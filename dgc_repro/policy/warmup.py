@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Warmup:
     values: Sequence[Any]
     epochs_each: int = 1
     chooses = False
+    watches = None
 
     def __post_init__(self) -> None:
         check_ladder(self.field, self.values)
@@ -37,6 +38,17 @@ class Warmup:
             or self.epochs_each < 1
         ):
             raise ValueError(f"epochs_each: a whole number from 1, got {self.epochs_each!r}")
+
+    def never_reached(self, epochs: int) -> str | None:
+        """A sentence for a run that is over before its strongest setting is; None for others."""
+        needed = (len(self.values) - 1) * self.epochs_each + 1
+        if epochs >= needed:
+            return None
+        last = self.values[self._rung(epochs - 1) - 1]
+        return (
+            f"policy.epochs_each: the warm-up reaches {self.field}={self.values[-1]} in epoch {needed}, and "
+            f"train.epochs={epochs} ends it at {last}"
+        )
 
     def init(self) -> State:
         return {"epoch": 0, "trace": []}
@@ -54,8 +66,11 @@ class Warmup:
         }
         return {"epoch": report.epoch, "trace": [*state["trace"], entry]}
 
-    def choose(self, state: State, energies: Tensor) -> int:
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
         raise NotImplementedError("warmup plans beforehand")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state
 
     def _rung(self, epoch: int) -> int:
         """After so many whole epochs: 1 (the weakest) to len(values)."""

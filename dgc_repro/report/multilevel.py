@@ -161,7 +161,7 @@ def _columns(measurement: Measurement | None, block: str, method: str) -> dict[s
     """Milliseconds of each way and of the copy, by repeat; a way that was not timed is absent."""
     if measurement is None:
         return {}
-    frame = measurement.repeats
+    frame = measurement.table
     rows = frame[(frame["block"] == block) & (frame["method"] == method)].sort_values("repeat")
     found = {}
     for way in (*WAYS, "copy"):

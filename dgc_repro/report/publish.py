@@ -13,28 +13,37 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from dgc_repro.errors import UserError
 from dgc_repro.report import (
+    allreduce,
+    density,
     figures,
     language,
     multilevel,
     multilevel_render,
     render,
+    saturation,
+    scaling,
     sensitivity,
+    study,
     style,
     table,
+    waiting,
 )
 from dgc_repro.report.records import (
     MEASUREMENT_FILES,
     RECORD_FILES,
+    STUDY_FILES,
     Measurement,
     Run,
     load_measurements,
     load_runs,
+    load_studies,
     read_epoch_lines,
 )
 
@@ -103,6 +112,29 @@ def _show_ptb(runs: Sequence[Run], scale: str, console: Console) -> None:
     language.print_table(language.build(runs, scale), console)
 
 
+class StudyReport(Protocol):
+    """A module of report/ about a study: its page and its figure."""
+
+    def page(self, records: Sequence[Measurement], scale: str) -> study.Page: ...
+    def figure(self, records: Sequence[Measurement], scale: str) -> Figure: ...
+
+
+def _computed(report: StudyReport, figure_name: str) -> Artifact:
+    """The artifact of a study."""
+
+    def write(records: Sequence[Measurement], scale: str, folder: Path) -> None:
+        page = report.page(records, scale)
+        _write(folder / "table.md", study.markdown(page))
+        _write(folder / "table.csv", study.csv_text(page))
+        _write(folder / "verdicts.json", render.verdicts_json(page.verdicts))
+        style.save(report.figure(records, scale), folder, figure_name)
+
+    def show(records: Sequence[Measurement], scale: str, console: Console) -> None:
+        study.print_page(report.page(records, scale), console)
+
+    return Artifact(write, show, load_studies, STUDY_FILES)
+
+
 ARTIFACTS = {
     ("dynamic", "table1"): Artifact(_write_table1, _show_table1),
     ("dynamic", "sensitivity"): Artifact(_write_sensitivity, _show_sensitivity),
@@ -110,6 +142,11 @@ ARTIFACTS = {
         _write_table3, _show_table3, load_measurements, MEASUREMENT_FILES
     ),
     ("lecture", "ptb"): Artifact(_write_ptb, _show_ptb),
+    ("gravac", "fig1a"): _computed(scaling, "fig1a"),
+    ("gravac", "fig3"): _computed(saturation, "fig3"),
+    ("lecture", "allreduce"): _computed(allreduce, "allreduce"),
+    ("lecture", "density"): _computed(density, "density"),
+    ("lecture", "waiting"): _computed(waiting, "waiting"),
 }
 """What can be published, by (paper, artifact)."""
 

@@ -135,3 +135,17 @@ QUANTITIES = {
     "weight_change_last_third": Quantity("late weight change", "", weight_change_last_third),
 }
 """Every quantity a claim may name."""
+
+STUDIED = {
+    "density": ("density of the sum", ""),
+    "density_error": ("density, the cell farthest from theory", ""),
+    "extra_bits": ("bits more than one code", "bits"),
+    "fit_residual": ("RMS residual of the fit", "deviations"),
+    "slope": ("slope of the fit", ""),
+    "waiting_error": ("expected largest delay, the number of workers farthest from theory", ""),
+    "seconds": ("time of an allreduce", "s"),
+    "efficiency": ("scaling efficiency", ""),
+    "saturation": ("log2 of the factor of saturation", ""),
+}
+"""Label and unit of what studies compute; report/<study>.py has the definitions. A claim may say where,
+as in ``seconds@ethernet_1gbit, 16 workers``, which is then the label."""

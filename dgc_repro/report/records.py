@@ -7,7 +7,7 @@ finished is skipped with a message; one that is broken is an error of one line t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dgc_repro.errors import UserError
 
 RECORD_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "policy.csv")
 MEASUREMENT_FILES = ("config.yaml", "environment.json", "summary.json", "repeats.csv")
+STUDY_FILES = ("config.yaml", "environment.json", "summary.json", "rows.csv")
 FINISHED = "finished"
 FREE_KEYS = ("root", "seed")
 """Where the data lies, and the seed, may differ between runs of one table."""
@@ -68,14 +69,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One finished measurement: ``repeats`` has a row a paired repeat, in milliseconds."""
+    """One finished measurement or study. ``table``: of a measurement ``repeats.csv``, a row a paired
+    repeat, in milliseconds; of a study its ``rows.csv``."""
 
     name: str
     folder: Path
     config: dict[str, Any]
     environment: dict[str, Any]
     summary: dict[str, Any]
-    repeats: pd.DataFrame
+    table: pd.DataFrame
 
     def setting(self, key: str, missing: Any = None) -> Any:
         """The config value of a dotted key, ``missing`` where the config has no such key."""
@@ -88,7 +90,7 @@ class Measurement:
 
     @property
     def seed(self) -> int:
-        """The seed of the steps that made the gradient."""
+        """The seed of the steps that made the gradient, or of the study's random numbers."""
         return int(self.config["seed"])
 
     @property
@@ -200,13 +202,22 @@ def load_run(folder: Path) -> Run:
 
 def load_measurement(folder: Path) -> Measurement:
     """Read one finished measurement; UserError for a missing or broken file."""
-    _require_files(folder, MEASUREMENT_FILES)
-    path = folder / "repeats.csv"
+    return _load_table(folder, MEASUREMENT_FILES, {"block", "method", "repeat"}, "repeats")
+
+
+def load_study(folder: Path) -> Measurement:
+    """Read one finished part of a study; UserError for a missing or broken file."""
+    return _load_table(folder, STUDY_FILES, set(), "rows")
+
+
+def _load_table(folder: Path, files: Sequence[str], needed: set[str], what: str) -> Measurement:
+    _require_files(folder, files)
+    path = folder / f"{what}.csv"
     try:
-        repeats = pd.read_csv(path)
+        table = pd.read_csv(path)
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        raise UserError(f"{path}: a table of repeats, got something else; measure again") from error
-    missing = {"block", "method", "repeat"} - set(repeats.columns)
+        raise UserError(f"{path}: a table of {what}, got something else; measure again") from error
+    missing = needed - set(table.columns)
     if missing:
         raise UserError(f"{path}: no {', '.join(sorted(missing))}; measure again")
     return Measurement(
@@ -215,15 +226,26 @@ def load_measurement(folder: Path) -> Measurement:
         config=_read_config(folder / "config.yaml"),
         environment=_read_json(folder / "environment.json"),
         summary=_read_json(folder / "summary.json"),
-        repeats=repeats,
+        table=table,
     )
 
 
 def load_measurements(folders: Sequence[Path]) -> tuple[list[Measurement], list[str]]:
     """The finished measurements, ordered by row, and a message for each one skipped."""
-    done = [load_measurement(folder) for folder in folders if is_finished(folder)]
+    return _load_finished(folders, load_measurement)
+
+
+def load_studies(folders: Sequence[Path]) -> tuple[list[Measurement], list[str]]:
+    """The finished parts of studies, ordered by row and seed, and a message for each one skipped."""
+    return _load_finished(folders, load_study)
+
+
+def _load_finished(
+    folders: Sequence[Path], load: Callable[[Path], Measurement]
+) -> tuple[list[Measurement], list[str]]:
+    done = [load(folder) for folder in folders if is_finished(folder)]
     skipped = [f"{f}: not finished, left out" for f in folders if not is_finished(f)]
-    return sorted(done, key=lambda measurement: measurement.row), skipped
+    return sorted(done, key=lambda found: (found.row, found.seed)), skipped
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:

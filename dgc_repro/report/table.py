@@ -15,6 +15,7 @@ import numpy as np
 
 from dgc_repro.paper import dynamic
 from dgc_repro.paper.claim import Claim, PublishedRow
+from dgc_repro.report.network import counted
 from dgc_repro.report.quantities import QUANTITIES, payload_bytes, train_minutes
 from dgc_repro.report.records import FREE_KEYS, Run, require_alike
 from dgc_repro.report.verdict import PAPER_SCALE, Verdict, verdict
@@ -183,6 +184,7 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
         ("scale", scale if scale == PAPER_SCALE else f"{scale} (reduced: not the paper's setting)"),
         ("hardware", _distinct([e.get("hardware") for e in stretches])),
         ("world", _distinct(worlds)),
+        *_network(runs),
         ("data", _distinct([e.get("data") for e in environments]) + f" ({_distinct(datasets)})"),
         ("model", _distinct([short(run.setting("model")) for run in runs])),
         (
@@ -201,14 +203,27 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _network(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
+    """Runs in a lab: what interfaces counted beside the ledger."""
+    lines = [(run, counted(run.summary)) for run in runs]
+    told = [f"{run.row}, seed {run.seed}: {text}" for run, text in lines if text is not None]
+    return (("network", "; ".join(told)),) if told else ()
+
+
 def used(runs: Sequence[Run], key: str) -> str:
-    """The value of a key in these runs, by row where the rows differ."""
+    """The value of a key in these runs, by row where the rows differ. Settings of a wrapper are those
+    of the runs that it is in."""
     values: dict[str, list[str]] = {}
+    group, _, rest = key.partition(".")
+    wrapper = rest.partition(".")[0] if group == "wrapper" else ""
     for run in runs:
+        if wrapper and wrapper not in run.setting("wrap", [wrapper]):
+            continue
         rows = values.setdefault(short(run.setting(key, "not in the record")), [])
         if run.row not in rows:
             rows.append(run.row)
-    if len(values) == 1:
+    shown = {row for rows in values.values() for row in rows}
+    if len(values) == 1 and shown == {run.row for run in runs}:
         return next(iter(values))
     return "; ".join(f"{', '.join(rows)}: {value}" for value, rows in values.items()) or "-"
 

@@ -3,18 +3,20 @@
 agrees         the direction holds for the paired seed differences (95 % bootstrap interval of
                their mean, n >= 3) and the magnitude lies within the claim's tolerance
 differs        n >= 3 and it does not; the detail says reversed, not established or too far off
-indicative     n < 3: which way it points, no judgement
+indicative     n < 3, or it rests on an assumed input: which way it points, no judgement
+by construction  it compares two formulas, and they are as they should be: no finding
 not run        a row of the claim has no finished run
 cannot follow  the paper's own numbers contradict each other; the arithmetic is the detail
 
 A verdict always carries the scale of its runs, and its text shows both. What is timed is judged from
-paired repeats in the place of seeds (`verdict_of_repeats`).
+paired repeats in the place of seeds (`verdict_of_repeats`); what a study computes from its seeds, and
+what comes out of a model, which has no spread and says so (`verdict_of_values`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,31 +24,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dgc_repro.paper.claim import Check, Claim
-from dgc_repro.report.quantities import QUANTITIES
+from dgc_repro.report.quantities import QUANTITIES, STUDIED
 from dgc_repro.report.records import Run
 
-Word = Literal["agrees", "differs", "indicative", "not run", "cannot follow"]
+Word = Literal["agrees", "differs", "indicative", "not run", "cannot follow", "by construction"]
 PAPER_SCALE = "paper"
 MIN_SEEDS = 3
 RESAMPLES = 10_000
 COVERAGE = 0.95
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""Numbers of a study: by quantity, by row, by seed."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict: ``word``, the ``scale`` of the runs, ``n`` paired seeds, ``detail`` in numbers."""
+    """A verdict: ``word``, the ``scale`` of the runs, ``n`` paired seeds, ``detail`` in numbers;
+    ``modelled``: of numbers that a model gave and nobody has measured; ``assumed``: an input that it
+    rests on and that nobody has measured either."""
 
     word: Word
     scale: str
     n: int
     detail: str
+    modelled: bool = False
+    assumed: str = ""
 
     @property
     def text(self) -> str:
         """The word with its scale, the only way a verdict is ever printed."""
+        what = "modelled, " if self.modelled else ""
+        what += f"assumed {self.assumed}, " if self.assumed else ""
         if self.scale == PAPER_SCALE:
-            return f"{self.word} (paper scale)"
-        return f"{self.word} (reduced scale: {self.scale})"
+            return f"{self.word} ({what}paper scale)"
+        return f"{self.word} ({what}reduced scale: {self.scale})"
 
 
 @dataclass(frozen=True)
@@ -64,13 +74,22 @@ def paired_differences(check: Check, runs: Sequence[Run]) -> list[float]:
     of = QUANTITIES[check.quantity].of
     greater = {run.seed: of(run) for run in runs if run.row == check.greater}
     lesser = {run.seed: of(run) for run in runs if run.row == check.lesser}
-    differences = []
+    return _compared(check, greater, lesser)
+
+
+def _compared(
+    check: Check, greater: Mapping[int, float], lesser: Mapping[int, float]
+) -> list[float]:
+    """Differences, or quotients, for every seed that both have, in the order of the seeds."""
+    found = []
     for seed in sorted(greater.keys() & lesser.keys()):
         difference = greater[seed] - lesser[seed]
         if check.relative:
             difference = difference / greater[seed] if greater[seed] else math.nan
-        differences.append(difference)
-    return differences
+        elif check.ratio:
+            difference = greater[seed] / lesser[seed] if lesser[seed] else math.nan
+        found.append(difference)
+    return found
 
 
 def bootstrap_interval(
@@ -93,8 +112,16 @@ def _written(value: float, check: Check, unit: bool = True) -> str:
         return f"{value:.2f}" + ("x" if unit else "")
     if check.relative:
         return f"{100 * value:+.1f}" + (f" % of {check.greater}" if unit else "")
-    name = QUANTITIES[check.quantity].unit if unit else ""
+    name = _label_and_unit(check)[1] if unit else ""
     return f"{value:+.3g} {name}".rstrip()
+
+
+def _label_and_unit(check: Check) -> tuple[str, str]:
+    name, _, place = check.quantity.partition("@")
+    if name in STUDIED:
+        return place or STUDIED[name][0], STUDIED[name][1]
+    quantity = QUANTITIES[check.quantity]
+    return quantity.label, quantity.unit
 
 
 def _even(check: Check) -> float:
@@ -113,6 +140,8 @@ def _judge(check: Check, mean: float, low: float, high: float, n: int) -> tuple[
         outside = high <= check.above or low >= check.below
         is_direction = check.above == _even(check) and math.isinf(check.below)
         wrong = "reversed" if is_direction else "outside the range"
+        if is_direction and low == high == check.above:
+            wrong = "no difference"
         return False, wrong if outside else "not established"
     if check.magnitude is not None and check.tolerance is not None:
         if abs(mean - check.magnitude) > check.tolerance:
@@ -121,33 +150,34 @@ def _judge(check: Check, mean: float, low: float, high: float, n: int) -> tuple[
     return True, "holds"
 
 
-def _outcome(check: Check, runs: Sequence[Run]) -> Outcome | None:
-    differences = paired_differences(check, runs)
+def _outcome(check: Check, differences: Sequence[float], exact: bool = False) -> Outcome | None:
+    """``exact``: one number without a spread is judged as it is."""
     if not differences:
         return None
     n, mean = len(differences), float(np.mean(differences))
     low, high = bootstrap_interval(differences) if n >= MIN_SEEDS else (mean, mean)
-    holds, reason = _judge(check, mean, low, high, n)
+    holds, reason = _judge(check, mean, low, high, MIN_SEEDS if exact else n)
     numbers = _written(mean, check)
     if n >= MIN_SEEDS:
         numbers += f" [{_written(low, check, False)}, {_written(high, check, False)}]"
     if check.magnitude is not None and check.tolerance is not None:
         tolerance = _written(check.tolerance, check, False).lstrip("+")
         numbers += f" (paper {_written(check.magnitude, check, False)}, tolerance {tolerance})"
-    if check.above != 0 or math.isfinite(check.below):
+    if check.above != _even(check) or math.isfinite(check.below):
         numbers += f" (claim: above {_written(check.above, check, False)}"
         if math.isfinite(check.below):
             numbers += f", below {_written(check.below, check, False)}"
         numbers += ")"
-    label = QUANTITIES[check.quantity].label
+    pair = f"{check.greater} {'/' if check.ratio else '-'} {check.lesser}"
+    count = "" if exact else f", n={n}"
     return Outcome(
-        n, mean, holds, f"{label}, {check.greater} - {check.lesser}: {numbers}, n={n}: {reason}"
+        n, mean, holds, f"{_label_and_unit(check)[0]}, {pair}: {numbers}{count}: {reason}"
     )
 
 
 def verdict(claim: Claim, runs: Sequence[Run], scale: str) -> Verdict:
     """Judge one claim from the finished runs of one artifact at one scale."""
-    outcomes = [_outcome(check, runs) for check in claim.checks]
+    outcomes = [_outcome(check, paired_differences(check, runs)) for check in claim.checks]
     measured = [outcome for outcome in outcomes if outcome is not None]
     n = min((o.n for o in measured), default=0) if len(measured) == len(outcomes) else 0
     if claim.cannot_follow is not None:
@@ -192,6 +222,31 @@ def verdict_of_repeats(claim: Claim, ratios: Sequence[float], scale: str) -> Ver
     if n < MIN_SEEDS:
         return Verdict("indicative", scale, n, detail)
     return Verdict("agrees" if holds else "differs", scale, n, detail)
+
+
+def verdict_of_values(
+    claim: Claim, values: Values, scale: str, *, modelled: bool = False
+) -> Verdict:
+    """Judge a claim from what a study has computed. ``modelled``: by a model, without a spread. What
+    rests on an assumption, or holds by construction, neither agrees nor differs with anybody."""
+    compared = [
+        _compared(c, found.get(c.greater, {}), found.get(c.lesser, {}))
+        for c in claim.checks
+        for found in [values.get(c.quantity, {})]
+    ]
+    pairs = zip(claim.checks, compared, strict=True)
+    exact = modelled or claim.by_construction
+    outcomes = [o for check, some in pairs if (o := _outcome(check, some, exact)) is not None]
+    if len(outcomes) < len(claim.checks):
+        return Verdict("not run", scale, 0, "no finished record of it", modelled, claim.assumed)
+    n = min(outcome.n for outcome in outcomes)
+    detail = "; ".join(outcome.detail for outcome in outcomes)
+    if claim.assumed or (n < MIN_SEEDS and not exact):
+        return Verdict("indicative", scale, n, detail, modelled, claim.assumed)
+    word: Word = "by construction" if claim.by_construction else "agrees"
+    if not all(outcome.holds for outcome in outcomes):
+        word = "differs"
+    return Verdict(word, scale, n, detail, modelled)
 
 
 def verdict_of_counts(claim: Claim, counts: Sequence[int], scale: str, compared: str) -> Verdict:

@@ -1,4 +1,5 @@
-"""The record: one JSON object a line, metrics.jsonl by epoch and steps.jsonl every few steps.
+"""The record: one JSON object a line, metrics.jsonl by epoch and steps.jsonl every few steps; where a
+policy decides in each step, decisions.jsonl has what it saw and took.
 
 Everything that report/ draws comes from these lines, so they outlive a killed run. Each is flushed
 as it is written. A run that is resumed first drops what its checkpoint does not cover: those
@@ -21,11 +22,13 @@ from dgc_repro.sink.interface import Metrics, RunInfo
 
 EPOCHS_FILE = "metrics.jsonl"
 STEPS_FILE = "steps.jsonl"
+DECISIONS_FILE = "decisions.jsonl"
+DECISION = "decision/"
 
 
 @dataclass
 class Jsonl:
-    """Appends to the two files of the run folder; ``every_steps`` 0 leaves steps.jsonl out.
+    """Appends to the files of the run folder; ``every_steps`` 0 leaves steps.jsonl out.
 
     Not frozen: it holds the files that it has open.
     """
@@ -33,6 +36,8 @@ class Jsonl:
     every_steps: int = 10
     _epochs: TextIO | None = field(default=None, init=False, repr=False)
     _steps: TextIO | None = field(default=None, init=False, repr=False)
+    _decisions: TextIO | None = field(default=None, init=False, repr=False)
+    _folder: Path = field(default=Path(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_every_steps(self.every_steps)
@@ -46,6 +51,8 @@ class Jsonl:
         epochs, steps = run.folder / EPOCHS_FILE, run.folder / STEPS_FILE
         kept = keep_covered(epochs, "epoch", run.start_epoch, notes=run.start_step > 0)
         keep_covered(steps, "step", run.start_step)
+        keep_covered(run.folder / DECISIONS_FILE, "decision", run.start_step)
+        self._folder = run.folder
         first = min(kept, default=run.start_epoch + 1)
         if missing := sorted(set(range(first, run.start_epoch + 1)) - kept):
             raise UserError(
@@ -57,6 +64,13 @@ class Jsonl:
             self._steps = steps.open("a", encoding="utf-8")
 
     def step(self, metrics: Metrics) -> None:
+        decided = {key: value for key, value in metrics.items() if key.startswith(DECISION)}
+        if decided:
+            if self._decisions is None:
+                self._decisions = (self._folder / DECISIONS_FILE).open("a", encoding="utf-8")
+            number = metrics["step"]
+            write_line(self._decisions, {"kind": "decision", "decision": number, **decided})
+            metrics = {key: value for key, value in metrics.items() if key not in decided}
         if self._steps is not None and int(metrics["step"]) % self.every_steps == 0:
             write_line(self._steps, {"kind": "step", **metrics})
 
@@ -74,10 +88,10 @@ class Jsonl:
         """Nothing: summary.json says that all else is there, so its writer writes it last."""
 
     def close(self) -> None:
-        for file in (self._epochs, self._steps):
+        for file in (self._epochs, self._steps, self._decisions):
             if file is not None:
                 file.close()
-        self._epochs = self._steps = None
+        self._epochs = self._steps = self._decisions = None
 
 
 def check_every_steps(every_steps: int) -> None:

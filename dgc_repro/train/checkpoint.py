@@ -25,6 +25,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
 from dgc_repro.exchange.signals import share
 from dgc_repro.train.run import Run, Tally
+from dgc_repro.train.watch import Watched
 
 KEPT = 2
 FOLDER = "checkpoints"
@@ -40,7 +41,7 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
     if is_first:
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
-    link.wire.barrier()
+    link.barrier("of a checkpoint")
     for index, rank in enumerate(run.workers.ranks):
         state = {
             "exchange": run.exchange.state_dict(run.seat(index)),
@@ -50,12 +51,12 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
         _write(state, writing / f"worker-{rank}.pt")
     if is_first:
         _write(_shared(run), writing / "shared.pt")
-    link.wire.barrier()
+    link.barrier("of a checkpoint")
     if is_first:
         _seal(writing, folder / FOLDER / name, run, config_hash)
         for old in sorted((folder / FOLDER).glob("step-*"))[:-KEPT]:
             shutil.rmtree(old)
-    link.wire.barrier()
+    link.barrier("of a checkpoint")
 
 
 def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
@@ -101,6 +102,7 @@ def _shared(run: Run) -> dict[str, Any]:
         "model": run.module.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "ledger": run.link.ledger.state_dict(),
+        "meter": run.meter.state_dict(),
         "train_seconds": run.link.clock.seconds,
         "step": progress.step,
         "epoch": progress.epoch,
@@ -110,6 +112,7 @@ def _shared(run: Run) -> dict[str, Any]:
         "tally": asdict(progress.tally),
         "epoch_start": progress.epoch_start,
         "last_record": progress.last_record,
+        "watched": vars(progress.watched),
     }
 
 
@@ -229,11 +232,15 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     run.module.load_state_dict(shared["model"])
     run.optimizer.load_state_dict(shared["optimizer"])
     run.link.ledger.load_state_dict(shared["ledger"])
+    run.meter.load_state_dict(shared.get("meter", {}))
     run.link.clock.seconds = shared["train_seconds"]
     progress.step, progress.epoch = _place(shared, run.steps_per_epoch), shared["epoch"]
     progress.policy, progress.tally = shared["policy"], Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
     progress.last_record = shared["last_record"]
+    watched = shared.get("watched", {})
+    sums = [tensor.to(run.device) for tensor in watched.get("sums", [])]
+    progress.watched = Watched(**{**watched, "sums": sums})
     for index, state in enumerate(workers):
         run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:

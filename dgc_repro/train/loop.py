@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dgc_repro.policy.interface import EpochReport, label
+from dgc_repro.train import watch
 from dgc_repro.train.evaluate import broadcast_buffers, evaluate
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
@@ -28,10 +29,12 @@ def train(
     """Train to the end. Returns False when stopped early, after a checkpoint of the last step."""
     progress = run.progress
     while progress.epoch < run.settings.epochs:
+        run.meter.start()
         for batches in steps_left(run):
             goes_on = train_step(run, batches)
             on_step(step_record(run))
             if not goes_on:
+                run.meter.stop()
                 checkpoint()
                 return False
         on_epoch(end_epoch(run))
@@ -46,7 +49,7 @@ def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
     progress = run.progress
     done = progress.step - progress.epoch * run.steps_per_epoch
     if done == 0:
-        progress.tally = Tally()
+        progress.tally = Tally(modelled_before=run.link.ledger.step_seconds or 0.0)
         progress.epoch_start = [p.detach().clone() for p in run.module.parameters()]
         run.carry_nothing()
     world = run.link.wire.world_size
@@ -63,6 +66,7 @@ def end_epoch(run: Run) -> dict[str, Any]:
     compare_replicas(run)
     validation = evaluate(run, run.splits.validation)
     test = evaluate(run, run.splits.test)
+    run.meter.stop()
     progress.epoch += 1
     change = [
         p.detach() - old
@@ -79,18 +83,40 @@ def end_epoch(run: Run) -> dict[str, Any]:
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
         **run.link.ledger.metrics(),
+        **run.meter.metrics(),
         "time/train_seconds": run.link.clock.seconds,
         **run.link.clock.report(),
+        **modelled(run),
         "weights/change_norm": float(
             torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))
         ),
     }
+    here, following = progress.epoch - 1 / run.steps_per_epoch, float(progress.epoch)
+    factors = [run.schedule.factor(epoch, run.settings.epochs) for epoch in (here, following)]
     report = EpochReport(
-        progress.epoch, progress.tally.mean_loss, validation.loss, validation.accuracy_percent
+        progress.epoch,
+        progress.tally.mean_loss,
+        validation.loss,
+        validation.accuracy_percent,
+        (run.base_lr * factors[0], run.base_lr * factors[1]),
+        watch.end_of_epoch(run),
     )
     progress.policy = run.policy.observe(progress.policy, report)
     progress.last_record = record
     return record
+
+
+def modelled(run: Run) -> dict[str, float]:
+    """Communication on the network that the run names, as its model has it: mean milliseconds a step of
+    this epoch, and seconds since the start. Empty where no network is named."""
+    seconds = run.link.ledger.step_seconds
+    if seconds is None:
+        return {}
+    here = seconds - run.progress.tally.modelled_before
+    return {
+        "time/modelled_communicate_ms": 1e3 * here / run.steps_per_epoch,
+        "time/modelled_communicate_seconds": seconds,
+    }
 
 
 def step_record(run: Run) -> dict[str, Any]:
@@ -104,7 +130,17 @@ def step_record(run: Run) -> dict[str, Any]:
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
         "comm/payload_bytes": run.link.ledger.payload_bytes,
+        **decision(progress.policy),
     }
+
+
+def decision(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy that chooses has decided in the last step, and the last time that it was told (of the
+    step before): keys ``decision/...``. Empty where nothing was decided."""
+    found = {f"decision/{key}": value for key, value in state.get("last", {}).items()}
+    timed = state.get("timed", {})
+    told = ("step", "seconds", "samples", "throughput")
+    return found | {f"decision/timed_{key}": timed[key] for key in told if key in timed}
 
 
 def metrics(run: Run, part: str, loss: float, accuracy_percent: float) -> dict[str, float]:

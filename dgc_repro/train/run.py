@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,12 @@ from dgc_repro.exchange.ddp import Junction
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
+from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Carried, Forward, Task
+from dgc_repro.train.watch import Watched
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Tally:
     correct: float = 0.0
     count: float = 0.0
     skipped_steps: int = 0
+    modelled_before: float = 0.0  # seconds of modelled communication before this epoch
 
     def add(self, loss: float, correct: float, count: float) -> None:
         self.loss += loss
@@ -58,6 +62,16 @@ class Progress:
     epoch_start: list[Tensor] = field(default_factory=list)  # parameters, for weights/change_norm
     last_record: dict[str, Any] = field(default_factory=dict)
     carried: list[list[Carried]] = field(default_factory=list)
+    watched: Watched = field(default_factory=Watched)
+
+    def chooser(self, policy: Policy) -> Callable[[Tensor], int]:
+        """What answers `Choose`: the policy's rung, and its state is kept."""
+
+        def choose(energies: Tensor) -> int:
+            rung, self.policy = policy.choose(self.policy, energies)
+            return rung
+
+        return choose
 
 
 @dataclass
@@ -81,6 +95,7 @@ class Run:
     seed: int
     steps_per_epoch: int
     workers_per_node: int = 1
+    meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False
 

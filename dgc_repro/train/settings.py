@@ -10,6 +10,7 @@ from torch import nn
 PRECISIONS = ("fp32", "bf16")
 ON_NONFINITE = ("raise", "skip")
 RESHARD = ("refuse", "mean")
+MEASURED, MODELLED = "measured", "modelled"
 
 
 def _at_least(field: str, value: int, least: int) -> None:
@@ -35,7 +36,9 @@ class TrainSettings:
     ``dataset.evaluation_columns``).
     ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
     model, in place. ``reshard``: what to do with residuals saved by another number of workers.
-    ``profile``: trace a few steps by torch.profiler into the run folder."""
+    ``profile``: trace a few steps by torch.profiler into the run folder. ``step_time``: what policies that
+    look at time are told of a step: measured, or modelled (communication on the network that the run
+    names); ``compute_ms``: then all of a step but its communication, null for what is measured."""
 
     epochs: int
     batch_size: int = 32
@@ -49,6 +52,8 @@ class TrainSettings:
     reshard: str = "refuse"
     resume_from: str | None = None
     profile: bool = False
+    step_time: str = MEASURED
+    compute_ms: float | None = None
 
     def __post_init__(self) -> None:
         for field in ("epochs", "batch_size", "accumulate", "checkpoint_every_epochs"):
@@ -60,6 +65,14 @@ class TrainSettings:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
         _one_of("reshard", self.reshard, RESHARD)
+        _one_of("step_time", self.step_time, (MEASURED, MODELLED))
+        if self.compute_ms is not None:
+            check_number("compute_ms", self.compute_ms)
+            if not self.compute_ms > 0 or self.step_time != MODELLED:
+                raise ValueError(
+                    f"compute_ms: milliseconds above 0, with train.step_time={MODELLED}, or null, got "
+                    f"{self.compute_ms!r} with {self.step_time}"
+                )
         if self.resume_from is not None and not (
             self.resume_from and type(self.resume_from) is str
         ):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.train import watch
 from dgc_repro.train.run import Run
 from dgc_repro.train.task import Batch, Carried
 
@@ -29,6 +30,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
 
     skips = run.settings.on_nonfinite == "skip"
     buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
+    modelled_before = run.link.ledger.step_seconds or 0.0
+    seen = watch.Seen()
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
@@ -39,13 +42,14 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         loss, correct = loss + worker_loss, correct + worker_correct
         count += batch.count
         carried.append(worker_carried)
+        watch.see_own(run, index, seen)
         # Compresses up to the first request; no residual changes.
         bad.append(run.junction.open(index))
 
     if clock.measures_wait:
         run.link.wait()
-    said = share(run.link, [loss, correct, count, any(bad), run.stop_requested])
-    loss, correct, count, not_finite, stop = said
+    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run)]
+    loss, correct, count, not_finite, stop, *heard = share(run.link, numbers)
 
     if not_finite:
         exchange.discard()
@@ -57,6 +61,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     else:
         run.junction.finish()
         exchange.commit()
+        watch.see_mean(run, seen)
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
         with clock.span("compute"):
@@ -64,8 +69,12 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         progress.tally.add(loss, correct, count)
         progress.carried = carried
 
+    watch.report(run, heard)
+    wall = time.perf_counter() - begin
+    clock.end_step(wall)
+    modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
+    watch.note(run, seen, count, None if not_finite else watch.seconds_of(run, wall, modelled))
     progress.step += 1
-    clock.end_step(time.perf_counter() - begin)
     return not stop
 
 

@@ -193,15 +193,6 @@ def test_rungs_nest_and_a_stronger_one_is_found_among_the_survivors() -> None:
     assert torch.equal(outcome(strong, x, where[1]).own.dense(), dense)
 
 
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_the_energy_is_that_of_what_is_sent(unbiased: bool) -> None:
-    x = torch.randn(1003, generator=torch.Generator().manual_seed(2))
-    setting = RandomK(0.1, unbiased=unbiased)
-    energy = setting.energy(x, context(path=("energy",)))
-    sent = outcome(setting, x, context()).own.dense()
-    assert float(energy) == pytest.approx(float(sent.double().square().sum()), rel=1e-5)
-
-
 def test_an_error_feedback_owes_nothing_where_was_sent_and_all_elsewhere() -> None:
     setting = Setting("", ErrorFeedback(RandomK(0.1)))
     exchange = simulation(setting, 2, {"w": torch.empty(500)})

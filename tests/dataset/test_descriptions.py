@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dgc_repro.dataset import descriptions
+from dgc_repro.dataset import descriptions, prose
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.errors import UserError
 
@@ -40,7 +40,7 @@ def test_the_label_has_the_first_digits_of_the_sum_of_what_was_read(
 
 
 def test_words_are_lower_case_and_numbers_are_n() -> None:
-    (paragraph,) = descriptions._paragraphs("The 1,797 Images -- 8x8, don't!\n\n =====\n".lower())
+    (paragraph,) = prose.paragraphs("The 1,797 Images -- 8x8, don't!\n\n =====\n".lower())
     assert paragraph == "the N images N x N don't"
 
 

@@ -21,7 +21,7 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import attach
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.process_group import PIECE_BYTES, ProcessGroupWire
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.policy.interface import Plan
 
@@ -226,3 +226,17 @@ class Broken:
 def refusal(script: Script) -> str:
     """What `attach` says to a script that does not fit together."""
     return raised(lambda: train(script))
+
+
+def gather_in_pieces(extra: int) -> list[bool]:
+    """Whether each rank's row of a gather of several pieces arrived as that rank sent it."""
+    size = 2 * PIECE_BYTES + extra
+
+    def sent(rank: int) -> Tensor:
+        return torch.arange(size).add_(rank).to(torch.uint8)
+
+    wire = ProcessGroupWire(CPU)
+    rows, pending = wire.gather([sent(wire.rank)], "pieces")
+    pending.wait()
+    assert pending.is_completed()
+    return [torch.equal(row, sent(rank)) for rank, row in enumerate(rows)]

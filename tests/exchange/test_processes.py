@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jobs
 import pytest
 from jobs import Script, disagree, exchange_here, exchanged, train
 from laws import same
@@ -92,7 +93,8 @@ def test_checking_changes_nothing_but_its_own_bytes(two_workers: World) -> None:
     checked = two_workers(exchange_here, Uniform(4), SHAPES, 2, 0, True)
     for one, other in zip(plain, checked, strict=True):
         assert same(one["means"], other["means"])
-        assert other["ledger"]["wire_bytes"].pop("check") > 0
+        for column in ("wire_bytes", "calls", "moved"):
+            assert other["ledger"][column].pop("check")
         assert one["ledger"] == other["ledger"]
 
 
@@ -140,3 +142,10 @@ def test_a_job_that_raises_on_a_rank_is_reported_and_the_world_goes_on(two_worke
     with pytest.raises(JobFailed, match="rank 0:(?s:.)*rank 1:(?s:.)*unit: one of layer, model"):
         two_workers(train, Script(Dense(), unit="tensor"))
     assert two_workers(disagree, [(Dense(), {"a": (3,)})] * 2) == ["nothing", "nothing"]
+
+
+@pytest.mark.parametrize("extra", [0, 17])
+def test_a_gather_in_pieces_brings_every_rank_what_each_sent(
+    three_workers: World, extra: int
+) -> None:
+    assert three_workers(jobs.gather_in_pieces, extra) == [[True] * 3] * 3

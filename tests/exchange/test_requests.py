@@ -251,6 +251,17 @@ def test_signals_are_counted_under_their_own_name_and_survive_a_checkpoint() -> 
         assert metrics["comm/buffer_bytes"] == 20
         assert metrics["comm/wire_bytes"] == metrics["comm/payload_bytes"] == 20
         assert metrics["comm/total_wire_bytes"] == 64
+    for counted in (link.ledger, ledger):
+        assert counted.calls == {
+            "signal": {"allreduce": 1},
+            "buffer": {"broadcast": 1},
+            "gradient": {"allreduce": 1},
+        }
+        assert counted.calls_by_collective() == {"allreduce": 2, "broadcast": 1}
+        assert counted.calls_by_collective("buffer") == {"broadcast": 1}
+        assert counted.moved_by_collective() == {"allreduce": 44, "broadcast": 20}
+    ledger.clear()
+    assert ledger == Ledger()
 
 
 def test_floats_are_values_in_the_papers_unit() -> None:

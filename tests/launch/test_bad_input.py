@@ -81,7 +81,7 @@ def left_in(folder: Path) -> list[str]:
 MISTAKES: list[tuple[Sequence[str], str, str]] = [
     # overrides, how the line begins, what it must also say
     (["compressor=unifrom"], "compressor: no 'unifrom'", "did you mean uniform?"),
-    (["policy=zzz"], "policy: no 'zzz'", "there are: fixed, stepwise"),
+    (["policy=zzz"], "policy: no 'zzz'", "there are: accordion, adaqs, fixed"),
     (["nothing=zzz"], "nothing: no such key", ""),
     (["experiment=dynamic/statik8"], "experiment.dynamic: no 'statik8'", "did you mean static8?"),
     (["scale=huge"], "scale: no 'huge'", "there are: paper, quick, small"),
@@ -129,6 +129,10 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["launch.kind=slurm"], "launch.kind: one of local, simulated", "got 'slurm'"),
     (["launch.threads=0"], "launch.threads: ", "got 0"),
     (["launch.timeout_seconds=soon"], "launch.timeout_seconds: ", "got 'soon'"),
+    (["launch.timeout_seconds=0"], "launch.timeout_seconds: seconds above 0", "got 0"),
+    (["launch.timeout_seconds=inf"], "launch.timeout_seconds: ", "got inf"),
+    (["launch.start_timeout_seconds=-1"], "launch.start_timeout_seconds: ", "got -1"),
+    (["launch.start_timeout=9"], "launch.start_timeout: no such key", "start_timeout_seconds?"),
     (["launch.device=tpu"], "launch.device: ", "got 'tpu'"),
     (["launch.backend=mpi"], "launch.backend: ", "got 'mpi'"),
     (["dataset=cifar10", "dataset.root=missing"], "dataset.root: ", "missing"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import processes_of, rank_of
 from tiny_run import TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.launch import local
@@ -43,24 +44,6 @@ def wait_for(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def processes_of(folder: Path) -> dict[int, str]:
-    """Command lines that name a folder, by process id."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # it has just ended
-        if str(folder) in line and int(path.parent.name) != os.getpid():
-            found[int(path.parent.name)] = line
-    return found
-
-
-def rank_of(pid: int) -> str | None:
-    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next((pair[5:].decode() for pair in pairs if pair.startswith(b"RANK=")), None)
-
-
 class Command:
     """``python -m dgc_repro`` with one set of arguments, started as often as needed."""
 
@@ -75,7 +58,7 @@ class Command:
         self.process = subprocess.Popen(
             self.command,
             cwd=self.folder,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -142,7 +125,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, str(TESTS / "train" / "world.py"), str(jobs), str(folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -201,7 +184,10 @@ def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank_and_of_the_parent(
     code, errors = command.end()
     assert code == 1
     assert len(errors) == 1
-    assert errors[0].startswith("error: ")
+    assert errors[0].startswith("error: rank 1 did not come to the ")
+    assert "rank 1 was killed by SIGKILL" in errors[0]
+    saved = command.steps_saved()[-1]
+    assert f"the checkpoint of step {saved} is kept, the same command continues" in errors[0]
     assert str(command.run_folder() / local.LOG_FILE) in errors[0]
 
     command.start()

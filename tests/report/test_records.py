@@ -9,6 +9,7 @@ from synthetic import write_run
 
 from dgc_repro.errors import UserError
 from dgc_repro.report.records import load_run, load_runs, require_alike
+from dgc_repro.report.table import used
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
@@ -114,3 +115,15 @@ def test_a_row_with_a_seed_twice_is_refused(tmp_path: Path) -> None:
     runs, _ = load_runs([first, again])
     with pytest.raises(UserError, match="one run for row none and seed 0"):
         require_alike(runs, [])
+
+
+def test_a_wrappers_settings_are_said_of_the_rows_that_it_is_in(tmp_path: Path) -> None:
+    wrapper = {"wrapper": {"error_feedback": {"_target_": "a.b.ErrorFeedback", "decay": 1.0}}}
+    folders = [
+        write_run(tmp_path, row, 0, settings=wrapper) for row in ("none", "static8", "dynamic_ef")
+    ]
+    runs = [load_run(folder) for folder in folders]
+    key = "wrapper.error_feedback"
+    assert used(runs, key) == "dynamic_ef: ErrorFeedback(decay=1)"
+    assert used(runs[2:], key) == "ErrorFeedback(decay=1)"
+    assert used(runs[:2], key) == "-"

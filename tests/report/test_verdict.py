@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from synthetic import ROWS, write_run
@@ -12,7 +13,7 @@ from synthetic import ROWS, write_run
 from dgc_repro.paper import dynamic
 from dgc_repro.paper.claim import Check, Claim, Contradiction, Source
 from dgc_repro.report.records import Run, load_runs
-from dgc_repro.report.verdict import Verdict, bootstrap_interval, paired_differences, verdict
+from dgc_repro.report.verdict import Verdict, Word, bootstrap_interval, paired_differences, verdict
 
 CLAIM = Claim(
     "x",
@@ -105,7 +106,7 @@ def test_numbers_that_contradict_each_other_cannot_follow_and_print_the_arithmet
     assert "not run" in verdict(claim, [], "quick").detail
 
 
-@pytest.mark.parametrize("word", ["agrees", "differs", "indicative", "not run", "cannot follow"])
+@pytest.mark.parametrize("word", get_args(Word))
 def test_every_word_carries_its_scale(word: str) -> None:
     reduced = Verdict(word, "small", 3, "")  # type: ignore[arg-type]
     assert reduced.text == f"{word} (reduced scale: small)"

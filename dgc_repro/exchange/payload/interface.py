@@ -20,7 +20,9 @@ class Payload(Protocol):
         """Size in the papers' unit: values only, bits / 32; indices and scales are not counted."""
 
     def like(self, parts: Sequence[Tensor]) -> Self:
-        """The payload of another worker, whose parts arrived; its layout is this one's."""
+        """The payload of another worker, whose parts arrived; its layout is this one's.
+
+        Parts of one int64, headers, are on the CPU (exchange/packing.py): reading them is free."""
 
     def add_to_(self, buffer: Tensor, weight: float) -> None:
         """buffer += weight * decoded, in one pass. buffer: f32, n contiguous values."""

@@ -1,0 +1,162 @@
+"""Where the ranks of a run meet before their first collective, and what it says when some do not.
+
+The place is torch's TCPStore: of torchrun's agent where torchrun started the ranks, else of rank 0.
+Its own errors are pages of C++ and name nobody, so that ports and hosts are tried here first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from dgc_repro.errors import UserError
+
+KEY = "launch.start_timeout_seconds"
+LOOK_EVERY_SECONDS = 0.05
+PATIENCE_SECONDS = (
+    5.0  # of rank 0, which is the place, for ranks that are about to say who is missing
+)
+
+
+class Meeting:
+    """A store that all ranks share. ``start_seconds``: how long a rank waits for the others."""
+
+    def __init__(self, start_seconds: float) -> None:
+        """Go there; rank, size and place are in torchrun's environment variables. Raises UserError."""
+        self.rank = _number("RANK")
+        self.size = _number("WORLD_SIZE")
+        self.start_seconds = start_seconds
+        self._until = time.monotonic() + start_seconds
+        host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
+        self._of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._here = self.rank == 0 and not self._of_agent
+        if self._here:
+            _refuse_used_port(port)
+        else:
+            self._wait_for_place(host, port)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.store = PrefixStore(f"dgc_repro/{attempt}", self._open(host, port))
+
+    def wait_for_all(self, what: str) -> None:
+        """Return when all ranks have called it with ``what``. Raises UserError naming those who have
+        not within ``start_seconds``."""
+        self.store.set(f"{what}/{self.rank}", "")
+        until = time.monotonic() + self.start_seconds
+        missing = list(range(self.size))
+        while missing := [r for r in missing if not self._has(f"{what}/{r}", missing)]:
+            if time.monotonic() > until:
+                if self._here:  # the others hear of it from the store that lives in this process
+                    time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
+                raise UserError(
+                    f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
+                    f"{self.start_seconds:g} s; look whether each was started and can reach "
+                    f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, or wait longer"
+                )
+            time.sleep(LOOK_EVERY_SECONDS)
+
+    def _has(self, key: str, missing: Sequence[int]) -> bool:
+        try:
+            return bool(self.store.check([key]))
+        except dist.DistError as error:
+            raise UserError(
+                f"{KEY}: rank 0, where the others meet, ended while this rank waited for "
+                f"{ranks(missing)} of {self.size}; see what it said"
+            ) from error
+
+    def _wait_for_place(self, host: str, port: int) -> None:
+        while True:
+            try:
+                socket.create_connection((host, port), timeout=1).close()
+            except OSError as error:
+                if time.monotonic() > self._until:
+                    raise UserError(
+                        f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 at "
+                        f"MASTER_ADDR:MASTER_PORT = {host}:{port} ({error.strerror or error}); start rank 0 "
+                        "too, or mend the address"
+                    ) from error
+                time.sleep(LOOK_EVERY_SECONDS)
+            else:
+                return
+
+    def _open(self, host: str, port: int) -> Store:
+        made: list[Store] = []
+        failed: list[BaseException] = []
+
+        def connect() -> None:
+            try:
+                made.append(
+                    dist.TCPStore(  # type: ignore[attr-defined]  # in its __all__ all the same
+                        host,
+                        port,
+                        self.size,
+                        is_master=self._here,
+                        timeout=datetime.timedelta(seconds=self.start_seconds),
+                        wait_for_workers=False,
+                        multi_tenant=True,
+                    )
+                )
+            except BaseException as error:
+                failed.append(error)
+
+        # In a thread: what listens there may be no store, and then torch waits without an end.
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        thread.join(max(1.0, self._until - time.monotonic()))
+        if not made:
+            reason = " ".join(str(failed[0]).split())[:200] if failed else "it does not answer"
+            raise UserError(
+                f"MASTER_PORT: what listens at {host}:{port} is no meeting place of torch ({reason}); "
+                "another program may use this port: take another, such as "
+                f"MASTER_PORT={_next(port)}, for all ranks"
+            ) from (failed[0] if failed else None)
+        return made[0]
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """ "rank 1", "ranks 1, 3"; of many the first."""
+    shown = ", ".join(str(number) for number in numbers[:8]) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
+
+
+def _refuse_used_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+            trial.listen()
+        except OSError as error:
+            said = "in use" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
+            raise UserError(
+                f"MASTER_PORT: port {port} is {said} on this machine; take another, such as "
+                f"MASTER_PORT={_next(port)}, for all ranks (torchrun --standalone finds one by itself)"
+            ) from error
+
+
+def _next(port: int) -> int:
+    return port + 1 if port < 65535 else 29500
+
+
+def _text(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise UserError(
+            f"{name}: not set, and a rank finds the others by it; torchrun sets it, by hand give "
+            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to each rank"
+        )
+    return value
+
+
+def _number(name: str) -> int:
+    text = _text(name)
+    least, most = {"MASTER_PORT": (1, 65535), "WORLD_SIZE": (1, 10**6)}.get(name, (0, 10**6))
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise UserError(f"{name}: a whole number from {least} to {most}, got {text!r}")
+    return int(text)

@@ -1,0 +1,124 @@
+"""What studies look at, made by the models and the trainer: tensors, gradients, compress times.
+
+Gradients of several workers come from a simulated world: after some training steps with the config's
+compressor each worker's gradient of the next batch is kept, and its residual, where there is one, is
+added: that is what the compressor would be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.errors import UserError
+from dgc_repro.kernel import native
+from dgc_repro.launch import environment
+from dgc_repro.launch.build import build_run, choose_device
+from dgc_repro.launch.components import component
+from dgc_repro.launch.measure import check_memory, trained_gradient
+from dgc_repro.measure import layerwise
+from dgc_repro.study.given import GRADIENTS, TENSORS, TIMES, Gradients, Tensors, Times
+from dgc_repro.train.loop import steps_left
+from dgc_repro.train.run import Run
+from dgc_repro.train.step import forward_backward, train_step
+
+Made = tuple[Any, dict[str, Any]]
+"""What a study is handed, and facts about it for the record."""
+RESIDUAL = "residual"
+WITHOUT_DATA = 10  # classes or words for a model that is built for its sizes and names none itself
+
+
+def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:
+    """What a study that ``takes`` tensors, gradients or times is handed. Raises UserError."""
+    if takes == TENSORS:
+        tensors = model_tensors(config)
+        return tensors, {**_facts(tensors), "data": "none"}
+    if takes == GRADIENTS:
+        return worker_gradients(config, study.steps)
+    assert takes == TIMES, takes
+    return compress_times(config, study.factors, study.steps, study.repeats)
+
+
+def model_tensors(config: Mapping[str, Any]) -> Tensors:
+    """Sizes of the config's model, which is not allocated."""
+    with torch.device("meta"):
+        module = component(config["model"], "model").build(WITHOUT_DATA)
+    sizes = tuple(parameter.numel() for parameter in module.parameters())
+    return Tensors(config["experiment"]["row"], sizes)
+
+
+def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
+    """The gradient of each simulated worker after ``steps`` steps, its residual added."""
+    if config["launch"]["kind"] != "simulated":
+        raise UserError(
+            f"launch.kind: simulated, so that every worker's gradient is here, got "
+            f"{config['launch']['kind']}; use launch=simulated"
+        )
+    run = build_run(config, torch.device("cpu"))
+    while run.progress.step < steps:
+        for batches in steps_left(run):
+            if run.progress.step == steps:
+                break
+            train_step(run, batches)
+        else:
+            run.progress.epoch += 1
+    batches = next(iter(steps_left(run)))
+    vectors, fed, sizes = [], False, ()
+    for index, batch in enumerate(batches):
+        with run.workers.turn_of(index):
+            run.module.zero_grad(set_to_none=True)
+            forward_backward(run, index, batch)
+        gradients = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
+        residuals = _residuals(run, index)
+        fed = bool(residuals)
+        sizes = tuple(gradient.numel() for gradient in gradients.values())
+        parts = [
+            (gradient + residuals[name]) if fed else gradient
+            for name, gradient in gradients.items()
+        ]
+        vectors.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
+    facts = {
+        "data": run.splits.label,
+        "steps": steps,
+        "train/loss": run.progress.tally.mean_loss,
+        "parameters": sum(sizes),
+        "tensors": len(sizes),
+    }
+    return Gradients(sizes, np.stack(vectors), fed), facts
+
+
+def _residuals(run: Run, index: int) -> dict[str, Tensor]:
+    states = run.exchange.states[run.seat(index)]
+    return {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
+
+
+def compress_times(
+    config: dict[str, Any], factors: Mapping[float, Any], steps: int, repeats: int
+) -> Made:
+    """Milliseconds of compressing a real gradient of the model tensor by tensor (DGC)."""
+    check_memory(config)
+    device = torch.device(choose_device(config)[0])
+    native.library()  # built now if it is not in the cache: no repeat pays for it
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config["launch"]["threads"] or environment.cores_at_hand())
+    try:
+        key = "study.saturation.steps"
+        gradient, facts = trained_gradient(config, steps, {}, device, key)
+        methods = {float(factor): DGCSampled(factor=factor, indices="int32") for factor in factors}
+        found = layerwise.compress_ms(gradient, methods, repeats)
+    finally:
+        torch.set_num_threads(threads)
+    facts["threads"] = config["launch"]["threads"] or environment.cores_at_hand()
+    tensors = Tensors(
+        config["experiment"]["row"], tuple(part.numel() for part in gradient.values())
+    )
+    return Times(tensors, found), facts
+
+
+def _facts(tensors: Tensors) -> dict[str, Any]:
+    return {"parameters": sum(tensors.sizes), "tensors": len(tensors.sizes)}

@@ -1,0 +1,313 @@
+"""What a collective costs on a network: the alpha-beta model.
+
+A message of m bytes takes alpha + m beta seconds: alpha is the latency of a message, beta the seconds a
+byte at the rate of the link. A collective is rounds of messages; in a round all transfers go at the same
+time, and it lasts as long as its slowest one. Links are full duplex, a worker has one link, and where
+several transfers leave (or enter) one link in a round they share it. Reducing costs nothing of its own.
+
+==================  ==================  =====================================================  =======
+collective          algorithm           seconds, N workers, M payload bytes, d = ceil(log2 N)  source
+==================  ==================  =====================================================  =======
+allreduce           `ring`              2 (N-1) alpha + 2 (N-1)/N M beta                       [1] [2]
+                    `tree`              2 d alpha + 2 d M beta                                 [2]
+                    `halving_doubling`  2 log2 N alpha + 2 (N-1)/N M beta, N a power of two    [1]
+reduce_scatter      ring                (N-1) alpha + (N-1)/N M beta                           [1]
+allgather           ring                (N-1) alpha + (N-1) M beta                             [1]
+alltoall            `direct`            alpha + M beta                                         [3]
+                    `pairwise`          (N-1) alpha + M beta                                   [1]
+broadcast           `concurrent`        d alpha + d (d+1)/2 M beta, N a power of two           [3]
+                    `binomial`          d alpha + d M beta                                     [1]
+                    `pipelined`         (N-2+s) (alpha + M/s beta), s segments, the best s     [4]
+barrier             dissemination       d alpha                                                [3]
+==================  ==================  =====================================================  =======
+
+[1] Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA
+19(1), 2005, sections 4 and 4.5. [2] Tyagi and Swany, GraVAC (2023), section II: its cost of tree and ring
+allreduce. [3] gloo as torch has it: ``alltoallv.cc`` posts all sends at once; ``broadcast.cc`` walks a
+binomial tree whose sends are posted at once, so that the d sends of the root share its link (what it feeds
+begins when they end: d + (d-1) + ... + 1); ``barrier.cc``. Its ``allreduce.cc`` and
+``allgather.cc`` are rings that cut each step's message in segments, two of them under way at a time.
+[4] van de Geijn; as a chain of N workers.
+
+The payload is what the ledger counts: of allreduce, broadcast and reduce_scatter the whole vector, of
+allgather a worker's own part, of alltoall the bytes a worker has for others. The defaults are gloo's
+algorithms; nccl's allreduce is a ring or a tree.
+
+Software. Real collectives cost a call something (`overhead`) and move bytes no faster than the hosts'
+software copies and adds them (`rate`): both are measured by ``python -m dgc_repro calibrate`` and stand in a
+profile by collective (`Network.software`). A byte then takes the longer of link and software.
+
+Two levels. Workers are placed node after node; those of a node share one outer link. A ring crosses each
+outer link once a round, so that it goes at the outer link's full rate; an all-to-all and the far rounds of
+halving-doubling send all of a node's workers over it at once. Of unequal links the slowest counts: exact
+for rings and all-to-all, in which every link carries the same; for trees an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dgc_repro.network.profile import (
+    ALLREDUCES,
+    COLLECTIVES,
+    HALVING_DOUBLING,
+    RING,
+    TREE,
+    Level,
+    Network,
+)
+
+CONCURRENT, BINOMIAL, PIPELINED = BROADCASTS = ("concurrent", "binomial", "pipelined")
+DIRECT, PAIRWISE = ALLTOALLS = ("direct", "pairwise")
+
+
+def ring_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
+    """2 (N-1) alpha + 2 (N-1)/N M beta: reduce-scatter, then allgather, around a ring."""
+    return 2 * (workers - 1) * (alpha + num_bytes / workers * beta)
+
+
+def tree_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
+    """2 ceil(log2 N) (alpha + M beta): binomial reduce, then binomial broadcast, the whole vector each
+    round."""
+    return 2 * doublings(workers) * (alpha + num_bytes * beta)
+
+
+def halving_doubling_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
+    """2 log2 p alpha + 2 (p-1)/p M beta with p the largest power of two up to N: reduce-scatter by
+    recursive halving, allgather by recursive doubling. The N - p workers too many first hand their vector
+    to a neighbour and get the result back: 2 (alpha + M beta) more (Thakur et al., section 4.5)."""
+    power = 1 << (workers.bit_length() - 1)
+    seconds = 2 * (power.bit_length() - 1) * alpha + 2 * (power - 1) / power * num_bytes * beta
+    return seconds + (2 * (alpha + num_bytes * beta) if workers > power else 0.0)
+
+
+def doublings(workers: int) -> int:
+    """ceil(log2 N): rounds until everybody has been reached by doubling."""
+    return (workers - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Round:
+    """``times`` rounds in a row, alike. ``outer``, ``inner``: payloads that the busiest link of this
+    level carries each way (1 = the whole payload once), None where nothing crosses it."""
+
+    times: float
+    outer: float | None
+    inner: float | None = None
+
+    def seconds(self, num_bytes: float, outer: Level, inner: Level) -> float:
+        """The slowest transfer's, ``times`` times."""
+        slowest = 0.0
+        for share, level in ((self.outer, outer), (self.inner, inner)):
+            if share is not None:
+                slowest = max(slowest, level.latency + share * num_bytes * level.seconds_per_byte)
+        return self.times * slowest
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of collectives between ``workers`` of a network. ``allreduce``, ``broadcast``, ``alltoall``:
+    the algorithms (of allreduce None: the network's); ``step``: of a run, where the network's rates change
+    by a schedule.
+
+    Raises ValueError, that begins with the field of the network or of this class.
+    """
+
+    network: Network
+    workers: int
+    allreduce: str | None = None
+    broadcast: str = CONCURRENT
+    alltoall: str = DIRECT
+    step: int = 0
+    node_size: int = field(init=False)  # workers that share an outer link
+    outer: Level = field(init=False)
+    inner: Level = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:
+            raise ValueError(f"workers: a whole number from 1, got {self.workers!r}")
+        if self.allreduce is None:
+            object.__setattr__(self, "allreduce", self.network.allreduce)
+        for name, known in (
+            ("allreduce", ALLREDUCES),
+            ("broadcast", BROADCASTS),
+            ("alltoall", ALLTOALLS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: one of {', '.join(known)}, got {getattr(self, name)!r}")
+        node_size, outer, inner = self._levels()
+        object.__setattr__(self, "node_size", node_size)
+        object.__setattr__(self, "outer", outer)
+        object.__setattr__(self, "inner", inner)
+
+    def seconds(self, collective: str, payload_bytes: float) -> float:
+        """Of one call in which this worker hands over so many bytes. Between one worker: 0."""
+        if collective not in COLLECTIVES:
+            raise ValueError(f"collective: one of {', '.join(COLLECTIVES)}, got {collective!r}")
+        if self.workers == 1:
+            return 0.0
+        software = self.network.software_of(collective)
+        outer, inner = self.outer.no_faster(software.rate), self.inner.no_faster(software.rate)
+        if collective == "broadcast" and self.broadcast == PIPELINED:
+            rounds = [self._pipelined(payload_bytes, outer)]
+        else:
+            rounds = list(self._rounds[collective])
+        return software.overhead + sum(each.seconds(payload_bytes, outer, inner) for each in rounds)
+
+    def terms(self, collective: str) -> tuple[float, float]:
+        """(messages one after the other, payloads that cross the busiest link) of a call: what alpha and
+        beta are multiplied with. One level only, and not for pipelined broadcasts."""
+        assert self.node_size == 1
+        rounds = self._rounds[collective]
+        return sum(r.times for r in rounds), sum(r.times * (r.outer or 0.0) for r in rounds)
+
+    def inside(self, node_size: int) -> Costs:
+        """Between the workers of one node of a two-level world (``launch.workers_per_node``). All nodes
+        do this at once and the next collective waits for all: of unequal links the slowest counts."""
+        self._check_nodes(node_size)
+        return Costs(
+            self.network.as_slow_as_the_slowest(),
+            node_size,
+            self.allreduce,
+            self.broadcast,
+            self.alltoall,
+            self.step,
+        )
+
+    def between(self, node_size: int) -> Costs:
+        """Between nodes of such a world, one worker of each talking for it."""
+        self._check_nodes(node_size)
+        if node_size == 1:
+            return self
+        return Costs(
+            self.network.without_nodes(node_size),
+            self.workers // node_size,
+            self.allreduce,
+            self.broadcast,
+            self.alltoall,
+            self.step,
+        )
+
+    def _check_nodes(self, node_size: int) -> None:
+        of_network = self.network.workers_per_node
+        if of_network is not None and node_size not in (1, of_network):
+            raise ValueError(
+                f"workers_per_node: the network's nodes have {of_network} workers, the run's "
+                f"{node_size}; use the same, or one level"
+            )
+
+    def _levels(self) -> tuple[int, Level, Level]:
+        network, size = self.network, self.network.workers_per_node
+        outer = network.goodput(network.outer_at(self.step, self.workers))
+        if size is None:
+            return 1, outer, outer
+        assert network.inner is not None
+        inner = network.inner  # no TCP inside a node: its rate is what payload gets
+        if self.workers <= size:  # all in one node
+            return 1, inner, inner
+        if self.workers % size:
+            raise ValueError(
+                f"workers_per_node: {size} workers share a node, and {self.workers} workers are no "
+                f"multiple of it; use {self.workers // size * size} or {-(-self.workers // size) * size}"
+            )
+        return size, outer, inner
+
+    @cached_property
+    def _rounds(self) -> dict[str, Sequence[Round]]:
+        n, g = self.workers, self.node_size
+        inside = 1.0 if g > 1 else None
+        near, far = doublings(g), doublings(n // g)
+        allreduce = {
+            RING: self._ring(2 * (n - 1), 1 / n),
+            TREE: [Round(2 * far, 1.0), Round(2 * near, None, 1.0)],
+            HALVING_DOUBLING: _halving_doubling(n, g),
+        }
+        staged = [
+            Round(1, min(shift, g, n - shift) / (n - 1), inside and inside / (n - 1))
+            for shift in range(1, n)
+        ]
+        at_once = [Round(1, g * (n - g) / (n - 1) if g > 1 else 1.0, inside and (g - 1) / (n - 1))]
+        # Of a node all workers that have the vector send it out at once, in every far round.
+        flood = [Round(1, float(g * sends)) for sends in _flood(n // g)]
+        flood += [Round(1, None, float(sends)) for sends in _flood(g)]
+        broadcast = {
+            CONCURRENT: flood,
+            BINOMIAL: [Round(far, 1.0), Round(near, None, 1.0)],
+            PIPELINED: [],
+        }
+        return {
+            "allreduce": allreduce[str(self.allreduce)],
+            "reduce_scatter": self._ring(n - 1, 1 / n),
+            "allgather": self._ring(n - 1, 1.0),
+            "alltoall": staged if self.alltoall == PAIRWISE else at_once,
+            "broadcast": broadcast[self.broadcast],
+            "barrier": [Round(doublings(n), 0.0)],
+        }
+
+    def _ring(self, steps: int, share: float) -> list[Round]:
+        return [Round(steps, share, share if self.node_size > 1 else None)]
+
+    def _pipelined(self, num_bytes: float, level: Level) -> Round:
+        """A chain of all workers; s = sqrt((N-2) M beta / alpha) segments, the derivative's zero."""
+        links = self.workers - 2
+        moving = num_bytes * level.seconds_per_byte
+        segments = math.sqrt(links * moving / level.latency) if level.latency else num_bytes
+        segments = max(1.0, min(segments, num_bytes))
+        return Round(links + segments, 1 / segments, 1 / segments if self.node_size > 1 else None)
+
+
+def _flood(workers: int) -> list[int]:
+    """gloo's broadcast: sends at once of each worker on the path to the worker that is reached last.
+    Worker v has bits up to that of its own highest one set by the time it is reached, and sends to v + 2^i
+    for all higher i."""
+
+    def longest(worker: int) -> list[int]:
+        higher = range(worker.bit_length(), doublings(workers))
+        children = [worker + (1 << i) for i in higher if worker + (1 << i) < workers]
+        if not children:
+            return []
+        return [
+            len(children),
+            *max(map(longest, children), key=lambda path: (sum(path), len(path))),
+        ]
+
+    return longest(0)
+
+
+def _halving_doubling(workers: int, node_size: int) -> list[Round]:
+    """Distances 1, 2, 4, ... with messages M/2, M/4, M/8, ..., and back. Workers above a power of two are
+    folded into a neighbour first."""
+    power = 1 << (workers.bit_length() - 1)
+    folded = workers - power
+
+    def rank(virtual: int) -> int:
+        return 2 * virtual + 1 if virtual < folded else virtual + folded
+
+    rounds = []
+    if folded:
+        rounds.append(_round([(2 * i, 2 * i + 1) for i in range(folded)], 1.0, node_size))
+    for distance in (1 << i for i in range(power.bit_length() - 1)):
+        pairs = [(rank(v), rank(v ^ distance)) for v in range(power)]
+        rounds.append(_round(pairs, 0.5 / distance, node_size))
+    return [Round(2, r.outer, r.inner) for r in rounds]
+
+
+def _round(transfers: Iterable[tuple[int, int]], share: float, node_size: int) -> Round:
+    """All transfers (from, to) of ``share`` payloads at once."""
+    if node_size == 1:
+        return Round(1, share)
+    leave: dict[int, int] = {}
+    enter: dict[int, int] = {}
+    inside = False
+    for source, target in transfers:
+        here, there = source // node_size, target // node_size
+        if here == there:
+            inside = True
+        else:
+            leave[here] = leave.get(here, 0) + 1
+            enter[there] = enter.get(there, 0) + 1
+    busiest = max([*leave.values(), *enter.values()], default=0)
+    return Round(1, share * busiest if busiest else None, share if inside else None)

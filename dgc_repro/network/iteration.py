@@ -1,0 +1,140 @@
+"""The time of a training step on a network, from what was measured of its parts.
+
+t = compute + compress + communicate + decompress (GraVAC, section II), and with overlap: the processor
+computes and compresses one thing at a time, the link carries one collective at a time, and only the
+link works beside the processor. What a step's parts do is measured for a few numbers of workers;
+`Growth` says what they do for others.
+
+Letters: N = workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgc_repro.network.cost import Costs
+
+Calls = Mapping[str, tuple[float, float]]
+"""Collective -> (calls, payload bytes of all of them)."""
+
+CONSTANT, LINEAR, SHARDS, TREE = "constant", "linear", "shards", "tree"
+BASES: Mapping[str, Sequence[Callable[[float], float]]] = {
+    CONSTANT: (lambda n: 1.0,),
+    LINEAR: (lambda n: 1.0, lambda n: n),  # N payloads are decompressed
+    SHARDS: (lambda n: 1.0, lambda n: 1 / n, lambda n: n),  # 1/N each, headers of N pieces
+    TREE: (lambda n: 1.0, math.log2),  # a round a doubling
+}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A number that was measured for some N: that number there, elsewhere the least-squares fit of one
+    of `BASES`, never below 0. ``rises``: it cannot fall with N, so that a fit that does is noise, and the
+    mean is taken."""
+
+    measured: Mapping[int, float]
+    basis: str
+    rises: bool = False
+
+    def at(self, workers: int) -> float:
+        """The number for so many workers."""
+        if workers in self.measured:
+            return self.measured[workers]
+        if self.basis == CONSTANT:
+            return float(np.median(list(self.measured.values())))
+        functions = BASES[self.basis][: len(self.measured)]
+        sizes, values = zip(*sorted(self.measured.items()), strict=True)
+        table = np.array([[f(n) for f in functions] for n in sizes])
+        weights, *_ = np.linalg.lstsq(table, np.array(values, dtype=float), rcond=None)
+        if self.rises and weights[-1] < 0:
+            return float(np.mean(values))
+        fitted = sum(w * f(workers) for w, f in zip(weights, functions, strict=True))
+        return max(0.0, float(fitted))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tensors that are exchanged together. ``ready``: seconds from the step's begin until their gradients
+    are there; ``first``: collectives that begin when they are compressed; ``later``: those that follow."""
+
+    ready: float
+    compress: float
+    decompress: float
+    first: Calls
+    later: Calls
+
+
+@dataclass(frozen=True)
+class Step:
+    """One worker's step: seconds of compute (forward, backward, optimizer), and its parts, in the order
+    in which their gradients come; ``signals``: small collectives that are in no part."""
+
+    compute: float
+    parts: Sequence[Part]
+    signals: Calls
+
+    @property
+    def compress(self) -> float:
+        return sum(part.compress for part in self.parts)
+
+    @property
+    def decompress(self) -> float:
+        return sum(part.decompress for part in self.parts)
+
+    def communicate(self, costs: Costs) -> float:
+        """Seconds of all collectives, one after the other."""
+        asked = [self.signals, *(c for part in self.parts for c in (part.first, part.later))]
+        return sum(seconds(calls, costs) for calls in asked)
+
+    def after_backward(self, costs: Costs) -> float:
+        """Nothing overlaps."""
+        return self.compute + self.compress + self.communicate(costs) + self.decompress
+
+    def per_bucket(self, costs: Costs) -> float:
+        """Each part goes out when it is compressed, while backward goes on; answers are decompressed when
+        all parts are out, what they ask afterwards is served one part after another."""
+        processor = link = done = 0.0
+        landed = []
+        for part in self.parts:
+            processor += part.ready - done + part.compress
+            done = part.ready
+            link = max(link, processor) + seconds(part.first, costs)
+            landed.append(link)
+        processor += seconds(self.signals, costs)
+        for part, came in zip(self.parts, landed, strict=True):
+            processor = max(processor, came) + seconds(part.later, costs) + part.decompress
+        return processor + self.compute - done
+
+    def communication_limit(self, costs: Costs) -> float:
+        """What nothing can go below: compute, and the collectives of all parts."""
+        return max(self.compute, self.communicate(costs))
+
+
+def seconds(calls: Calls, costs: Costs) -> float:
+    """Of some collectives, one after the other: each is a constant and its bytes."""
+    total = 0.0
+    for collective, (count, size) in calls.items():
+        if count:
+            each = size / count
+            total += count * costs.seconds(collective, each)
+    return total
+
+
+def break_even_rate(
+    gain: Callable[[float], float], lowest: float = 1e5, highest: float = 1e13
+) -> float | None:
+    """The rate (bits a second) at which ``gain`` (plain time less the method's) becomes 0, from positive
+    below it. inf: it pays at every rate looked at; None: at none."""
+    if gain(lowest) <= 0:
+        return None
+    if gain(highest) > 0:
+        return math.inf
+    low, high = lowest, highest
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gain(middle) > 0 else (low, middle)
+    return math.sqrt(low * high)

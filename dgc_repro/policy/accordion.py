@@ -1,0 +1,116 @@
+"""Accordion: weak compression in critical regimes of training, strong compression elsewhere.
+
+Paper: Agarwal et al., "Accordion: adaptive gradient communication via critical learning regime
+identification", MLSys 2021 (arXiv:2010.16248), algorithm 1. Each layer is judged by itself: a regime is
+critical where the norm of the gradient, accumulated over ``interval`` epochs, changes quickly, and
+where the learning rate is about to decay.
+
+    | ||D_before|| - ||D_now|| | / ||D_before|| >= eta, or lr_next < lr_now: the low rung; else the high one
+
+Differs: the norm is that of the averaged gradient (the paper) or of rank 0's own (the authors' code,
+``norm=own``; it is rank 0's on all ranks, so that they agree). A learning rate that decays a little in
+every epoch (cosine) would make every epoch critical: ``decay`` says what counts.
+
+Letters: D = sum of a layer's gradients, eta as printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dgc_repro.policy.interface import (
+    MEAN,
+    OWN,
+    EpochReport,
+    Plan,
+    State,
+    StepReport,
+    check_ladder,
+)
+
+
+@dataclass(frozen=True)
+class Accordion:
+    """``field``, ``values``: the low compression and the high one, or more, of which the first and the last
+    are used. ``eta``: the relative change that is critical; ``interval``: epochs between judgements;
+    ``norm``: mean, or own; ``decay``: the learning rate decays where the next is below so many times
+    this one's (null: never looked at)."""
+
+    field: str
+    values: Sequence[Any]
+    eta: float = 0.5
+    interval: int = 1
+    norm: str = MEAN
+    decay: float | None = 0.9
+    chooses = False
+
+    def __post_init__(self) -> None:
+        check_ladder(self.field, self.values)
+        if len(self.values) < 2:
+            raise ValueError(
+                f"values: the low compression and the high one, got {list(self.values)!r}"
+            )
+        if isinstance(self.eta, bool) or not isinstance(self.eta, int | float) or not self.eta > 0:
+            raise ValueError(f"eta: a relative change above 0, got {self.eta!r}")
+        if (
+            not isinstance(self.interval, int)
+            or isinstance(self.interval, bool)
+            or self.interval < 1
+        ):
+            raise ValueError(f"interval: a whole number of epochs from 1, got {self.interval!r}")
+        if self.norm not in (MEAN, OWN):
+            raise ValueError(f"norm: one of {MEAN}, {OWN}, got {self.norm!r}")
+        is_share = isinstance(self.decay, int | float) and not isinstance(self.decay, bool)
+        if self.decay is not None and not (is_share and 0 < self.decay <= 1):
+            raise ValueError(f"decay: above 0 and at most 1, or null, got {self.decay!r}")
+
+    @property
+    def watches(self) -> str:
+        return self.norm
+
+    def init(self) -> State:
+        """``norms``: by tensor, of the interval before; ``high``: tensors on the high rung."""
+        return {"norms": {}, "high": [], "trace": []}
+
+    def plan(self, state: State, step: int) -> Plan:
+        return Plan(1, dict.fromkeys(state["high"], len(self.values)))
+
+    def observe(self, state: State, report: EpochReport) -> State:
+        now, following = report.learning_rate
+        decays = self.decay is not None and following < self.decay * now
+        judges = report.epoch % self.interval == 0
+        if not judges and not decays:
+            return state
+        before, high = state["norms"], list(state["high"])
+        norms = dict(report.gradient_norms) if judges else before
+        if decays:
+            high, reason = [], "the learning rate decays"
+        elif not before:
+            reason = "nothing to compare with"
+        else:
+            high = [
+                name for name, norm in norms.items() if not self._critical(before.get(name), norm)
+            ]
+            reason = f"{len(norms) - len(high)} of {len(norms)} tensors critical"
+        entry = {
+            "epoch": report.epoch,
+            "rung": len(self.values) if state["high"] else 1,
+            "next_rung": len(self.values) if high else 1,
+            "high": len(high),
+            "reason": reason,
+        }
+        return {**state, "norms": norms, "high": high, "trace": [*state["trace"], entry]}
+
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
+        raise NotImplementedError("accordion plans beforehand")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state
+
+    def _critical(self, before: float | None, now: float) -> bool:
+        """Whether a norm has changed quickly; a tensor that is new, or had no gradient, is critical."""
+        return not before or abs(before - now) / before >= self.eta

@@ -1,0 +1,94 @@
+"""Ring against tree against recursive halving-doubling allreduce: seconds by message size and workers.
+
+Nothing is measured: the costs are those of network/cost.py on named networks. The crossover with
+another algorithm is the size from which on the ring is at least as fast.
+
+Paper: EECE695D, distributed training part 2 (lecture), ring and recursive halving-doubling cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.profile import ALLREDUCES, RING, Network
+from dgc_repro.study.given import NOTHING, Row, whole_numbers
+
+COST, CROSSOVER = "cost", "crossover"
+LARGEST = 2.0**40  # bytes; a ring that is slower up to here is slower at any size
+HALVINGS = 60  # of the bracket in which the crossover lies
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """``networks``: by name; ``workers``: the numbers N (where nodes are shared, those that fill them);
+    ``sizes``: of the message, bytes."""
+
+    networks: Mapping[str, Network]
+    workers: Sequence[int]
+    sizes: Sequence[int]
+    takes = NOTHING
+
+    def __post_init__(self) -> None:
+        whole_numbers("workers", self.workers, least=2)
+        whole_numbers("sizes", self.sizes)
+
+    def run(self, seed: int) -> list[Row]:
+        """The same rows for every seed."""
+        rows: list[Row] = []
+        for name, network in self.networks.items():
+            for count in self.workers:
+                if not fills_nodes(network, count):
+                    continue
+                costs = {a: Costs(network, count, allreduce=a) for a in ALLREDUCES}
+                place: Row = {"network": name, "workers": count}
+                for size in self.sizes:
+                    rows += [
+                        place
+                        | {
+                            "what": COST,
+                            "algorithm": a,
+                            "bytes": size,
+                            "seconds": _seconds(c, size),
+                        }
+                        for a, c in costs.items()
+                    ]
+                for other in ALLREDUCES:
+                    if other != RING:
+                        where = crossover(costs[RING], costs[other])
+                        reached = math.isfinite(where)
+                        seconds = _seconds(costs[RING], where) if reached else math.inf
+                        rows.append(
+                            place
+                            | {"what": CROSSOVER, "algorithm": other}
+                            | {"bytes": where, "seconds": seconds}
+                        )
+        return rows
+
+
+def fills_nodes(network: Network, workers: int) -> bool:
+    """Whether so many workers fill the network's nodes, or fit in one."""
+    size = network.workers_per_node
+    return size is None or workers <= size or workers % size == 0
+
+
+def crossover(ring: Costs, other: Costs) -> float:
+    """Bytes from which on the ring is at least as fast: 0 if at any size, inf if at none."""
+    if _seconds(ring, 1.0) <= _seconds(other, 1.0):
+        return 0.0
+    if _seconds(ring, LARGEST) > _seconds(other, LARGEST):
+        return math.inf
+    low, high = 0.0, math.log2(LARGEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _seconds(ring, 2**middle) <= _seconds(other, 2**middle):
+            high = middle
+        else:
+            low = middle
+    return float(2**high)
+
+
+def _seconds(costs: Costs, size: float) -> float:
+    return costs.seconds("allreduce", size)

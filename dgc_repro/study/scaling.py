@@ -1,0 +1,95 @@
+"""How throughput scales with the cluster: dense allreduce of every tensor, modelled.
+
+    t_step(N) = t_compute + sum over messages of t_allreduce(4 n, N);   efficiency = t_compute / t_step
+
+Communication begins when compute has ended. Messages are tensors, one allreduce each; beside it, what
+DDP does (buckets), and the same bytes without any latency. The claim that a larger model scales better
+needs the latency of a message: it has fewer tensors.
+
+Paper: GraVAC, figure 1a; scaling efficiency T_N / (N T_1), section II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.profile import Network
+from dgc_repro.network.units import seconds
+from dgc_repro.study.allreduce import fills_nodes
+from dgc_repro.study.given import TENSORS, Row, Tensors, number, whole_numbers
+
+PER_TENSOR, BUCKETS, NO_LATENCY = "per tensor", "buckets", "no latency"
+VALUE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``compute_ms``: of one worker's forward and backward; ``bucket_mb``: of DDP's buckets (2^20 bytes);
+    ``latencies``: of the outer link, in the place of the network's, for the sensitivity, at the most
+    workers."""
+
+    networks: Mapping[str, Network]
+    workers: Sequence[int]
+    compute_ms: float
+    bucket_mb: float
+    latencies: Sequence[str]
+    takes = TENSORS
+
+    def __post_init__(self) -> None:
+        whole_numbers("workers", self.workers)
+        number("compute_ms", self.compute_ms, above=True)
+        number("bucket_mb", self.bucket_mb, above=True)
+        for latency in self.latencies:
+            seconds("latencies", latency)
+        for name, network in self.networks.items():
+            if not all(fills_nodes(network, count) for count in self.workers):
+                raise ValueError(f"workers: that fill the nodes of {name}, got {self.workers}")
+
+    def run(self, seed: int, tensors: Tensors) -> list[Row]:
+        """The same rows for every seed."""
+        each = [VALUE_BYTES * n for n in tensors.sizes]
+        buckets = bucketed(each, self.bucket_mb * 2**20)
+        rows: list[Row] = []
+        for name, network in self.networks.items():
+            without = replace(network, latency="0us", node_latency="0us")
+            series = (
+                (PER_TENSOR, network, each),
+                (BUCKETS, network, buckets),
+                (NO_LATENCY, without, each),
+            )
+            for label, links, messages in series:
+                rows += [self._row(name, label, links, messages, count) for count in self.workers]
+            rows += [
+                self._row(name, PER_TENSOR, changed, each, max(self.workers))
+                for latency in self.latencies
+                if (changed := replace(network, latency=latency)) != network
+            ]
+        return rows
+
+    def _row(
+        self, name: str, series: str, network: Network, messages: Sequence[float], count: int
+    ) -> Row:
+        costs = Costs(network, count)
+        sync_ms = 1e3 * sum(costs.seconds("allreduce", size) for size in messages)
+        return {
+            "network": name,
+            "series": series,
+            "latency_us": round(1e6 * seconds("latency", network.latency), 6),
+            "workers": count,
+            "messages": len(messages),
+            "compute_ms": self.compute_ms,
+            "sync_ms": sync_ms,
+            "efficiency": self.compute_ms / (self.compute_ms + sync_ms),
+        }
+
+
+def bucketed(sizes: Sequence[float], limit: float) -> list[float]:
+    """Bytes of buckets: tensors from the last to the first, a new bucket where one has reached the limit."""
+    buckets = [0.0]
+    for size in reversed(sizes):
+        if buckets[-1] >= limit:
+            buckets.append(0.0)
+        buckets[-1] += size
+    return buckets

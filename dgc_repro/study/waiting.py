@@ -1,0 +1,106 @@
+"""Waiting for the slowest of K workers: simulated beside theory.
+
+A synchronous step ends when the slowest worker is there. Delays are independent, of unit variance:
+Gaussian (mean 0) or exponential (mean 1).
+
+Paper: EECE695D, distributed training part 2 (lecture): the time lost grows like sqrt(log K) for
+Gaussian delays, like the sum of 1/i, about log K, for exponential ones.
+Theory, exact: the expected largest of K is the integral of 1 - F(x)^K over x > 0, less that of
+F(x)^K over x < 0; for exponential delays it is H_K = 1 + 1/2 + ... + 1/K. First term for large K:
+sqrt(2 ln K), and ln K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dgc_repro.study.given import NOTHING, Row, number, whole_numbers
+
+GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
+MEANS = {GAUSSIAN: 0.0, EXPONENTIAL: 1.0}
+AT_ONCE = 1_000_000  # delays drawn at a time
+Z95 = 1.959964  # of the normal distribution: 95 % lie within
+GRID_REACH, GRID_POINTS = 12.0, 24_001  # of the numerical integral, in deviations
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """``workers``: the numbers K; ``trials``: steps simulated for each. ``mean_ms``, ``deviation_ms``:
+    of one worker's step, for the share of a step that is lost."""
+
+    workers: Sequence[int]
+    trials: int
+    mean_ms: float
+    deviation_ms: float
+    takes = NOTHING
+
+    def __post_init__(self) -> None:
+        whole_numbers("workers", self.workers)
+        whole_numbers("trials", [self.trials], least=2)
+        number("mean_ms", self.mean_ms, above=True)
+        number("deviation_ms", self.deviation_ms)
+
+    def run(self, seed: int) -> list[Row]:
+        rows: list[Row] = []
+        for index, law in enumerate(MEANS):
+            for count in self.workers:
+                generator = np.random.default_rng([seed, index, count])
+                slowest = largest(law, count, self.trials, generator)
+                mean = float(slowest.mean())
+                half = Z95 * float(slowest.std(ddof=1)) / math.sqrt(self.trials)
+                lost = mean - MEANS[law]
+                rows.append(
+                    {
+                        "law": law,
+                        "workers": count,
+                        "slowest": mean,
+                        "low": mean - half,
+                        "high": mean + half,
+                        "theory": expected_largest(law, count),
+                        "first_term": first_term(law, count),
+                        "lost": lost,
+                        "share_lost": self.share_lost(lost),
+                    }
+                )
+        return rows
+
+    def share_lost(self, lost: float) -> float:
+        """Of a step that ends when the slowest is there, the part in which the mean worker waits."""
+        wait_ms = self.deviation_ms * lost
+        return wait_ms / (self.mean_ms + wait_ms)
+
+
+def largest(
+    law: str, count: int, trials: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """f64[trials]: the largest of ``count`` delays, for each trial."""
+    found = []
+    step = max(1, AT_ONCE // count)
+    for start in range(0, trials, step):
+        shape = (min(step, trials - start), count)
+        delays = (
+            generator.standard_normal(shape)
+            if law == GAUSSIAN
+            else generator.standard_exponential(shape)
+        )
+        found.append(delays.max(axis=1))
+    return np.concatenate(found)
+
+
+def expected_largest(law: str, count: int) -> float:
+    """The exact expectation: H_K, or the integral for Gaussian delays (error below 1e-6)."""
+    if law == EXPONENTIAL:
+        return math.fsum(1 / i for i in range(1, count + 1))
+    x = np.linspace(0.0, GRID_REACH, GRID_POINTS)
+    above = 0.5 * np.array([math.erfc(value / math.sqrt(2)) for value in x])  # 1 - F(x) = F(-x)
+    return round(float(np.trapezoid(1 - (1 - above) ** count - above**count, x)), 6)
+
+
+def first_term(law: str, count: int) -> float:
+    """What theory gives for large K, its first term alone."""
+    return math.sqrt(2 * math.log(count)) if law == GAUSSIAN else math.log(count)

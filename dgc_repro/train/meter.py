@@ -1,0 +1,119 @@
+"""The ledger beside an interface: both are read at the same points, so that they can be compared.
+
+Read are training steps and evaluation; the starts of a run, checkpoints and changes of the lab's
+rates (launch/in_lab.py, `Schedule.before`) lie outside, between `stop` and `start`. Each is a barrier and
+then a reading, so that nothing of what the ledger has counted is still on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from dgc_repro.exchange.wire import Link
+from dgc_repro.network import counters
+from dgc_repro.network.counters import Counters
+from dgc_repro.network.headers import expected_bytes
+
+Reader = Callable[[str], Counters]
+
+
+class Meter(Protocol):
+    """What the loop tells a meter. All ranks call it together."""
+
+    def start(self) -> None:
+        """Count from here on."""
+
+    def stop(self) -> None:
+        """Count no more; the sums are agreed."""
+
+    def metrics(self) -> dict[str, float]:
+        """The columns of a record, cumulative: bytes a worker, the mean over workers."""
+
+    def state_dict(self) -> dict[str, float]: ...
+
+    def load_state_dict(self, state: dict[str, float]) -> None: ...
+
+
+class NoMeter:
+    """Where there is no interface to read."""
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, float]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        return
+
+
+class InterfaceMeter:
+    """Reads one interface of this worker; the numbers are means over all workers.
+
+    ``packets_at_once``: how many packets this worker's kernel hands over in one piece, asked at each
+    `start` and taken to hold until `stop`."""
+
+    def __init__(
+        self,
+        link: Link,
+        interface: str,
+        packets_at_once: Callable[[], float],
+        read: Reader = counters.read,
+    ) -> None:
+        self._link = link
+        self._interface = interface
+        self._packets_at_once = packets_at_once
+        self._read = read
+        self._sums = dict.fromkeys(("tx_bytes", "rx_bytes", "expected_tx_bytes"), 0.0)
+        self._since: tuple[Counters, float, float] | None = None
+
+    def start(self) -> None:
+        self._link.wire.barrier()
+        pieces = self._packets_at_once()
+        self._since = self._read(self._interface), self._expected(pieces), pieces
+
+    def stop(self) -> None:
+        if self._since is None:
+            return
+        wire = self._link.wire
+        wire.barrier()
+        before, expected_before, pieces = self._since
+        counted = self._read(self._interface) - before
+        self._since = None
+        # Past the ledger: it is not read now either.
+        found = [counted.tx_bytes, counted.rx_bytes, self._expected(pieces) - expected_before]
+        sums = torch.tensor(found, dtype=torch.float64, device=wire.device)
+        wire.sum_(sums).wait()
+        for name, value in zip(self._sums, (sums / wire.world_size).tolist(), strict=True):
+            self._sums[name] += value
+
+    def metrics(self) -> dict[str, float]:
+        return {f"net/{name}": value for name, value in self._sums.items()}
+
+    def state_dict(self) -> dict[str, float]:
+        return dict(self._sums)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums.update(state)
+
+    def _expected(self, pieces: float) -> float:
+        """Bytes an interface counts for all that the ledger has, since the start of the run."""
+        ledger = self._link.ledger
+        return sum(
+            expected_bytes(
+                ledger.moved_by_collective(purpose),
+                calls,
+                self._link.wire.world_size,
+                pieces,
+            )
+            for purpose, calls in ledger.calls.items()
+        )

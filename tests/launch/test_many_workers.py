@@ -1,0 +1,75 @@
+"""More workers than cores: slow, and to the end. Eight gloo ranks, one thread each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tiny_run import PLAIN, configured, play, without_times
+
+from dgc_repro.launch import local
+from dgc_repro.launch.build import build_run
+
+TESTS = Path(__file__).resolve().parent.parent
+WORKERS = 8
+PATIENCE_SECONDS = 280
+"""For what takes 25 on two idle cores: each rank imports torch for 5 seconds of them."""
+RUN = (
+    *(f"launch.workers={WORKERS}", "launch.device=cpu", "sink=none", *PLAIN, "train.epochs=1"),
+    *("dataset=digits", "dataset.train_size=256", "dataset.validation=51", "dataset.test_size=53"),
+    *("train.batch_size=8", "compressor.density=0.1", "compressor=topk", "wrap=[error_feedback]"),
+)  # 4 steps
+DENSE = (*(part for part in RUN if not part.startswith(("compressor", "wrap"))), "wrap=[]")
+
+pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 20)
+
+
+def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Path) -> None:
+    jobs = {"dense": DENSE, "gather": RUN, "scatter": (*RUN, "exchange.combine=scatter")}
+    real = {name: configured("launch=local", *job) for name, job in jobs.items()}
+    (tmp_path / "jobs.json").write_text(json.dumps(real))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={WORKERS}", str(TESTS / "train" / "world.py")]
+    done = subprocess.run(
+        [*command, str(tmp_path / "jobs.json"), str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(WORKERS)]
+    for name, job in jobs.items():
+        assert len({rank[name]["parameters"] for rank in told}) == 1, name
+        assert len(told[0][name]["losses"]) == 4
+        simulated = play(
+            build_run(configured("launch=simulated", *job), torch.device("cpu")),
+            folder=tmp_path / "simulated" / name,
+        )
+        assert told[0][name]["losses"] == pytest.approx(simulated.losses, rel=1e-4)
+        ours, theirs = told[0][name]["records"][-1], without_times(simulated.records[-1])
+        for key in ("comm/payload_bytes", "comm/wire_bytes"):
+            assert ours[key] == theirs[key], name
+
+
+def test_a_run_of_eight_shares_the_cores_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
+    monkeypatch.setattr(local, "cores_at_hand", lambda: 2)
+    config = configured("launch=local", *RUN, "exchange.combine=scatter")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    local.execute(config, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 4)
+    here = json.loads((tmp_path / "environment.json").read_text())
+    assert (here["world_size"], here["threads_per_worker"]) == (WORKERS, 1)
+    saved = [path.name for path in tmp_path.glob("checkpoints/step-*/worker-*.pt")]
+    assert sorted(saved) == [f"worker-{rank}.pt" for rank in range(WORKERS)]

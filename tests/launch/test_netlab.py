@@ -1,0 +1,255 @@
+"""``launch=netlab``: real runs between network namespaces, and that nothing of them stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from labs import namespaces_of, need_a_lab
+from ranks import rank_of
+from test_stop_and_continue import Command, processes_of, wait_for
+from tiny_run import TINY, configured
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import netlab
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.in_lab import Schedule, network_of, schedule_of
+from dgc_repro.launch.local import what_failed
+from dgc_repro.launch.main import answer
+from dgc_repro.launch.netlab import Ranks
+from dgc_repro.network.lab import Lab, Removed
+from dgc_repro.train.meter import NoMeter
+
+RUN = (
+    *(
+        *TINY,
+        "launch=netlab",
+        "launch.threads=1",
+        "launch.timeout_seconds=120",
+        "launch.device=cpu",
+    ),
+    *(
+        "dataset.train_size=640",
+        "train.epochs=4",
+        "sink.every_steps=1",
+        "compressor=dense",
+        "wrap=[]",
+    ),
+)
+IN_A_LAB = (*RUN, "network=ethernet_1gbit", "model.width=8")
+STEPS_PER_EPOCH = 20
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    need_a_lab()
+    made = Command(tmp_path, *IN_A_LAB)
+    yield made
+    made.clean_up()
+
+
+def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Command) -> None:
+    launcher = command.start().pid
+    command.wait_for_step(STEPS_PER_EPOCH + 2)
+    assert command.process is not None
+    assert len(namespaces_of(launcher)) == 3  # two workers and the bridge between them
+    command.process.kill()  # no handler of the launcher's can run
+    command.process.communicate()
+    wait_for(lambda: processes_of(command.runs) == {}, "the ranks to follow their launcher")
+    wait_for(lambda: namespaces_of(launcher) == set(), "the lab to go")
+    saved = command.steps_saved()[-1]
+    assert saved >= STEPS_PER_EPOCH
+
+    launcher = command.start().pid
+    command.wait_for_step(saved + 3)
+    (rank_1,) = [pid for pid in processes_of(command.runs) if rank_of(pid) == "1"]
+    os.kill(rank_1, signal.SIGKILL)
+    code, errors = command.end()
+    assert code == 1
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert "rank 1 was killed by SIGKILL" in errors[0]
+    assert namespaces_of(launcher) == set()
+
+    launcher = command.start().pid
+    command.wait_for_step(saved + STEPS_PER_EPOCH + 2)
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() == (143, ["error: stopped after a checkpoint; the same command continues"])
+    assert namespaces_of(launcher) == set()
+    folder = command.run_folder()
+    summary = json.loads((folder / "summary.json").read_text())
+    facts = json.loads((folder / "environment.json").read_text())["network"]
+    assert facts["rates"] == [1e9, 1e9]
+    notes = (folder / "metrics.jsonl").read_text()
+    assert facts["latency_seconds"] == 50e-6 or "the lab adds none of the 50 us" in notes
+    # Sums of several processes that each counted what it had sent, and of a ledger that was restored.
+    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
+    assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
+
+
+def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> tuple[int | None, int]:
+    """Run a program as each rank of a lab."""
+    network = network_of(configured("launch=netlab", *overrides))
+    with (folder / "launch.log").open("wb") as log:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return Ranks(lab, network, log, folder).run([sys.executable, "-c", program], environment)
+
+
+CHANGES = """
+import os, pathlib, subprocess
+def rate():
+    shown = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
+    return shown.split("rate ")[1].split()[0]
+if os.environ["RANK"] == "0":
+    from dgc_repro.launch.in_lab import CONTROL, Schedule
+    from dgc_repro.train.meter import NoMeter
+    asks = [int(number) for number in os.environ[CONTROL].split(",")]
+    schedule = Schedule(frozenset({0, 3, 5}), lambda: None, NoMeter(), *asks)
+    told = []
+    schedule.before(FIRST, first=True)
+    for step in range(FIRST, 7):
+        schedule.before(step)
+        told.append(rate())
+    pathlib.Path("told.txt").write_text(" ".join(told))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (0, "1Gbit 1Gbit 1Gbit 100Mbit 100Mbit 20Mbit 20Mbit"),
+        (4, "100Mbit 20Mbit 20Mbit"),  # a run that is continued
+    ],
+)
+def test_rates_change_at_their_steps(
+    first: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_a_lab()
+    monkeypatch.chdir(tmp_path)
+    schedule = (
+        "network.schedule=[{step: 0, rate: 1gbit},{step: 3, rate: 100mbit},{step: 5, rate: 20mbit}]"
+    )
+    with Lab([10e6, 10e6]) as lab:
+        program = CHANGES.replace("FIRST", str(first))
+        assert ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule) == (None, 0)
+        assert lab.rates == [20e6, 20e6]
+    assert (tmp_path / "told.txt").read_text() == expected
+
+
+@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
+def test_counters_and_ledger_agree_over_a_change_of_rates(
+    made: str, later: str, tmp_path: Path
+) -> None:
+    need_a_lab()
+    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
+    given = (*RUN, "train.epochs=1", "model.width=8", f"network.rate={made}", schedule)
+    command = Command(tmp_path, *given)
+    try:
+        command.start()
+        assert command.end() == (0, [])
+        summary = json.loads((command.run_folder() / "summary.json").read_text())
+    finally:
+        command.clean_up()
+    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
+    assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
+
+
+def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
+    waited = []
+    schedule = Schedule(frozenset({3}), lambda: waited.append(1))
+    schedule.before(2)
+    assert waited == []
+    schedule.before(3)
+    assert len(waited) == 2  # before the change and behind it
+    given = ("network.rate=1gbit", "network.schedule=[{step: 3, rate: 100mbit}]")
+    assert (
+        schedule_of(configured("launch=local", *given), lambda: None, NoMeter()).steps
+        == frozenset()
+    )
+    assert schedule_of(configured("launch=netlab", *given), lambda: None, NoMeter()).steps == {3}
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("import os, signal, time\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+         "no rank is left; rank 1 was killed by SIGKILL (by hand, or by the system for want of memory)"),
+        ("import time\nif rank == 0: raise ValueError('no such thing')\ntime.sleep(60)",
+         "ValueError: no such thing"),
+        ("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nif rank == 0: 1 / 0\ntime.sleep(60)",
+         "ZeroDivisionError: division by zero"),
+    ],
+    ids=["killed", "raises", "the other hangs"],
+)  # fmt: skip
+def test_a_rank_that_fails_ends_the_others(
+    program: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_a_lab()
+    monkeypatch.setattr(netlab, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 1.0)
+    begin = time.monotonic()
+    with Lab([1e9, 1e9]) as lab:
+        set_rank = "import os\nrank = int(os.environ['RANK'])\n"
+        stopped_by, code = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
+    assert (stopped_by, code) == (None, 1)
+    assert what_failed(tmp_path, code).startswith(f"{line}; no checkpoint yet")
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ((), "network.rate: launch=netlab needs one, such as network.rate=100mbit or"),
+        (("network=ethernet_25gbit",), "network.rate: a lab has from 10mbit to 10gbit, got 25000mbit"),
+        (("network.rates=[1gbit,100mbit,1gbit]",), "network.rates: one for each worker, got 3 for 2"),
+        (("network.rates=[1gbit,1mbit]",), "network.rates: a lab has from 10mbit to 10gbit, got 1mbit"),
+        (("network.rate=1gbit", "network.schedule=[{step: 1, rate: 1mbit}]"),
+         "network.schedule: a lab has from 10mbit to 10gbit, got 1mbit"),
+        (("network=gcp_v100_32",), "network.workers_per_node: a lab has one level of links"),
+        (("network.rate=1gbit", "launch.workers_per_node=2"),
+         "launch.workers_per_node: a lab gives every worker a link of its own"),
+        (("network.rate=1gbit", "launch.backend=nccl"), "launch.backend: nccl would go past"),
+        (("network.rate=1gbit", "sink=wandb", "sink.mode=online"),
+         "sink.mode: there is no way out of a lab"),
+        (("network.rate=100",), "network.rate: a rate with its unit"),
+    ],
+)  # fmt: skip
+def test_what_a_lab_cannot_have_is_refused_before_it_is_made(
+    overrides: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        validate(configured("launch=netlab", *overrides))
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_unequal_links_are_accepted() -> None:
+    rates = "network.rates=[1gbit,1gbit,100mbit]"
+    validate(configured("launch=netlab", "launch.workers=3", rates))
+    validate(configured("launch=local", "launch.workers=3", rates))
+
+
+def test_the_command_says_what_it_has_removed_and_refuses_other_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[Removed] = [Removed("dgc-0123abcd-42-7", 3, 5)]
+    monkeypatch.setattr(netlab, "clean", lambda: left)
+    netlab.command(["clean"])
+    left.clear()
+    netlab.command(["clean"])
+    assert capsys.readouterr().out.splitlines() == [
+        "removed dgc-0123abcd-42-7: 3 namespaces, 5 processes",
+        "no lab is left over",
+    ]
+    assert answer(lambda: netlab.command(["clear"])) == 2
+    said = capsys.readouterr().err
+    assert said == "error: netlab: python -m dgc_repro netlab clean, got clear\n"

@@ -1,0 +1,92 @@
+"""Accordion: critical regimes by layer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dgc_repro.policy.accordion import Accordion
+from dgc_repro.policy.interface import EpochReport, State
+
+
+def accordion(**settings: Any) -> Accordion:
+    return Accordion(**{"field": "density", "values": (0.1, 0.01)} | settings)
+
+
+def epoch(
+    policy: Accordion, state: State, number: int, norms: dict[str, float], next_lr: float = 1.0
+) -> State:
+    report = EpochReport(number, 1.0, 1.0, 50.0, (1.0, next_lr), norms)
+    return policy.observe(state, report)
+
+
+def rungs(policy: Accordion, state: State, *names: str) -> list[int | None]:
+    return [policy.plan(state, 0).for_tensor(name) for name in names]
+
+
+def test_it_begins_with_low_compression() -> None:
+    policy = accordion()
+    state = policy.init()
+    assert rungs(policy, state, "a", "b") == [1, 1]
+    state = epoch(policy, state, 1, {"a": 4.0, "b": 4.0})
+    assert rungs(policy, state, "a", "b") == [1, 1]
+
+
+def test_each_layer_is_judged_by_itself() -> None:
+    policy = accordion()
+    state = epoch(policy, policy.init(), 1, {"a": 4.0, "b": 4.0, "c": 4.0})
+    state = epoch(policy, state, 2, {"a": 2.0, "b": 2.1, "c": 6.0})
+    assert rungs(policy, state, "a", "b", "c") == [1, 2, 1]  # 50 %, 47.5 %, 50 % (upwards)
+    state = epoch(policy, state, 3, {"a": 2.0, "b": 0.5, "c": 6.0})
+    assert rungs(policy, state, "a", "b", "c") == [2, 1, 2]
+
+
+def test_a_learning_rate_about_to_decay_is_critical() -> None:
+    policy = accordion()
+    state = epoch(policy, policy.init(), 1, {"a": 4.0})
+    state = epoch(policy, state, 2, {"a": 4.0})
+    assert rungs(policy, state, "a") == [2]
+    state = epoch(policy, state, 3, {"a": 4.0}, next_lr=0.1)
+    assert rungs(policy, state, "a") == [1]
+    assert state["trace"][-1]["reason"] == "the learning rate decays"
+    assert rungs(policy, epoch(policy, state, 4, {"a": 4.0}, next_lr=0.97), "a") == [2]  # cosine
+    blind = accordion(decay=None)
+    state = epoch(blind, epoch(blind, blind.init(), 1, {"a": 4.0}), 2, {"a": 4.0}, next_lr=0.1)
+    assert rungs(blind, state, "a") == [2]
+
+
+def test_it_judges_at_the_end_of_an_interval() -> None:
+    policy = accordion(interval=2)
+    state = policy.init()
+    for number, norm in enumerate((1.0, 4.0, 99.0, 4.0), 1):
+        state = epoch(policy, state, number, {"a": norm})
+    assert rungs(policy, state, "a") == [2]  # 4 against 4: what lies between is not looked at
+    assert [entry["epoch"] for entry in state["trace"]] == [2, 4]
+
+
+def test_a_layer_without_a_gradient_is_critical() -> None:
+    policy = accordion()
+    state = epoch(policy, epoch(policy, policy.init(), 1, {"a": 0.0}), 2, {"a": 1.0, "new": 1.0})
+    assert rungs(policy, state, "a", "new") == [1, 1]
+
+
+@pytest.mark.parametrize("norm", ["mean", "own"])
+def test_it_says_whose_gradients_it_watches(norm: str) -> None:
+    assert accordion(norm=norm).watches == norm
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"values": (0.1,)}, "values: the low compression and the high one"),
+        ({"eta": 0}, "eta: a relative change above 0, got 0"),
+        ({"interval": 0}, "interval: a whole number of epochs from 1, got 0"),
+        ({"norm": "max"}, "norm: one of mean, own, got 'max'"),
+        ({"decay": 2}, "decay: above 0 and at most 1, or null, got 2"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        accordion(**settings)

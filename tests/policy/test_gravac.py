@@ -1,0 +1,259 @@
+"""GraVAC: algorithm 1, line by line, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dgc_repro.policy.gravac import GraVAC
+from dgc_repro.policy.interface import EpochReport, State, StepReport
+
+
+def gravac(**settings: Any) -> GraVAC:
+    return GraVAC(**{"window": 2, "smoothing": 1.0} | settings)
+
+
+def step(
+    policy: GraVAC, state: State, gains: tuple[float, float], seconds: float = 1.0, raw: float = 1.0
+) -> tuple[int, State]:
+    """One step in which ``gains`` of the gradient survive theta_min and the candidate."""
+    seen = [raw] if policy.plan(state, 0).raw else []
+    rung, state = policy.choose(state, torch.tensor([1.0, *gains, *seen], dtype=torch.float64))
+    return rung, policy.after_step(state, StepReport(state["steps"], seconds, 64.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (10, 20, 40, 160, 1000)),
+        ({"scaling": "geometric", "theta_max": 2000}, (10, 20, 40, 80, 160, 320, 640, 1280, 2000)),
+        ({"scaling": "geometric", "theta_min": 1.5, "theta_max": 48}, (1.5, 3, 6, 12, 24, 48)),
+        ({"theta_min": 10, "theta_max": 10}, (10,)),
+    ],
+)
+def test_the_factors_are_those_of_the_paper(
+    settings: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    assert gravac(**settings).values == expected
+
+
+def test_the_first_window_has_one_factor() -> None:
+    policy = gravac()
+    plan = policy.plan(policy.init(), 0)
+    assert plan.rung is None
+    assert plan.candidates == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("gains", "rung", "branch"),
+    [((0.9, 0.8), 2, "candidate"), ((0.9, 0.6), 1, "theta_min"), ((0.6, 0.5), 0, "dense")],
+)
+def test_the_three_branches(gains: tuple[float, float], rung: int, branch: str) -> None:
+    policy = gravac()
+    state = {**policy.init(), "candidate": 1}
+    chosen, state = step(policy, state, gains)
+    assert chosen == rung
+    assert state["last"]["branch"] == branch
+    assert state["last"]["gain"] == (1.0 if branch == "dense" else gains[branch == "candidate"])
+
+
+def test_with_one_factor_it_is_theta_min_or_dense() -> None:
+    policy = gravac()
+    assert step(policy, policy.init(), (0.8, 0.8))[1]["last"]["branch"] == "theta_min"
+    assert step(policy, policy.init(), (0.1, 0.1))[1]["last"]["branch"] == "dense"
+
+
+def test_each_window_tries_the_next_factor_and_the_last_one_stays() -> None:
+    policy = gravac(omega=0.0)
+    state, tried = policy.init(), []
+    for number in range(14):
+        _, state = step(policy, state, (0.9, 0.5), seconds=1.0 + number)
+        tried.append(policy.values[state["candidate"]])
+    assert tried == [10, 20, 20, 40, 40, 160, 160, 1000, 1000, 1000, 1000, 1000, 1000, 1000]
+    assert state["theta_min"] == 0
+
+
+def test_a_candidate_that_loses_no_more_becomes_theta_min() -> None:
+    policy = gravac(eps=0.5)
+    state = {**policy.init(), "candidate": 1}
+    for seconds in (1.0, 2.0):  # unequal, so that no throughput decides
+        _, state = step(policy, state, (0.900, 0.895), seconds)
+    assert (state["theta_min"], state["candidate"]) == (1, 2)
+    assert "theta_min is 20x" in state["trace"][-1]["reason"]
+
+
+def test_a_candidate_that_loses_more_does_not() -> None:
+    policy = gravac(eps=0.5)
+    state = {**policy.init(), "candidate": 1}
+    for seconds in (1.0, 2.0):
+        _, state = step(policy, state, (0.90, 0.88), seconds)
+    assert (state["theta_min"], state["candidate"]) == (0, 2)
+
+
+def test_equal_throughputs_end_the_search_at_the_smaller_factor() -> None:
+    """The paper's check datum: 1029.9 against 1035.4, 0.53 %, chooses 1280x over 2000x."""
+    policy = gravac(scaling="geometric", theta_max=2000, window=1)
+    state = {
+        **policy.init(), "candidate": 8,
+        "throughputs": {"1280.0": 1029.9, "640.0": 800.0},
+    }  # fmt: skip
+    energies = torch.tensor([1.0, 0.9, 0.8], dtype=torch.float64)
+    rung, state = policy.choose(state, energies)
+    assert rung == 9
+    state = policy.after_step(state, StepReport(0, 64 * 0.8 / 1035.4, 64.0))
+    assert policy.values[state["candidate"]] == 1280
+    assert state["frozen"]
+    _, later = step(policy, state, (0.9, 0.9))
+    assert policy.values[later["candidate"]] == 1280
+
+
+def test_without_freeze_the_search_goes_on() -> None:
+    policy = gravac(scaling="geometric", theta_max=2000, window=1, freeze=False)
+    state = {**policy.init(), "candidate": 1, "throughputs": {"10.0": 32.0}}
+    _, state = step(policy, state, (0.9, 0.5), seconds=2.0)  # theta_min is sent: 64 / 2 x 0.9
+    assert not state["frozen"]
+
+
+def test_dense_is_no_factor_to_stay_with() -> None:
+    policy = gravac(window=1)
+    state = {**policy.init(), "candidate": 1, "throughputs": {"10.0": 64.0}}
+    rung, state = step(policy, state, (0.1, 0.1))
+    assert rung == 0
+    assert state["throughputs"]["1.0"] == 64.0
+    assert not state["frozen"]
+    assert state["candidate"] == 2
+
+
+def test_throughput_is_samples_a_second_times_gain() -> None:
+    policy = gravac(window=4)
+    _, state = step(policy, policy.init(), (0.75, 0.75), seconds=0.5)
+    assert state["timed"]["throughput"] == 64 / 0.5 * 0.75
+
+
+def test_a_time_belongs_to_the_decision_of_its_step() -> None:
+    """Reports come one step late: the next decision has been made by then."""
+    policy = gravac(window=100)
+    strong = torch.tensor([1.0, 0.9, 0.9], dtype=torch.float64)
+    weak = torch.tensor([1.0, 0.1, 0.1], dtype=torch.float64)
+    _, state = policy.choose(policy.init(), strong)
+    _, state = policy.choose(state, weak)
+    state = policy.after_step(state, StepReport(0, 2.0, 64.0))
+    state = policy.after_step(state, StepReport(1, 1.0, 64.0))
+    assert state["window"] == {"10.0": (pytest.approx(28.8), 1), "1.0": (64.0, 1)}
+    _, state = policy.choose(state, weak)
+    assert policy.after_step(state, StepReport(2, math.nan, 64.0))["window"] == state["window"]
+
+
+@pytest.mark.parametrize(("throughput", "expected"), [("window", 48.0), ("last", 32.0)])
+def test_the_throughput_of_a_window(throughput: str, expected: float) -> None:
+    policy = gravac(eps=0.1, throughput=throughput)
+    state = policy.init()
+    for seconds in (1.0, 2.0):
+        _, state = step(policy, state, (1.0, 1.0), seconds)
+    assert state["throughputs"] == {"10.0": expected}
+
+
+def test_gains_are_smoothed_from_their_first_value_on() -> None:
+    policy = gravac(smoothing=0.32, window=100)
+    _, state = step(policy, policy.init(), (0.8, 0.8))
+    assert state["last"]["gain_theta_min"] == pytest.approx(0.8)
+    _, state = step(policy, state, (0.4, 0.4))
+    first, second = 0.68 * 0.32, 0.32
+    expected = (first * 0.8 + second * 0.4) / (first + second)
+    assert state["last"]["gain_theta_min"] == pytest.approx(expected)
+
+
+def test_a_ratio_of_averages_is_no_average_of_ratios() -> None:
+    found = {}
+    for average in ("ratio_of_averages", "average_of_ratios"):
+        policy = gravac(smoothing=0.5, window=100, average=average)
+        state = policy.init()
+        for whole, kept in ((1.0, 0.9), (10.0, 1.0)):
+            energies = torch.tensor([whole, kept, kept], dtype=torch.float64)
+            _, state = policy.choose(state, energies)
+        found[average] = state["last"]["gain_theta_min"]
+    assert found["ratio_of_averages"] == pytest.approx((0.25 * 0.9 + 0.5 * 1.0) / (0.25 + 5.0))
+    assert found["average_of_ratios"] == pytest.approx((0.25 * 0.9 + 0.5 * 0.1) / 0.75)
+
+
+def test_the_raw_gain_is_against_the_gradient_without_its_residual() -> None:
+    """At 1.5x random-k keeps 2/3 of a fed gradient: below eps 0.7, and above it against the raw one."""
+    rungs = [
+        step(gravac(gain=gain), gravac().init(), (2 / 3, 2 / 3), raw=2 / 3)[0]
+        for gain in ("error_fed", "raw")
+    ]
+    assert rungs == [0, 1]
+
+
+def test_the_weight_of_a_step_follows_the_workers() -> None:
+    assert GraVAC(workers=32).weight == 0.32
+    assert GraVAC(workers=4).weight == 0.04
+    assert GraVAC(workers=400).weight == 1.0
+    assert GraVAC(workers=4, smoothing=0.32).weight == 0.32
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 2), st.floats(-1, 2), st.floats(0.01, 10)), min_size=1, max_size=40
+    ),
+    st.sampled_from(["exponential", "geometric"]),
+)
+def test_whatever_comes_its_numbers_stay_in_bounds(
+    steps: list[tuple[float, float, float]], scaling: str
+) -> None:
+    policy = gravac(scaling=scaling)
+    state = policy.init()
+    for weakest, candidate, seconds in steps:
+        before = copy.deepcopy(state)
+        rung, after = policy.choose(state, torch.tensor([1.0, weakest, candidate]))
+        assert state == before  # a state is never written
+        assert rung in (0, *policy.plan(state, 0).candidates)
+        assert 0 <= after["last"]["gain"] <= 1
+        state = policy.after_step(after, StepReport(0, seconds, 64.0))
+        assert 0 <= state["theta_min"] <= state["candidate"] < len(policy.values)
+        assert json.loads(json.dumps(state)) is not None
+        assert policy.observe(state, EpochReport(1, 0.0, 0.0, 0.0)) == state
+
+
+def test_a_restored_state_decides_the_same() -> None:
+    policy, gains = gravac(smoothing=0.3), [(0.9, 0.8), (0.8, 0.75), (0.9, 0.2), (0.1, 0.1)] * 3
+    whole = policy.init()
+    for gain in gains:
+        _, whole = step(policy, whole, gain)
+    resumed = policy.init()
+    for gain in gains:
+        _, resumed = step(policy, json.loads(json.dumps(resumed)), gain)
+    assert json.loads(json.dumps(whole)) == json.loads(json.dumps(resumed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eps": 0}, "eps: a share above 0 and at most 1, got 0"),
+        ({"eps": 1.5}, "eps: a share above 0 and at most 1, got 1.5"),
+        ({"theta_min": 50, "theta_max": 20}, "theta_min: at most theta_max, got 50 above 20"),
+        ({"theta_min": 0.5}, "theta_min: a factor from 1, got 0.5"),
+        ({"window": 0}, "window: a whole number from 1, got 0"),
+        ({"omega": -0.1}, "omega: a share from 0, 0.01 is 1 %, got -0.1"),
+        ({"ratio": 1}, "ratio: a number above 1, got 1"),
+        ({"ratio": 1.01, "scaling": "geometric"}, "ratio: 1.01 makes more than 64 factors"),
+        ({"smoothing": 0}, "smoothing: above 0 and at most 1, got 0"),
+        ({"scaling": "linear"}, "scaling: one of exponential, geometric, got 'linear'"),
+        ({"gain": "both"}, "gain: one of error_fed, raw, got 'both'"),
+        ({"average": "mean"}, "average: one of ratio_of_averages, average_of_ratios"),
+        ({"throughput": "all"}, "throughput: one of window, last, got 'all'"),
+        ({"freeze": 1}, "freeze: true or false, got 1"),
+        ({"workers": 0}, "workers: a whole number from 1, got 0"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        GraVAC(**settings)

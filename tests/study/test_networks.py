@@ -1,0 +1,193 @@
+"""Studies on networks: costs against a message-by-message simulation, sums and buckets by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dgc_repro.network.profile import Network
+from dgc_repro.study.allreduce import COST, CROSSOVER, Allreduce, fills_nodes
+from dgc_repro.study.given import Row, Tensors, Times
+from dgc_repro.study.saturation import Saturation
+from dgc_repro.study.scaling import Scaling, bucketed
+
+GIGABIT = Network("1gbit", "50us", efficiency=1.0)
+NODES = Network("10gbit", "50us", workers_per_node=4, node_rate="100gbit", node_latency="5us")
+BETA = 8e-9  # seconds a byte
+
+
+def simulated_ring(size: float, workers: int, alpha: float, beta: float) -> float:
+    """Each worker sends when it has what it is to send and its link is free; receives are full duplex.
+    In round r worker w hands the (w - r)-th part to worker w + 1, in 2 (N - 1) rounds."""
+    free = [0.0] * workers  # when a worker's sending link is free
+    has = [0.0] * workers  # when the part that it sends next has come
+    for _ in range(2 * (workers - 1)):
+        arrives = [0.0] * workers
+        for worker in range(workers):
+            start = max(free[worker], has[worker])
+            free[worker] = start + alpha + size / workers * beta
+            arrives[(worker + 1) % workers] = free[worker]
+        has = arrives
+    return max(has)
+
+
+def simulated_halving_doubling(size: float, workers: int, alpha: float, beta: float) -> float:
+    """Pairs at distances 1, 2, 4, ... exchange halves of what they hold, then the same way back."""
+    at = [0.0] * workers
+    distances = [1 << i for i in range(int(math.log2(workers)))]
+    for distance in (*distances, *reversed(distances)):
+        took = alpha + size / (2 * distance) * beta
+        at = [max(at[w], at[w ^ distance]) + took for w in range(workers)]
+    return max(at)
+
+
+def rows_of(study: Allreduce, what: str) -> list[Row]:
+    return [row for row in study.run(0) if row["what"] == what]
+
+
+@pytest.mark.parametrize("workers", [2, 8, 32])
+def test_seconds_are_those_of_simulated_messages(workers: int) -> None:
+    study = Allreduce({"here": GIGABIT}, [workers], [1000, 10_000_000])
+    found = {(row["algorithm"], row["bytes"]): row["seconds"] for row in rows_of(study, COST)}
+    for size in (1000, 10_000_000):
+        ring = simulated_ring(size, workers, 50e-6, BETA)
+        halving = simulated_halving_doubling(size, workers, 50e-6, BETA)
+        assert found["ring", size] == pytest.approx(ring)
+        assert found["halving_doubling", size] == pytest.approx(halving)
+
+
+@pytest.mark.parametrize("workers", [8, 24, 64])
+def test_at_the_crossover_ring_and_tree_cost_the_same(workers: int) -> None:
+    study = Allreduce({"here": GIGABIT}, [workers], [1])
+    (where,) = (r["bytes"] for r in rows_of(study, CROSSOVER) if r["algorithm"] == "tree")
+    rounds = math.ceil(math.log2(workers))
+    ring = 2 * (workers - 1) * (50e-6 + where / workers * BETA)
+    assert ring == pytest.approx(2 * rounds * (50e-6 + where * BETA), rel=1e-6)
+    smaller = 2 * (workers - 1) * (50e-6 + where / 2 / workers * BETA)
+    assert smaller > 2 * rounds * (50e-6 + where / 2 * BETA)
+
+
+def test_a_ring_never_beats_halving_doubling_of_a_power_of_two_and_always_a_pair() -> None:
+    study = Allreduce({"here": GIGABIT}, [2, 16, 24], [1])
+    found = {(row["workers"], row["algorithm"]): row["bytes"] for row in rows_of(study, CROSSOVER)}
+    assert found[2, "tree"] == found[2, "halving_doubling"] == 0
+    assert math.isinf(found[16, "halving_doubling"])
+    assert 1000 < found[24, "halving_doubling"] < 1e7
+
+
+def test_workers_that_do_not_fill_nodes_are_left_out() -> None:
+    study = Allreduce({"here": NODES}, [2, 4, 6, 8, 12], [1])
+    assert sorted({row["workers"] for row in study.run(0)}) == [2, 4, 8, 12]
+    assert fills_nodes(GIGABIT, 7)
+
+
+def scaling(**changed: object) -> Scaling:
+    settings = {
+        "networks": {"here": GIGABIT},
+        "workers": [1, 2, 8],
+        "compute_ms": 10.0,
+        "bucket_mb": 1.0,
+        "latencies": ["50us", "200us"],
+    }
+    return Scaling(**(settings | changed))  # type: ignore[arg-type]
+
+
+def test_efficiency_is_compute_over_compute_and_an_allreduce_a_tensor() -> None:
+    sizes = (1000, 200_000, 50)
+    rows = scaling().run(0, Tensors("m", sizes))
+    for count in (1, 2, 8):
+        (row,) = (
+            r
+            for r in rows
+            if (r["series"], r["workers"], r["latency_us"]) == ("per tensor", count, 50)
+        )
+        sync = sum(simulated_ring(4 * n, count, 50e-6, BETA) for n in sizes) if count > 1 else 0
+        assert row["sync_ms"] == pytest.approx(1e3 * sync)
+        assert row["efficiency"] == pytest.approx(0.01 / (0.01 + sync))
+
+
+def test_the_latency_counts_once_a_message_and_not_at_all_without_it() -> None:
+    rows = scaling().run(0, Tensors("m", (1000,) * 40))
+    at = {(r["series"], r["latency_us"]): r for r in rows if r["workers"] == 8}
+    apart = at["per tensor", 200]["sync_ms"] - at["per tensor", 50]["sync_ms"]
+    assert apart == pytest.approx(40 * 14 * 0.150)
+    assert at["buckets", 50]["messages"] == 1
+    assert at["no latency", 0]["sync_ms"] == pytest.approx(1e3 * 2 * 7 / 8 * 160_000 * BETA)
+
+
+def test_of_two_models_with_equal_bytes_the_one_of_fewer_tensors_scales_better() -> None:
+    many, few = (
+        scaling(workers=[8]).run(0, Tensors(name, (100_000 // parts,) * parts))[0]
+        for name, parts in (("many", 100), ("few", 2))
+    )
+    assert few["efficiency"] > many["efficiency"]
+
+
+def test_buckets_are_filled_from_the_last_tensor_on() -> None:
+    assert bucketed([5, 1, 2, 3], limit=4) == [3 + 2, 1 + 5]
+    assert bucketed([4, 4], limit=4) == [4.0, 4.0]
+    assert bucketed([1, 1], limit=100) == [2.0]
+
+
+def saturation(**changed: object) -> Saturation:
+    settings = {
+        "networks": {"here": GIGABIT},
+        "workers": 8,
+        "factors": [10, 100, 1000],
+        "compute_ms": 10.0,
+        "stated_ms": 5.0,
+        "latencies": ["0us"],
+        "steps": 1,
+        "repeats": 3,
+    }
+    return Saturation(**(settings | changed))  # type: ignore[arg-type]
+
+
+TIMES = Times(
+    Tensors("m", (100_000, 7)),
+    {10.0: [9.0, 1.0, 4.0], 100.0: [3.0, 3.0, 3.0], 1000.0: [2.0, 2.0, 5.0]},
+)
+
+
+def test_a_step_is_compute_compress_and_an_allgather_a_tensor() -> None:
+    rows = {(r["compress"], r["latency_us"], r["factor"]): r for r in saturation().run(0, TIMES)}
+    assert len(rows) == 3 * 3 + 3
+    for factor in (10, 100, 1000):
+        # 7 rounds; of a tensor of 7 values one entry is sent at every factor
+        sync = sum(7 * (50e-6 + 8 * k * BETA) for k in (100_000 // factor, 1))
+        for series, compress in (
+            ("none", 0),
+            ("stated", 5),
+            ("measured", (4, 3, 2)[(10, 100, 1000).index(factor)]),
+        ):
+            row = rows[series, 50, factor]
+            assert row["sync_ms"] == pytest.approx(1e3 * sync)
+            assert row["compress_ms"] == compress
+            assert row["step_ms"] == pytest.approx(10 + compress + 1e3 * sync)
+            assert row["throughput"] == pytest.approx(
+                rows[series, 50, 10]["step_ms"] / row["step_ms"]
+            )
+    assert rows["measured", 50, 10]["compress_low"] == 2.5
+    assert rows["stated", 0, 1000]["communication"] == pytest.approx(10_001 / 101)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Allreduce({}, [1], [1]), "^workers: "),
+        (lambda: Allreduce({}, [2], [0]), "^sizes: "),
+        (lambda: scaling(compute_ms=None), "^compute_ms: "),
+        (lambda: scaling(latencies=["fast"]), "^latencies: "),
+        (
+            lambda: scaling(networks={"n": NODES}, workers=[1, 6]),
+            "^workers: that fill the nodes of n",
+        ),
+        (lambda: saturation(stated_ms=-1), "^stated_ms: "),
+        (lambda: saturation(repeats=0), "^repeats: "),
+        (lambda: saturation(networks={"n": NODES}, workers=6), "^workers: that fill"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]

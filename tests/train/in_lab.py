@@ -1,0 +1,76 @@
+"""A rank in a lab: exchanges of recorded sizes, the interface read beside the ledger (test_meter.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.combine import combined
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.signals import share
+from dgc_repro.exchange.wire import Link
+from dgc_repro.network.lab import packets_at_once
+from dgc_repro.policy.interface import Plan
+from dgc_repro.train.meter import InterfaceMeter
+
+CPU = torch.device("cpu")
+STEPS = 2
+SMALL, LARGE = (300, 1000), (2000, 2000)
+METHODS: dict[str, tuple[Compressor, str, tuple[int, int]]] = {
+    "dense": (Dense(), "gather", SMALL),
+    "top-k": (ErrorFeedback(TopK(density=0.05)), "gather", LARGE),
+    "4-bit": (ErrorFeedback(Uniform(bits=4)), "gather", LARGE),
+    "PowerSGD": (PowerSGD(rank=64), "gather", LARGE),
+    "top-k, scatter": (TopK(density=0.05), "scatter", LARGE),
+    "4-bit, scatter": (Uniform(bits=4), "scatter", LARGE),
+}
+"""By name: method, combine, shape of the tensor: about a megabyte of payload a step."""
+
+
+def measured(
+    method: Compressor, combine: str, shape: tuple[int, int], rates: list[float]
+) -> dict[str, float]:
+    """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
+    link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
+    method = combined(method, combine, shape[0] * shape[1], link.wire.world_size)
+    exchange = GradientExchange(method, {"w": torch.empty(shape)}, link, seed=1)
+    meter = InterfaceMeter(link, "eth0", lambda: packets_at_once(rates[dist.get_rank()]))
+    source = torch.Generator().manual_seed(dist.get_rank())
+    meter.start()
+    for _ in range(STEPS):
+        gradient: Tensor = torch.randn(shape, generator=source)
+        exchange.open(0, {"w": gradient}, Plan(None))
+        share(link, [0.0, 1.0])
+        exchange.finish()
+        exchange.commit()
+    meter.stop()
+    return link.ledger.metrics() | meter.metrics()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rates = [float(rate) for rate in sys.argv[1:]]
+    told = {name: measured(*settings, rates) for name, settings in METHODS.items()}
+    if dist.get_rank() == 0:
+        print(json.dumps(told), flush=True)
+    dist.barrier()
+    os._exit(0)  # as launch/worker.py: gloo may abort a process that ends in Python's own way
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The ledger against interfaces: in a lab, what is counted is what was said to be sent, within 2 %."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_lab import METHODS
+from labs import need_a_lab
+
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.network.counters import Counters
+from dgc_repro.network.headers import expected_bytes, messages, per_byte
+from dgc_repro.network.lab import Lab
+from dgc_repro.train.meter import InterfaceMeter, NoMeter
+
+RANK = Path(__file__).with_name("in_lab.py")
+WITHIN = 0.02
+TIMEOUT_SECONDS = 200
+
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS + 20)
+
+
+def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
+    """What rank 0 says of all methods."""
+    need_a_lab()
+    workers = len(rates)
+    with Lab(rates) as lab:
+        meeting = {
+            "WORLD_SIZE": str(workers),
+            "MASTER_ADDR": lab.address(0),
+            "MASTER_PORT": "29500",
+            "GLOO_SOCKET_IFNAME": lab.interface,
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        ranks: list[subprocess.Popen[str]] = [
+            lab.popen(
+                rank,
+                [sys.executable, str(RANK), *map(str, rates)],
+                env=os.environ | meeting | {"RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(workers)
+        ]
+        said = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * workers
+    told: dict[str, dict[str, float]] = json.loads(said[0])
+    return told
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        pytest.param([35e6] * 2, id="2 workers, every packet real"),
+        pytest.param([1e9] * 4, id="4 workers, segmentation offload"),
+        pytest.param([10e9, 35e6], id="unequal links"),
+    ],
+)
+def test_ledger_and_counters_agree(rates: list[float]) -> None:
+    told = told_in_a_lab(rates)
+    assert told.keys() == METHODS.keys()
+    for name, metrics in told.items():
+        assert metrics["comm/total_wire_bytes"] > 2e6, name  # or overheads would be all there is
+        ratio = metrics["net/tx_bytes"] / metrics["net/expected_tx_bytes"]
+        assert abs(ratio - 1) <= WITHIN, (name, metrics)
+        # All that one sends another receives; each counts when it comes by. In front of a slower link
+        # pieces are cut, with a header each.
+        cut = 1e-3 if len(set(rates)) == 1 else 0.05
+        assert metrics["net/rx_bytes"] == pytest.approx(metrics["net/tx_bytes"], rel=cut), name
+
+
+class Quiet:
+    """A wire of one worker among two that says the same."""
+
+    world_size = 2
+    device = "cpu"
+
+    def barrier(self) -> None:
+        return
+
+    def sum_(self, flat: Any) -> Any:
+        flat *= 2
+        return self
+
+    def wait(self) -> None:
+        return
+
+
+class Link:
+    def __init__(self) -> None:
+        self.wire = Quiet()
+        self.ledger = Ledger()
+
+
+def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_checkpoint() -> None:
+    link: Any = Link()
+    counted = [0]
+
+    def read(interface: str) -> Counters:
+        assert interface == "eth0"
+        return Counters(counted[0], 2 * counted[0], 0, 0)
+
+    def send(size: int) -> None:
+        link.ledger.add("gradient", "allgather", size, 2)
+        counted[0] += size
+
+    meter = InterfaceMeter(link, "eth0", lambda: 1.0, read)
+    send(5_000_000)  # before
+    meter.start()
+    send(1_000_000)
+    meter.stop()
+    send(3_000_000)  # a checkpoint, say
+    meter.stop()  # stopped already: nothing
+    meter.start()
+    send(2_000_000)
+    meter.stop()
+    metrics = meter.metrics()
+    assert metrics["net/tx_bytes"] == 3_000_000
+    assert metrics["net/rx_bytes"] == 6_000_000
+    assert metrics["net/expected_tx_bytes"] == pytest.approx(
+        expected_bytes({"allgather": 3e6}, {"allgather": 2}, 2)
+    )
+
+    other = InterfaceMeter(link, "eth0", lambda: 1.0, read)
+    other.load_state_dict(meter.state_dict())
+    assert other.metrics() == metrics
+    assert NoMeter().metrics() == {}
+
+
+def test_headers_by_packet_and_by_message() -> None:
+    # 66 bytes for each 1448, and a quarter of an acknowledgement.
+    assert per_byte() == 1 + 66 / 1448 * 1.25
+    assert per_byte(41) < 1.002
+    # A ring of 4: 3 steps twice, each of two parts; shares over 2 MB in parts of 1 MB.
+    assert messages("allreduce", 4, 1e6) == 12
+    assert messages("allreduce", 4, 6 * (5 << 20)) == 6 * 6
+    assert messages("allgather", 4, 1e6) == 6
+    assert messages("alltoall", 4, 1e6) == 3
+    assert messages("broadcast", 4, 1e6) == 0.75
+    with pytest.raises(ValueError, match=r"^collective: one of allreduce, .*, got 'alltoal'"):
+        messages("alltoal", 4, 1e6)
+    one = expected_bytes({"allgather": 1e6}, {"allgather": 1}, 2)
+    many = expected_bytes({"allgather": 1e6}, {"allgather": 11}, 2)
+    assert many - one == pytest.approx(10 * 2 * 3 * (66 + 48))

@@ -1,0 +1,117 @@
+"""Modelled communication in a run's record, by hand from the sizes that travel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_run import PLAIN, STEPS_PER_EPOCH, assert_same_state, built, play, tiny
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.train import checkpoint
+from dgc_repro.train.run import Run
+
+SIGNALS = 8 * 5  # float64: loss, correct answers, count, not finite, stop
+NETWORK = (
+    *PLAIN,
+    "network.rate=8mbit",
+    "network.latency=10us",
+    "network.efficiency=1",
+)  # 1 us a byte
+MS = "time/modelled_communicate_ms"
+TOTAL = "time/modelled_communicate_seconds"
+
+
+def values_of(run: Run) -> int:
+    return sum(p.numel() for p in run.module.parameters())
+
+
+def test_a_dense_step_costs_one_ring_and_the_signals() -> None:
+    run = built("compressor=dense", "wrap=[]", *NETWORK)
+    records = play(run).records
+    expected_us = 2 * (10 + 4 * values_of(run) / 2) + 2 * (10 + SIGNALS / 2)
+    for record in records:
+        assert record[MS] == pytest.approx(expected_us / 1e3)
+    assert records[-1][TOTAL] == pytest.approx(2 * STEPS_PER_EPOCH * expected_us / 1e6)
+
+
+def test_a_gathered_payload_costs_an_allgather() -> None:
+    run = built("compressor=uniform", "compressor.bits=4", "wrap=[]", "launch.workers=4", *NETWORK)
+    record = play(run).records[0]
+    steps = run.steps_per_epoch
+    payload = record["comm/payload_bytes"] / steps
+    expected_us = 3 * (10 + payload) + 6 * (10 + SIGNALS / 4)
+    assert record[MS] == pytest.approx(expected_us / 1e3)
+
+
+def test_without_a_network_nothing_is_modelled() -> None:
+    record = play(built("compressor=dense", "wrap=[]")).records[-1]
+    assert not [key for key in record if "modelled" in key]
+
+
+def test_a_schedule_is_followed() -> None:
+    run = built(
+        "compressor=dense",
+        "wrap=[]",
+        *NETWORK,
+        f"network.schedule=[{{step:{STEPS_PER_EPOCH},rate:800kbit}}]",
+    )
+    first, second = (record[MS] for record in play(run).records)
+    latency_ms = 4 * 10e-3
+    assert second - latency_ms == pytest.approx(10 * (first - latency_ms))
+
+
+def test_two_levels_pay_inside_and_between_nodes() -> None:
+    run = built(
+        "compressor=dense",
+        "wrap=[]",
+        "launch.workers=4",
+        "launch.workers_per_node=2",
+        *NETWORK,
+        "network.workers_per_node=2",
+        "network.node_rate=80mbit",
+        "network.node_latency=1us",
+    )
+    record = play(run).records[0]
+    size = 4 * values_of(run)
+    inside = 2 * (1 + 0.1 * size / 2)  # the node's average
+    between = 2 * (10 + size / 2)
+    handed_on = 1 + 0.1 * size
+    signals = 6 * (10 + SIGNALS / 4)  # a ring of all workers goes at the outer links
+    expected_us = inside + between + handed_on + signals
+    assert record[MS] == pytest.approx(expected_us / 1e3)
+
+
+def test_continued_it_counts_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+    settings = ("compressor=topk", "wrap=[error_feedback]", *NETWORK)
+    whole, stopped, continued = built(*settings), built(*settings), built(*settings)
+    story = play(whole)
+    play(stopped, until=STEPS_PER_EPOCH + 2, folder=tmp_path)
+    checkpoint.load(continued, tmp_path, "a config")
+    end = play(continued)
+    assert_same_state(whole, continued)
+    assert end.records[-1][MS] == pytest.approx(story.records[-1][MS], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ("network.rates=[1gbit,1gbit,1gbit]",),
+            r"^network\.rates: one for each worker, got 3 for 2",
+        ),
+        (
+            ("launch.workers=4", "launch.workers_per_node=2", "network=gcp_v100_32"),
+            r"^launch\.workers_per_node: the network's nodes have 4 workers, the run's 2",
+        ),
+        (
+            ("launch.workers=6", "network=gcp_v100_32"),
+            r"^network\.workers_per_node: 4 workers share a node, and 6 workers are no multiple",
+        ),
+        (("network=ethernet_1gbit", "network.allreduce=star"), r"^network\.allreduce: one of ring"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        validate(tiny(*settings))
