@@ -343,7 +343,8 @@ class Attached:
         """
         exchange = self._exchange
         bad = self._junction.open(0)
-        not_finite, seconds = share(exchange.link, [float(bad is not None), self._seconds])
+        told = [self._seconds] if self._policy.chooses else []
+        not_finite, *seconds = share(exchange.link, [float(bad is not None), *told])
         if not_finite:
             exchange.discard()
             refuse_non_finite(exchange.link, [bad], exchange.step)
@@ -351,7 +352,7 @@ class Attached:
         exchange.commit()
         if self._policy.chooses and exchange.step > 1:
             workers = exchange.link.wire.world_size
-            report = StepReport(exchange.step - 2, seconds / workers, float(workers))
+            report = StepReport(exchange.step - 2, seconds[0] / workers, float(workers))
             self._policy_state = self._policy.after_step(self._policy_state, report)
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
@@ -359,7 +360,8 @@ class Attached:
         self._plan_next()
 
     def end_epoch(self, report: EpochReport) -> None:
-        """Tell the policy how the epoch went; the numbers must be the same on all ranks."""
+        """Tell the policy how the epoch went; the numbers must be the same on all ranks. For `Accordion`
+        with ``gradient_norms``."""
         self._policy_state = self._policy.observe(self._policy_state, report)
         self._plan_next()
 
@@ -368,9 +370,9 @@ class Attached:
         group with it. A model that has been attached is then done with: its hook stays."""
         if isinstance(self._junction, PerBucket):
             self._junction.close()
-            group = getattr(self._exchange.link.wire, "group", None)
-            if group is not None:
-                dist.destroy_process_group(group)
+            wire = self._exchange.link.wire
+            if isinstance(wire, ProcessGroupWire) and wire.group is not None:
+                dist.destroy_process_group(wire.group)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
@@ -477,6 +479,11 @@ def attach(
     """
     policy = policy or Fixed()
     fit_together(compressor, policy, unit, junction)
+    if policy.watches == SPREAD:
+        raise UserError(
+            f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
+            "attached loop does not tell; train with python -m dgc_repro, or take another policy"
+        )
     parameters = trained(model)
     device = next(iter(parameters.values())).device
     group = exchange_group(timeout_seconds) if junction == PER_BUCKET else None
