@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from dgc_repro.errors import UserError
 from dgc_repro.report import (
     allreduce,
+    decisions,
     density,
     figures,
     language,
@@ -36,6 +37,8 @@ from dgc_repro.report import (
     waiting,
 )
 from dgc_repro.report.records import (
+    EPOCHS_FILE,
+    EPOCHS_TABLE,
     MEASUREMENT_FILES,
     RECORD_FILES,
     STUDY_FILES,
@@ -45,9 +48,15 @@ from dgc_repro.report.records import (
     load_runs,
     load_studies,
     read_epoch_lines,
+    read_epochs,
 )
+from dgc_repro.report.verdict import PAPER_SCALE
 
 LIMIT_BYTES = 2_000_000
+LONG_RUNS = 10
+"""So many times the limit at the paper's scale, where a pool's runs have hundreds of epochs."""
+DECISION_STEPS = 6_000
+"""Steps of decisions in one published folder, of all its runs together: half a megabyte."""
 RECORDS = "records"
 log = logging.getLogger(__name__)
 
@@ -56,12 +65,15 @@ log = logging.getLogger(__name__)
 class Artifact:
     """How one published artifact is made: ``write`` into a folder, ``show`` on a console.
 
-    ``load``: finished records and messages about others; ``files``: what a record consists of."""
+    ``load``: finished records and messages about others; ``files``: what a record consists of;
+    ``pool``: the (paper, artifact) whose runs it is made of, where those are not its own: several
+    artifacts are made of them, and none is trained twice."""
 
     write: Callable[[Sequence[Any], str, Path], None]
     show: Callable[[Sequence[Any], str, Console], None]
     load: Callable[[Sequence[Path]], tuple[Sequence[Any], list[str]]] = load_runs
     files: tuple[str, ...] = RECORD_FILES
+    pool: tuple[str, str] | None = None
 
 
 def _write_table1(runs: Sequence[Run], scale: str, folder: Path) -> None:
@@ -165,9 +177,15 @@ def _artifact(paper: str, artifact: str) -> Artifact:
         ) from None
 
 
+def pool_of(paper: str, artifact: str) -> tuple[str, str]:
+    """(paper, artifact) that the runs of an artifact say they belong to. UserError if there is none."""
+    return _artifact(paper, artifact).pool or (paper, artifact)
+
+
 def _require_placed(
     runs: Sequence[Run | Measurement], paper: str, artifact: str, scale: str
 ) -> None:
+    wanted = (*pool_of(paper, artifact), scale)
     if not runs:
         raise UserError(
             f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, "
@@ -175,21 +193,52 @@ def _require_placed(
         )
     for run in runs:
         place = (run.setting("experiment.paper"), run.setting("experiment.artifact"), run.scale)
-        if place != (paper, artifact, scale):
+        if place != wanted:
             raise UserError(
-                f"experiment: runs of {paper}/{artifact}/{scale}, got "
+                f"experiment: runs of {'/'.join(wanted)}, got "
                 f"{'/'.join(map(str, place))} in {run.folder}; publish it under its own name"
             )
 
 
-def copy_record(source: Path, target: Path, files: Sequence[str] = RECORD_FILES) -> None:
-    """Copy a run's record: metrics by epoch only, no checkpoints."""
+def copy_record(
+    source: Path,
+    target: Path,
+    files: Sequence[str] = RECORD_FILES,
+    *,
+    as_table: bool = False,
+    most_decisions: int = decisions.MOST_STEPS,
+) -> None:
+    """Copy a run's record: metrics by epoch only, decisions of so many steps, no checkpoints.
+
+    ``as_table``: metrics as a table, a third of the bytes, for artifacts of many runs."""
     target.mkdir(parents=True)
     for name in files:
-        if name == "metrics.jsonl":
-            _write(target / name, "\n".join(read_epoch_lines(source / name)) + "\n")
+        if name == EPOCHS_FILE:
+            if as_table or not (source / name).is_file():
+                table = read_epochs(source)
+                text = table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+                _write(target / EPOCHS_TABLE, text)
+            else:
+                _write(target / name, "\n".join(read_epoch_lines(source / name)) + "\n")
+        elif name == decisions.TABLE_FILE:
+            decided = decisions.read(source)
+            if not decided.empty:
+                decisions.write(decisions.thinned(decided, most_decisions), target / name)
         elif (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+
+
+def _as_published(
+    made_by: Artifact, fresh: Path, runs: Sequence[Run | Measurement]
+) -> list[Run | Measurement]:
+    """The runs as their records have them, so that these alone make the same files again."""
+    folders = {run.name: run.folder for run in runs}
+    written, _ = made_by.load(_records(fresh))
+    return [replace(run, folder=folders[run.name]) for run in written]
+
+
+def _decides(run: Run | Measurement) -> bool:
+    return isinstance(run, Run) and not run.decisions.empty
 
 
 def _size(folder: Path) -> int:
@@ -215,15 +264,24 @@ def _make(sources: Sequence[Path], paper: str, artifact: str, scale: str, folder
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.mkdir(parents=True)
+        deciding = sum(_decides(run) for run in runs)
         for run in runs:
             if (fresh / RECORDS / run.name).exists():
                 raise UserError(f"run: a name of its own for every run, got {run.name} twice")
-            copy_record(run.folder, fresh / RECORDS / run.name, made_by.files)
-        made_by.write(runs, scale, fresh)
-        size = _size(fresh)
-        if size > LIMIT_BYTES:
+            copy_record(
+                run.folder,
+                fresh / RECORDS / run.name,
+                made_by.files,
+                as_table=made_by.pool is not None,
+                most_decisions=min(decisions.MOST_STEPS, DECISION_STEPS // max(1, deciding)),
+            )
+        made_by.write(_as_published(made_by, fresh, runs), scale, fresh)
+        size, limit = _size(fresh), LIMIT_BYTES
+        if made_by.pool is not None and scale == PAPER_SCALE:
+            limit *= LONG_RUNS
+        if size > limit:
             raise UserError(
-                f"results: at most {LIMIT_BYTES / 1e6:g} MB an artifact, got {size / 1e6:.1f} MB "
+                f"results: at most {limit / 1e6:g} MB an artifact, got {size / 1e6:.1f} MB "
                 f"from {len(runs)} runs; publish fewer seeds"
             )
         _swap(fresh, folder)

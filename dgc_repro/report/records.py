@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,14 @@ import pandas as pd
 import yaml
 
 from dgc_repro.errors import UserError
+from dgc_repro.report import decisions
 
-RECORD_FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "policy.csv")
+EPOCHS_FILE, EPOCHS_TABLE = "metrics.jsonl", "metrics.csv"
+RECORD_FILES = (
+    *("config.yaml", "environment.json", EPOCHS_FILE, "summary.json", "policy.csv"),
+    decisions.TABLE_FILE,
+)
+NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
 MEASUREMENT_FILES = ("config.yaml", "environment.json", "summary.json", "repeats.csv")
 STUDY_FILES = ("config.yaml", "environment.json", "summary.json", "rows.csv")
 FINISHED = "finished"
@@ -37,7 +43,8 @@ REQUIRED_METRICS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. ``epochs`` has a row an epoch, in order; ``policy`` may be empty."""
+    """One finished run. ``epochs`` has a row an epoch, in order; ``policy`` and ``decisions`` (by step,
+    see report/decisions.py) may be empty."""
 
     name: str
     folder: Path
@@ -46,6 +53,7 @@ class Run:
     summary: dict[str, Any]
     epochs: pd.DataFrame
     policy: pd.DataFrame
+    decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def setting(self, key: str, missing: Any = None) -> Any:
         """The config value of a dotted key, ``missing`` where the config has no such key."""
@@ -146,8 +154,17 @@ def read_epoch_lines(path: Path) -> list[str]:
     return kept
 
 
-def _read_epochs(path: Path) -> pd.DataFrame:
-    frame = pd.DataFrame([json.loads(line) for line in read_epoch_lines(path)])
+def read_epochs(folder: Path) -> pd.DataFrame:
+    """The metrics by epoch of a run folder or a record, in order; UserError for a broken file."""
+    path = folder / EPOCHS_FILE
+    if path.is_file():
+        frame = pd.DataFrame([json.loads(line) for line in read_epoch_lines(path)])
+    else:
+        path = folder / EPOCHS_TABLE
+        try:
+            frame = pd.read_csv(path)
+        except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+            raise UserError(f"{path}: a table of epochs, got something else; run again") from error
     if frame.empty:
         raise UserError(f"{path}: at least one epoch, got none; run again")
     missing = [name for name in REQUIRED_METRICS if name not in frame.columns]
@@ -183,7 +200,9 @@ def _require_files(folder: Path, names: Sequence[str]) -> None:
 
 def load_run(folder: Path) -> Run:
     """Read one finished record; UserError for a missing or broken file."""
-    _require_files(folder, RECORD_FILES[:-1])
+    _require_files(folder, NEEDED_FILES)
+    if not any((folder / name).is_file() for name in (EPOCHS_FILE, EPOCHS_TABLE)):
+        raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
     policy = folder / "policy.csv"
     try:
         trace = pd.read_csv(policy) if policy.is_file() else pd.DataFrame()
@@ -195,8 +214,9 @@ def load_run(folder: Path) -> Run:
         config=_read_config(folder / "config.yaml"),
         environment=_read_json(folder / "environment.json"),
         summary=_read_json(folder / "summary.json"),
-        epochs=_read_epochs(folder / "metrics.jsonl"),
+        epochs=read_epochs(folder),
         policy=trace,
+        decisions=decisions.read(folder),
     )
 
 

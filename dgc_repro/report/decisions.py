@@ -1,0 +1,120 @@
+"""What a policy has decided, step by step: decisions.jsonl of a run folder as one small table.
+
+A line of decisions.jsonl has the step's decision and, as a policy hears of each step one step later, the
+time of the step before; here each time stands with its own step. Published records hold the table
+(decisions.csv), thinned to evenly spaced steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dgc_repro.errors import UserError
+
+LINES_FILE, TABLE_FILE = "decisions.jsonl", "decisions.csv"
+MOST_STEPS = 1000
+COLUMNS = (
+    *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
+    *("gain", "norm_before", "norm_after", "raw_norm", "seconds", "samples", "throughput"),
+    *("own_square", "mean_square"),
+)
+"""``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
+``gain``: of what was sent; norms: of the error-fed gradient, of what was sent, of the raw gradient."""
+_SENT = {"theta_min": 1, "candidate": 2}
+"""By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
+_PREFIX, _TIMED = "decision/", "timed_"
+
+
+def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
+    """The decisions of a run, `thinned` to ``most`` steps; UserError names a broken line."""
+    decided: dict[int, dict[str, Any]] = {}
+    timed: dict[int, dict[str, Any]] = {}
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            step, told = int(line["decision"]), _of(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: line {number} is no decision ({error}); run again from its checkpoint"
+            ) from error
+        decided[step] = _decided(told)
+        if told.get(f"{_TIMED}step") is not None:
+            names = ("seconds", "samples", "throughput", "own_square", "mean_square")
+            found = {name: told.get(f"{_TIMED}{name}") for name in names}
+            timed[int(told[f"{_TIMED}step"]) + 1] = found
+    rows = [
+        {"step": step, **decided.get(step, {}), **timed.get(step, {})}
+        for step in sorted(decided.keys() | timed.keys())
+    ]
+    return thinned(_typed(pd.DataFrame(rows, columns=list(COLUMNS))), most)
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """The decisions of a record or of a run folder; no rows where nothing was decided."""
+    if (folder / TABLE_FILE).is_file():
+        try:
+            return _typed(pd.read_csv(folder / TABLE_FILE))
+        except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError) as error:
+            raise UserError(f"{folder / TABLE_FILE}: a table of decisions ({error})") from error
+    if (folder / LINES_FILE).is_file():
+        return table_of(folder / LINES_FILE)
+    return _typed(pd.DataFrame(columns=list(COLUMNS)))
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """As a record has it; read back and written again it is the same bytes."""
+    path.write_text(
+        table.to_csv(index=False, float_format="%.6g", lineterminator="\n"), encoding="utf-8"
+    )
+
+
+def thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Every k-th row from the first one on, k the smallest with which at most ``most`` are left."""
+    every = max(1, math.ceil(len(table) / most))
+    return table.iloc[::every].reset_index(drop=True)
+
+
+def _of(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line without the prefix of its keys."""
+    return {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
+
+
+def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one decision; none where a policy only watches."""
+    branch = told.get("branch")
+    if branch is None:
+        return {}
+    energies = [float(energy) for energy in told.get("energies") or ()]
+    norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in energies]
+    found = {
+        "branch": branch,
+        "factor": 1.0 if branch not in _SENT else told.get(branch),
+        **{
+            name: told.get(name)
+            for name in ("theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
+        },
+    }
+    if norms:
+        found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
+    if len(norms) > len(_SENT) + 1:
+        found["raw_norm"] = norms[-1]
+    return found
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """All columns, in order: steps whole numbers, branches words, all else numbers."""
+    table = table.reindex(columns=list(COLUMNS))
+    for name in COLUMNS:
+        if name == "step":
+            table[name] = table[name].astype("int64")
+        elif name == "branch":
+            table[name] = table[name].astype(object)
+        else:
+            table[name] = pd.to_numeric(table[name])
+    return table

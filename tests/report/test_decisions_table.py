@@ -1,0 +1,184 @@
+"""Decisions by step: from the lines that a run leaves to the small table of a published record."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from synthetic import write_run
+
+from dgc_repro.errors import UserError
+from dgc_repro.report import decisions, publish
+from dgc_repro.report.publish import Artifact, copy_record
+from dgc_repro.report.records import load_run
+
+POOL = ("gravac", "training")
+
+
+def line(step: int, branch: str = "candidate", **more: Any) -> dict[str, Any]:
+    """A line of decisions.jsonl as the trainer writes it."""
+    told = {
+        "branch": branch,
+        "rung": 2,
+        "theta_min": 10.0,
+        "candidate": 40.0,
+        "gain_theta_min": 0.9,
+        "gain_candidate": 0.8,
+        "gain": {"candidate": 0.8, "theta_min": 0.9}.get(branch, 1.0),
+        "energies": [4.0, 3.24, 2.56],
+        **more,
+    }
+    if step > 1:
+        told |= {"timed_step": step - 2, "timed_seconds": 0.5 * step, "timed_samples": 128.0}
+        told |= {"timed_throughput": 100.0 * step}
+    found = {f"decision/{key}": value for key, value in told.items() if value is not None}
+    return {"kind": "decision", "decision": step, **found}
+
+
+def written(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    path = folder / decisions.LINES_FILE
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    return path
+
+
+def test_the_factor_and_the_norm_are_those_of_what_was_sent(tmp_path: Path) -> None:
+    branches = ["candidate", "theta_min", "dense"]
+    path = written(tmp_path, [line(step, b) for step, b in enumerate(branches, start=1)])
+    table = decisions.table_of(path)
+    assert list(table["factor"]) == [40.0, 10.0, 1.0]
+    assert list(table["norm_after"]) == pytest.approx([1.6, 1.8, 2.0])
+    assert list(table["norm_before"]) == [2.0, 2.0, 2.0]
+    assert table["raw_norm"].isna().all()
+
+
+def test_a_time_stands_with_its_own_step(tmp_path: Path) -> None:
+    table = decisions.table_of(written(tmp_path, [line(step) for step in range(1, 5)]))
+    assert list(table["step"]) == [1, 2, 3, 4]
+    # Step 1 is timed in the line of step 2; the last step's time is never told.
+    assert list(table["seconds"][:3]) == [1.0, 1.5, 2.0]
+    assert math.isnan(table["seconds"][3])
+    assert table["throughput"][0] == 200.0
+
+
+def test_the_raw_norm_is_there_where_it_was_asked_for(tmp_path: Path) -> None:
+    table = decisions.table_of(written(tmp_path, [line(1, energies=[4.0, 3.0, 2.0, 9.0])]))
+    assert list(table["raw_norm"]) == [3.0]
+
+
+def test_what_only_watches_has_squares_and_no_branch(tmp_path: Path) -> None:
+    told = {"timed_step": 0, "timed_own_square": 5.0, "timed_mean_square": 2.0}
+    watched = [{"kind": "decision", "decision": 2, **{f"decision/{k}": v for k, v in told.items()}}]
+    table = decisions.table_of(written(tmp_path, watched))
+    assert list(table["step"]) == [1, 2]
+    assert (table["own_square"][0], table["mean_square"][0]) == (5.0, 2.0)
+    assert table["branch"].isna().all()
+
+
+def test_a_long_run_is_thinned_to_evenly_spaced_steps(tmp_path: Path) -> None:
+    path = written(tmp_path, [line(step) for step in range(1, 2501)])
+    steps = list(decisions.table_of(path)["step"])
+    assert steps == list(range(1, 2501, 3))
+    assert len(decisions.table_of(path, most=10)) <= 10
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, [line(1)])
+    path.write_text(path.read_text() + '{"kind": "deci')
+    with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is no decision"):
+        decisions.table_of(path)
+
+
+def test_a_run_that_decides_nothing_has_an_empty_table_with_all_columns(tmp_path: Path) -> None:
+    table = load_run(write_run(tmp_path, "none", 0)).decisions
+    assert table.empty
+    assert list(table.columns) == list(decisions.COLUMNS)
+
+
+def test_a_record_has_the_table_and_reads_back_as_the_run_did(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dynamic", 0)
+    written(folder, [line(step, energies=[4.0, 3.3, 2.2]) for step in range(1, 8)])
+    record = tmp_path / "record" / folder.name
+    copy_record(folder, record)
+    assert not (record / decisions.LINES_FILE).exists()
+    ours, theirs = load_run(folder).decisions, load_run(record).decisions
+    assert list(ours["step"]) == list(theirs["step"])
+    assert list(theirs["norm_after"]) == pytest.approx(list(ours["norm_after"]), rel=1e-5)
+    assert list(theirs["branch"]) == list(ours["branch"])
+
+
+# -- artifacts made of one pool of runs ------------------------------------------------------------
+
+
+def pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gravac/trial: made of the pool's runs, one line a row."""
+
+    def write(runs: Any, scale: str, folder: Path) -> None:
+        lines = [f"{r.row} {len(r.decisions)} {r.epochs['test/loss'].iloc[-1]!r}\n" for r in runs]
+        (folder / "table.md").write_text("".join(lines))
+
+    def show(runs: Any, scale: str, console: Console) -> None:
+        console.print(len(runs))
+
+    monkeypatch.setitem(publish.ARTIFACTS, ("gravac", "trial"), Artifact(write, show, pool=POOL))
+
+
+def pool_run(runs: Path, row: str, seed: int = 0, artifact: str = "training") -> Path:
+    experiment = {"paper": "gravac", "artifact": artifact, "row": row}
+    return write_run(
+        runs, row, seed, numbers=(80.0, 0.5, 3.0, 1.0, 2.0), settings={"experiment": experiment}
+    )
+
+
+def test_runs_of_a_pool_are_published_under_the_artifacts_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooled(monkeypatch)
+    folders = [pool_run(tmp_path / "runs", row) for row in ("lstm.dense", "lstm.gravac07")]
+    written(folders[1], [line(step) for step in range(1, 20)])
+    folder = publish.publish(folders, "gravac", "trial", "quick", tmp_path / "results")
+    assert folder.parts[-3:] == ("gravac", "trial", "quick")
+    before = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    names = {path.name for path in before if path.parent.name == "lstm.gravac07-seed0"}
+    assert names == {
+        "config.yaml", "environment.json", "metrics.csv", "summary.json", "policy.csv",
+        "decisions.csv",
+    }  # fmt: skip
+    publish.rebuild(folder)
+    after = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_metrics_as_a_table_are_the_metrics(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "static8", 1)
+    copy_record(folder, tmp_path / "record", as_table=True)
+    ours, theirs = load_run(folder).epochs, load_run(tmp_path / "record").epochs
+    assert list(ours.columns) == list(theirs.columns)
+    for name in ("epoch", "comm/floats", "test/accuracy_percent"):
+        assert list(theirs[name]) == pytest.approx(list(ours[name]), rel=1e-8)
+
+
+def test_many_deciding_runs_share_the_steps_that_a_folder_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooled(monkeypatch)
+    monkeypatch.setattr(publish, "DECISION_STEPS", 40)
+    folders = [pool_run(tmp_path / "runs", f"lstm.gravac{n}") for n in range(4)]
+    for folder in folders:
+        written(folder, [line(step) for step in range(1, 31)])
+    published = publish.publish(folders, "gravac", "trial", "quick", tmp_path / "results")
+    assert [text.split()[1] for text in (published / "table.md").read_text().splitlines()] == [
+        "10"
+    ] * 4
+
+
+def test_a_run_that_is_not_the_pools_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooled(monkeypatch)
+    folder = pool_run(tmp_path / "runs", "lstm.dense", artifact="table3")
+    with pytest.raises(UserError, match="runs of gravac/training/quick, got gravac/table3/quick"):
+        publish.publish([folder], "gravac", "trial", "quick", tmp_path / "results")
