@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from dgc_repro.paper.claim import Claim, Contradiction, SilentChoice
-from dgc_repro.report.records import Measurement, require_alike
+from dgc_repro.report.records import Measurement, Run, require_alike
 from dgc_repro.report.render import GRID, TERMINAL_COLUMNS, markdown_table
 from dgc_repro.report.verdict import PAPER_SCALE, Values, Verdict, verdict_of_values
 
@@ -67,7 +67,7 @@ def judged(
 
 
 def header(
-    records: Sequence[Measurement], scale: str, more: Sequence[tuple[str, str]] = ()
+    records: Sequence[Measurement | Run], scale: str, more: Sequence[tuple[str, str]] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Scale, seeds, what is particular, hardware, code: every distinct value."""
     environments = [record.environment for record in records]

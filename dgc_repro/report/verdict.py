@@ -124,6 +124,15 @@ def _label_and_unit(check: Check) -> tuple[str, str]:
     return quantity.label, quantity.unit
 
 
+def _asked(check: Check) -> str:
+    """The claim's range, where it is another than that one side is larger."""
+    if check.above == _even(check) and math.isinf(check.below):
+        return ""
+    bounds = (("above", check.above), ("below", check.below))
+    said = [f"{word} {_written(v, check, False)}" for word, v in bounds if math.isfinite(v)]
+    return f" (claim: {', '.join(said)})" if said else ""
+
+
 def _even(check: Check) -> float:
     """The value at which neither side is larger."""
     return 1.0 if check.ratio else 0.0
@@ -163,11 +172,7 @@ def _outcome(check: Check, differences: Sequence[float], exact: bool = False) ->
     if check.magnitude is not None and check.tolerance is not None:
         tolerance = _written(check.tolerance, check, False).lstrip("+")
         numbers += f" (paper {_written(check.magnitude, check, False)}, tolerance {tolerance})"
-    if check.above != _even(check) or math.isfinite(check.below):
-        numbers += f" (claim: above {_written(check.above, check, False)}"
-        if math.isfinite(check.below):
-            numbers += f", below {_written(check.below, check, False)}"
-        numbers += ")"
+    numbers += _asked(check)
     pair = f"{check.greater} {'/' if check.ratio else '-'} {check.lesser}"
     count = "" if exact else f", n={n}"
     return Outcome(
@@ -237,6 +242,11 @@ def verdict_of_values(
     pairs = zip(claim.checks, compared, strict=True)
     exact = modelled or claim.by_construction
     outcomes = [o for check, some in pairs if (o := _outcome(check, some, exact)) is not None]
+    if claim.cannot_follow is not None:
+        ours = "; ".join(o.detail.rpartition(":")[0] for o in outcomes) or "not run"
+        n = min((o.n for o in outcomes), default=0)
+        detail = f"{claim.cannot_follow.arithmetic} Measured: {ours}."
+        return Verdict("cannot follow", scale, n, detail, modelled, claim.assumed)
     if len(outcomes) < len(claim.checks):
         return Verdict("not run", scale, 0, "no finished record of it", modelled, claim.assumed)
     n = min(outcome.n for outcome in outcomes)
