@@ -124,27 +124,41 @@ def _show_ptb(runs: Sequence[Run], scale: str, console: Console) -> None:
     language.print_table(language.build(runs, scale), console)
 
 
-class StudyReport(Protocol):
-    """A module of report/ about a study: its page and its figure."""
+class PageReport(Protocol):
+    """A module of report/: the page and the figure of records, which are runs or parts of a study."""
 
-    def page(self, records: Sequence[Measurement], scale: str) -> study.Page: ...
-    def figure(self, records: Sequence[Measurement], scale: str) -> Figure: ...
+    def page(self, records: Sequence[Any], scale: str, /) -> study.Page: ...
+    def figure(self, records: Sequence[Any], scale: str, /) -> Figure: ...
 
 
-def _computed(report: StudyReport, figure_name: str) -> Artifact:
+def _computed(report: PageReport, figure_name: str) -> Artifact:
     """The artifact of a study."""
+    return _paged(report, figure_name, load_studies, STUDY_FILES)
 
-    def write(records: Sequence[Measurement], scale: str, folder: Path) -> None:
+
+def _trained(report: PageReport, figure_name: str, pool: tuple[str, str] | None = None) -> Artifact:
+    """The artifact of trained runs, its own or a pool's."""
+    return _paged(report, figure_name, load_runs, RECORD_FILES, pool)
+
+
+def _paged(
+    report: PageReport,
+    figure_name: str,
+    load: Callable[[Sequence[Path]], tuple[Sequence[Any], list[str]]],
+    files: tuple[str, ...],
+    pool: tuple[str, str] | None = None,
+) -> Artifact:
+    def write(records: Sequence[Any], scale: str, folder: Path) -> None:
         page = report.page(records, scale)
         _write(folder / "table.md", study.markdown(page))
         _write(folder / "table.csv", study.csv_text(page))
         _write(folder / "verdicts.json", render.verdicts_json(page.verdicts))
         style.save(report.figure(records, scale), folder, figure_name)
 
-    def show(records: Sequence[Measurement], scale: str, console: Console) -> None:
+    def show(records: Sequence[Any], scale: str, console: Console) -> None:
         study.print_page(report.page(records, scale), console)
 
-    return Artifact(write, show, load_studies, STUDY_FILES)
+    return Artifact(write, show, load, files, pool)
 
 
 ARTIFACTS = {
