@@ -174,7 +174,11 @@ SILENT_CHOICES = (
         "weight of a step min(1, N / 100)",
         "policy.average",
     ),
-    SilentChoice("(c) with few workers that is slow", "as printed, N / 100", "policy.smoothing"),
+    SilentChoice(
+        "(c) with few workers N / 100 is slow for a short window",
+        "N / 100 at scale paper; at the reduced scales 0.32, that of the paper's 32 workers",
+        "policy.smoothing",
+    ),
     SilentChoice(
         "(d) whose gain decides (published code: each rank's own, so that ranks part)",
         "one gain a model: sums over tensors and workers, compressed over error-fed",
@@ -214,7 +218,11 @@ SILENT_CHOICES = (
         "gain is in decisions.jsonl",
         "policy.field",
     ),
-    SilentChoice("number of steps", "one for all rows of a model", "train.epochs"),
+    SilentChoice(
+        "number of steps",
+        "18,000 at scale paper, 1,000 at scale small, 60 at scale quick; as many for all rows of a model",
+        "train.epochs",
+    ),
     SilentChoice(
         "the target, at scales where the paper's is none",
         "our own dense runs' final value: the mean over seeds, less one standard deviation",

@@ -19,11 +19,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dgc_repro.errors import UserError
+from dgc_repro.paper.gravac_training import POOL
 from dgc_repro.report import (
     allreduce,
     decisions,
     density,
     figures,
+    gravac_accordion,
+    gravac_quality,
+    gravac_target,
     language,
     multilevel,
     multilevel_render,
@@ -173,6 +177,9 @@ ARTIFACTS = {
     ("lecture", "allreduce"): _computed(allreduce, "allreduce"),
     ("lecture", "density"): _computed(density, "density"),
     ("lecture", "waiting"): _computed(waiting, "waiting"),
+    ("gravac", "table2"): _trained(gravac_quality, "table2", POOL),
+    ("gravac", "table4"): _trained(gravac_accordion, "table4", POOL),
+    ("gravac", "fig2"): _trained(gravac_target, "fig2", POOL),
 }
 """What can be published, by (paper, artifact)."""
 

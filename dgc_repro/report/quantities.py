@@ -146,6 +146,16 @@ STUDIED = {
     "seconds": ("time of an allreduce", "s"),
     "efficiency": ("scaling efficiency", ""),
     "saturation": ("log2 of the factor of saturation", ""),
+    # GraVAC's tables: report/gravac_course.py
+    "quality": ("final quality", "points"),
+    "perplexity": ("final perplexity", ""),
+    "test_loss": ("final test loss", "nats"),
+    "failed": ("failed (1) or not (0)", ""),
+    "reached": ("target reached (1) or not (0)", ""),
+    "plateau_seconds": ("modelled seconds to the plateau", "s"),
+    "run_seconds": ("modelled seconds of the run", "s"),
+    "speedup_to_target": ("modelled speedup to the target", ""),
+    "log10_floats": ("log10 of floats a step", ""),
 }
 """Label and unit of what studies compute; report/<study>.py has the definitions. A claim may say where,
 as in ``seconds@ethernet_1gbit, 16 workers``, which is then the label."""

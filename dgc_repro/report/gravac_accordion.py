@@ -1,0 +1,242 @@
+"""GraVAC's Table IV: what GraVAC and Accordion send, and what the one saves over the other.
+
+The printed floats of Accordion contradict its ranks: the arithmetic stands beside the table, with our own
+runs in the same units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from dgc_repro.paper import gravac_accordion as paper
+from dgc_repro.paper import gravac_training as printed
+from dgc_repro.paper.gravac import LABELS
+from dgc_repro.report import style
+from dgc_repro.report.gravac_course import CLOCKS, Course, clocked, course, numbers
+from dgc_repro.report.gravac_pool import (
+    UNITS,
+    Numbers,
+    csv_line,
+    judge,
+    merged,
+    num_steps,
+    pool_header,
+    quality,
+    quotients,
+    written,
+)
+from dgc_repro.report.gravac_setup import setup_block
+from dgc_repro.report.gravac_volume import of_row
+from dgc_repro.report.records import Run
+from dgc_repro.report.study import Block, Page, scale_label
+
+METHODS = (printed.DENSE, printed.ACCORDION, printed.GRAVAC)
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page from the finished runs of one scale; UserError if those of a model are not alike."""
+    courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
+    found = merged(*(numbers(one) for one in courses))
+    return Page(
+        title="GraVAC, Table IV: GraVAC against Accordion",
+        scale=scale,
+        header=pool_header([run for one in courses for run in one.runs], scale),
+        warning="",
+        blocks=(
+            _savings_block(courses, found),
+            _sent_block(courses),
+            _arithmetic_block(courses),
+            setup_block(courses),
+        ),
+        verdicts=judge(paper.CLAIMS, found, scale),
+        notes=tuple(paper.CONTRADICTIONS.values()),
+        choices=paper.CHOICES,
+        numbers=tuple(line for one in courses for line in _lines(one, found)),
+    )
+
+
+def savings(model: str, found: Numbers) -> dict[str, list[float]]:
+    """Accordion over GraVAC, by seed: floats, payload, wire, and seconds of the whole run by clock."""
+    rows = (printed.row_id(model, printed.ACCORDION), printed.row_id(model, printed.GRAVAC))
+    names = {**{word: unit for unit, word in UNITS.items()},
+             **{clock: clocked(printed.RUN_SECONDS, clock) for clock in CLOCKS}}  # fmt: skip
+    return {word: quotients(found, quantity, *rows) for word, quantity in names.items()}
+
+
+def _savings_block(courses: Sequence[Course], found: Numbers) -> Block:
+    rows = []
+    for one in courses:
+        ours = savings(one.model, found)
+        cells = {word: written(values, "x") for word, values in ours.items()}
+        rows.append(
+            (
+                *(LABELS[one.model], str(len(ours["floats"]))),
+                *(f"{paper.printed(one.model, 'communication'):g}x", cells["floats"]),
+                *(cells["payload"], cells["wire"]),
+                *(f"{paper.printed(one.model, 'time'):g}x", cells["modelled"], cells["measured"]),
+            )
+        )
+    return Block(
+        "What GraVAC saves: Accordion over GraVAC",
+        "Paired by seed, of whole runs of as many steps; below 1x Accordion sends less, or is faster. "
+        "Communication in three units, of which the paper prints floats. Time: modelled (assumed compute, "
+        "the paper's cluster) and measured (wall time here, where simulated workers take turns and nothing "
+        "is moved).",
+        (
+            *("model", "n", "floats: paper", "ours", "payload", "wire"),
+            *("time: paper", "modelled", "measured"),
+        ),
+        tuple(rows),
+        narrow=(0, 1, 2, 3, 4, 5, 6, 7),
+    )
+
+
+def _sent_block(courses: Sequence[Course]) -> Block:
+    """What one worker sends of each row, a step."""
+    rows = []
+    for one in courses:
+        for method in METHODS:
+            own = one.of(method)
+            parameters = [float(run.summary.get("parameters", math.nan)) for run in own]
+            floats = [_a_step(run, "comm/floats") for run in own]
+            known = method != printed.DENSE
+            rows.append(
+                (
+                    *(LABELS[one.model], printed.METHOD_LABELS[method], str(len(own))),
+                    paper.floats(paper.printed(one.model, method)) if known else "-",
+                    *(_amount([float(run.epochs["comm/floats"].iloc[-1]) for run in own]),),
+                    *(_amount(floats),),
+                    written([n / f for n, f in zip(parameters, floats, strict=True)], "x"),
+                    *(_amount([_a_step(run, f"comm/{unit}") for run in own])
+                      for unit in ("payload_bytes", "wire_bytes")),
+                    written([float(quality(run, one.metric)[-1]) for run in own], decimals=2),
+                )
+            )  # fmt: skip
+    return Block(
+        "What one worker sends",
+        "Floats of the whole run (the paper's count values only), and a step: floats, the factor by which "
+        "they are fewer than the model's values, payload and wire bytes. Final: test metric after the last "
+        "epoch.",
+        (
+            *("model", "method", "n", "floats: paper", "ours", "a step", "factor"),
+            *("payload a step", "wire a step", "final"),
+        ),
+        tuple(rows),
+        narrow=(0, 1, 2, 3, 4, 5, 6, 9),
+    )
+
+
+def _a_step(run: Run, column: str) -> float:
+    return float(run.epochs[column].iloc[-1]) / num_steps(run)
+
+
+def _amount(values: Sequence[float]) -> str:
+    """The mean with three digits; runs of a row differ by what a policy chose alone."""
+    return paper.floats(float(np.mean(values))) if values else "-"
+
+
+def _arithmetic_block(courses: Sequence[Course]) -> Block:
+    """Why the printed floats cannot come from ranks 1 and 4; our Accordion's factor beside it."""
+    rows = []
+    for one in courses:
+        found, factors = paper.steps_of(one.model), paper.RANK_FACTORS[one.model]
+        ours = [
+            float(run.summary["parameters"]) / _a_step(run, "comm/floats")
+            for run in one.of(printed.ACCORDION)
+            if run.summary.get("parameters")
+        ]
+        rows.append(
+            (
+                LABELS[one.model],
+                paper.floats(paper.printed(one.model, printed.GRAVAC)),
+                f"{printed.REDUCTIONS[one.model][printed.GRAVAC]:g}x",
+                f"{found.steps:,.0f}",
+                f"{found.accordion_floats / 1e6:.1f} M",
+                f"{found.factor:.1f}",
+                *(f"{factors[rank]}" for rank in (paper.WEAK_RANK, paper.STRONG_RANK)),
+                written(ours),
+            )
+        )
+    return Block(
+        "Accordion's printed floats, a step",
+        "GraVAC's floats times its reduction against dense are what dense would have sent; over the "
+        "parameters that makes the steps, over which Accordion's floats are that many a step: its factor "
+        f"lies under both of its ranks' by far. Rank {paper.WEAK_RANK} and rank {paper.STRONG_RANK}: of "
+        "models of the printed sizes. Ours: Accordion as run here, between its own ranks, on our models.",
+        (
+            *("model", "GraVAC floats", "reduction", "steps", "Accordion a step", "factor"),
+            *(f"rank {paper.WEAK_RANK}", f"rank {paper.STRONG_RANK}", "ours"),
+        ),
+        tuple(rows),
+        narrow=(0, 2, 3, 4, 5, 6, 7, 8),
+    )
+
+
+def _lines(one: Course, found: Numbers) -> list[dict[str, Any]]:
+    """One line a number, for table.csv."""
+    lines = []
+    for method in METHODS:
+        for unit in UNITS:
+            is_printed = unit == "floats" and method != printed.DENSE
+            values = list(of_row(found, unit, one.model, method).values())
+            paper_value = paper.printed(one.model, method) if is_printed else None
+            lines.append(csv_line(one.model, method, unit, unit, values, paper_value))
+        for clock in CLOCKS:
+            name = clocked(printed.RUN_SECONDS, clock)
+            values = list(of_row(found, name, one.model, method).values())
+            lines.append(csv_line(one.model, method, f"run_seconds, {clock}", "s", values))
+    prints = {"floats": "communication", **dict.fromkeys(CLOCKS, "time")}
+    for word, values in savings(one.model, found).items():
+        known = paper.printed(one.model, prints[word]) if word in prints else None
+        method = f"{printed.ACCORDION} / {printed.GRAVAC}"
+        lines.append(csv_line(one.model, method, f"saving, {word}", "x", values, known))
+    return lines
+
+
+def figure(runs: Sequence[Run], scale: str) -> Figure:
+    """Left: communication saving by unit, the paper's beside ours. Right: time saving by clock."""
+    courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
+    found = merged(*(numbers(one) for one in courses))
+    looks = {
+        "floats": (style.BLUE, "o"), "payload": (style.ORANGE, "s"), "wire": (style.GREEN, "^"),
+        "modelled": (style.BLUE, "o"), "measured": (style.ORANGE, "s"),
+    }  # fmt: skip
+    with style.house_style():
+        drawing = Figure(figsize=(9.2, 3.8), layout="constrained")
+        sides = (("communication", tuple(UNITS.values())), ("time", tuple(CLOCKS)))
+        for axes, (column, words) in zip(drawing.subplots(1, 2), sides, strict=True):
+            for place, one in enumerate(courses):
+                axes.plot(
+                    paper.printed(one.model, column), place, color=style.BLACK, marker="x",
+                    markersize=7, linestyle="none", label="paper" if place == 0 else None,
+                )  # fmt: skip
+            for number, word in enumerate(words):
+                colour, marker = looks[word]
+                points = [
+                    (float(np.mean(values)), place + 0.16 * (number + 1))
+                    for place, one in enumerate(courses)
+                    if (values := savings(one.model, found)[word])
+                ]
+                if points:
+                    xs, ys = zip(*points, strict=True)
+                    axes.plot(xs, ys, color=colour, marker=marker, linestyle="none", label=word)
+            axes.axvline(1.0, color=style.BLACK, linewidth=0.8)
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_yticks(range(len(courses)), [LABELS[one.model] for one in courses])
+            axes.set_ylim(len(courses) - 0.3, -0.4)
+            axes.set_xlabel(f"{column} saving: Accordion / GraVAC (log)")
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+        drawing.suptitle(
+            f"Table IV: what GraVAC saves over Accordion ({scale_label(scale)})",
+            x=0.01, ha="left", fontsize=9.5,
+        )  # fmt: skip
+    return drawing
