@@ -209,9 +209,7 @@ def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path,
 def report(found: Fit, path: Path, name: str) -> None:
     """What was found, in lines."""
     network = found.network
-    print(
-        f"rate {float(str(network.rate).removesuffix('bit')) / 1e9:.4g} Gbit/s, latency {network.latency}"
-    )
+    print(f"rate {network.rate}, latency {network.latency}")
     for collective, stated in (network.software or {}).items():
         print(f"  {collective}: " + ", ".join(f"{k} {v}" for k, v in stated.items()))
     print(

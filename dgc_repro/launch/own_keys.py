@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -45,6 +46,18 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
         config = compose("config", with_profiles(overrides))
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     return plain
+
+
+def full_size(overrides: Sequence[str]) -> list[str]:
+    """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
+    default scale, which trains in minutes, slims models."""
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
+    if "model.width" in keys or "scale" in keys:
+        return list(overrides)
+    target = composed(overrides)["model"]["_target_"]
+    files = [yaml.safe_load(path.read_text("utf-8")) for path in (conf_dir() / "model").iterdir()]
+    widths = [file["width"] for file in files if file["_target_"] == target]
+    return [*overrides, *(f"model.width={width}" for width in widths[:1])]
 
 
 def workers_range(key: str, text: str) -> list[int]:

@@ -104,6 +104,7 @@ def predict(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the folder that was written. Raises UserError."""
     own, overrides = own_keys.split(arguments, KEYS, SECTIONS)
     settings = {**DEFAULTS, **own}
+    overrides = own_keys.full_size(overrides)
     config = own_keys.composed(overrides)
     network = named_network(config)
     if network is None:

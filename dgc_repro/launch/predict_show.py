@@ -82,11 +82,11 @@ def tables(title: str, rows: Sequence[Prediction]) -> list[Table]:
     """Milliseconds a step, and what they are worth."""
     split = _table(
         f"{title}: milliseconds a step",
-        ("compute", "compress", "communicate", "decompress", "step", "with overlap"),
+        ("compute", "compress", "communicate", "decompress", "step", "overlap"),
     )
     worth = _table(
         f"{title}: what it is worth",
-        ("T_N/(N T_1)", "overlap", "x dense", "overlap", "MB a step", "pays below"),
+        ("T_N/(N T_1)", "overlap", "x dense", "overlap", "MB", "pays below"),
     )
     for row in rows:
         who = row.method, str(row.workers)

@@ -78,9 +78,9 @@ def fit(points: Sequence[Point], workers: int, rate: float | None, source: str =
         software[collective] = {"overhead": f"{1e6 * max(0.0, intercept - messages * alpha):.1f}us"}
         own_rate = 8 * crossings / slope if slope > 0 else float("inf")
         if own_rate < (1 - SAME) * link:
-            software[collective]["rate"] = f"{own_rate:.0f}bit"
+            software[collective]["rate"] = f"{own_rate / 1e9:.5g}gbit"
     network = Network(
-        rate=f"{link / TCP_SHARE:.0f}bit",
+        rate=f"{link / TCP_SHARE / 1e9:.5g}gbit",
         latency=f"{1e6 * alpha:.2f}us",
         efficiency=TCP_SHARE,
         software=software,
