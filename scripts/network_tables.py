@@ -24,7 +24,7 @@ from network_points import (
 from dgc_repro.launch.record import Recorded
 from dgc_repro.measure.replay import TORCH
 from dgc_repro.network.units import bits_per_second
-from dgc_repro.report.style import BLACK, BLUE, GREEN, ORANGE, house_style, save
+from dgc_repro.report.style import BLACK, BLUE, GREEN, ORANGE, house_style, plain_log, save
 
 AFTER, PER_BUCKET = "after_backward", "per_bucket"
 LIMIT_AT_MOST = 1.15
@@ -499,5 +499,6 @@ def _bars(panel: Any, rows: Sequence[Mapping[str, Any]], methods: Sequence[str])
             error_kw={"linewidth": 0.8},
         )
     panel.set_xscale("log")
+    plain_log(panel.xaxis)
     panel.axvline(1.0, color=GREEN, linewidth=0.8)
     panel.grid(axis="y", visible=False)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor
@@ -37,7 +36,7 @@ from dgc_repro.launch.environment import available_bytes, cores_at_hand
 from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.in_lab import pieces_of, validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import option
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.policy.interface import Policy
@@ -241,8 +240,7 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
 
 def _settings_of_dgc() -> dict[str, float]:
     """What conf/compressor/dgc.yaml sets for the optimizer, because its wrapper applies momentum."""
-    text = (conf_dir() / "compressor" / "dgc.yaml").read_text(encoding="utf-8")
-    settings: dict[str, float] = yaml.safe_load(text)["optimizer"]
+    settings: dict[str, float] = option("compressor", "dgc")["optimizer"]
     return settings
 
 

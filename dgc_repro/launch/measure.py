@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from dgc_repro.compressor.sparsifier import Sparsifier
@@ -25,7 +24,7 @@ from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run, choose_device, validate
 from dgc_repro.launch.components import component, nearest
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.worker import write_json
 from dgc_repro.measure import multilevel
@@ -90,12 +89,8 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
         print(f"already done: {folder}", flush=True)
         return folder
     check_memory(plain)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config["launch"]["threads"] or environment.cores_at_hand())
-    try:
+    with environment.threads(config["launch"]["threads"] or environment.cores_at_hand()):
         _measure(config, plain, settings, methods, folder)
-    finally:
-        torch.set_num_threads(threads)
     return folder
 
 
@@ -199,9 +194,8 @@ def _built(config: dict[str, Any], embedded: Mapping[str, str], device: torch.de
                 f"measure.roots.{name}: {error}; give its folder, or use scale=quick"
             ) from error
         print(f"  no {name} here, the embedded {embedded[name]} take its place ({error})")
-    path = conf_dir() / "dataset" / f"{embedded[name]}.yaml"
     instead = deepcopy(config)
-    instead["dataset"] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    instead["dataset"] = option("dataset", embedded[name])
     return build_run(instead, device)
 
 
@@ -213,13 +207,12 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 def _method(name: str, settings: MeasureSettings) -> Method:
     """A method at both factors. Raises UserError for one that chooses no entries."""
     compressor = settings.methods[name]
-    known = sorted(path.stem for path in (conf_dir() / "compressor").glob("*.yaml"))
+    known = options("compressor")
     if compressor not in known:
         raise UserError(
             f"measure.methods.{name}: no compressor {compressor!r}; {nearest(str(compressor), known)}"
         )
-    path = conf_dir() / "compressor" / f"{compressor}.yaml"
-    node = yaml.safe_load(path.read_text(encoding="utf-8"))
+    node = option("compressor", compressor)
     node = node.get("compressor", node)  # a YAML that brings its method's nest too
     more = {"density": None} if "density" in node else {}
     rungs = [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -13,3 +16,15 @@ def conf_dir() -> Path:
         if (candidate / "config.yaml").is_file():
             return candidate
     raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
+
+
+def options(group: str) -> list[str]:
+    """The members of a group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def option(group: str, name: str) -> dict[str, Any]:
+    """What a group's YAML says, as it stands there."""
+    path = conf_dir() / group / f"{name}.yaml"
+    node: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return node

@@ -11,7 +11,7 @@ import yaml
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component, nearest
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import options
 
 KEY = "network="
 TARGET = "_target_"
@@ -46,7 +46,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 
 def _file(chosen: str, runs: Path) -> Path | None:
     """The file that is meant; None for a member of conf/network, and for what only Hydra can read."""
-    known = sorted(path.stem for path in (conf_dir() / "network").glob("*.yaml"))
+    known = options("network")
     if chosen in known or "," in chosen or "(" in chosen:
         return None
     if chosen.endswith((".yaml", ".yml")):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import environment
@@ -21,7 +20,7 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component, nearest
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.measure import write_csv
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.study_inputs import recorded
 from dgc_repro.launch.worker import write_json
@@ -91,14 +90,13 @@ def with_networks(node: dict[str, Any]) -> dict[str, Any]:
     names = node[NETWORKS]
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise UserError(f"{key}: a list such as [ethernet_1gbit], got {names!r}")
-    known = sorted(path.stem for path in (conf_dir() / "network").glob("*.yaml"))
+    known = options("network")
     known.remove("none")
     found = {}
     for name in names:
         if name not in known:
             raise UserError(f"{key}: no network {name!r}; {nearest(str(name), known)}")
-        path = conf_dir() / "network" / f"{name}.yaml"
-        found[name] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found[name] = option("network", name)
     return {**node, NETWORKS: found}
 
 

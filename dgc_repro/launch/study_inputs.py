@@ -104,16 +104,13 @@ def compress_times(
     check_memory(config)
     device = torch.device(choose_device(config)[0])
     native.library()  # built now if it is not in the cache: no repeat pays for it
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config["launch"]["threads"] or environment.cores_at_hand())
-    try:
+    threads = config["launch"]["threads"] or environment.cores_at_hand()
+    with environment.threads(threads):
         key = "study.saturation.steps"
         gradient, facts = trained_gradient(config, steps, {}, device, key)
         methods = {float(factor): DGCSampled(factor=factor, indices="int32") for factor in factors}
         found = layerwise.compress_ms(gradient, methods, repeats)
-    finally:
-        torch.set_num_threads(threads)
-    facts["threads"] = config["launch"]["threads"] or environment.cores_at_hand()
+    facts["threads"] = threads
     tensors = Tensors(
         config["experiment"]["row"], tuple(part.numel() for part in gradient.values())
     )

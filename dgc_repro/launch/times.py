@@ -13,8 +13,7 @@ import datetime
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -160,7 +159,7 @@ class Bench:
             bases = {"decompress": TREE, "payload": TREE}
         if key in times.exchanges:
             return times.exchanges[key], bases
-        with _with_threads(self._threads):
+        with environment.threads(self._threads):
             found = self._exchanges(config, policy, plan, junction, simulated=shards or tree)
         times.exchanges[key] = found
         self._keep()
@@ -208,7 +207,7 @@ class Bench:
         return self._gradients
 
     def _measure_compute(self) -> None:
-        with _with_threads(self._threads):
+        with environment.threads(self._threads):
             compute, ready, facts = self._train(steps=self._repeats)
         self._times = Times(facts, 1e3 * compute, ready, self._identity, facts["parameters"])
         self._keep()
@@ -273,16 +272,6 @@ def threads_of(config: Config) -> int:
     launch = config["launch"]
     processes = 1 if launch["kind"] == "simulated" else launch["workers"]
     return int(launch["threads"] or max(1, environment.cores_at_hand() // processes))
-
-
-@contextmanager
-def _with_threads(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _noting(times: list[float], begun: list[float]) -> Any:

@@ -34,15 +34,13 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 """DDP's: a bucket is closed by the tensor that reaches the limit."""
 
 
-class AloneWire:
-    """Worker ``rank`` of ``world_size``; the others' payloads are those of `others`, and where there are
-    none this worker's own."""
-
-    local_workers = 1
+class AloneWire(SimulatedWire):
+    """Worker ``rank`` of ``world_size``, the only one here; the others' payloads are those of `others`, and
+    where there are none this worker's own."""
 
     def __init__(self, world_size: int, device: torch.device, rank: int = 0) -> None:
-        self.world_size = world_size
-        self.device = device
+        super().__init__(world_size, device)
+        self.local_workers = 1
         self.rank = rank
         self.sent: dict[tuple[str, int], Tensor] = {}  # of this step, by slot and number
         self.others: list[dict[tuple[str, int], Tensor]] = []  # what they sent, rank 0 left out
@@ -64,12 +62,6 @@ class AloneWire:
         flat.mul_(self.world_size)
         return DONE
 
-    def max_(self, flat: Tensor) -> Done:
-        return DONE
-
-    def broadcast_(self, flat: Tensor) -> Done:
-        return DONE
-
     def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Done]:
         (own,) = flats
         call = (slot, self._numbers[slot])
@@ -84,9 +76,6 @@ class AloneWire:
         self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
     ) -> tuple[list[list[Tensor]], Done]:
         raise NotImplementedError("what comes from others is not what this worker sends")
-
-    def barrier(self) -> None:
-        return
 
 
 def as_long_as(own: Tensor, other: Tensor) -> Tensor:

@@ -23,7 +23,15 @@ from dgc_repro.report import style
 from dgc_repro.report.figures import caption, curve
 from dgc_repro.report.quantities import QUANTITIES, last_epoch
 from dgc_repro.report.records import Run, require_alike
-from dgc_repro.report.render import grid, markdown_table, measured, number, print_verdicts, signed
+from dgc_repro.report.render import (
+    grid,
+    markdown_table,
+    measured,
+    number,
+    print_verdicts,
+    signed,
+    verdict_table,
+)
 from dgc_repro.report.table import ALIKE, Cell, Measured, header, spread, used
 from dgc_repro.report.verdict import PAPER_SCALE, Verdict, verdict
 
@@ -194,10 +202,7 @@ def markdown(table: Table) -> str:
         "With n = 3 the bootstrap interval of paired differences is their range (about 75 % "
         "coverage, not 95 %).",
         "## Verdicts",
-        markdown_table(
-            ("claim", "", "verdict", "measured"),
-            [(c.id, f"{c.text} ({c.source.where})", v.text, v.detail) for c, v in table.verdicts],
-        ),
+        verdict_table(table.verdicts),
         "How each claim is read:\n\n"
         + "\n".join(f"- {claim.id}: {claim.reading}" for claim, _ in table.verdicts),
         "## Printed numbers that fit several readings",

@@ -7,7 +7,6 @@ same gradient in the same run. Speedups are quotients of paired repeats.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from dgc_repro.paper import gravac
 from dgc_repro.paper.claim import Claim
 from dgc_repro.paper.gravac import DIRECT, MULTILEVEL, SINGLE_PASS
 from dgc_repro.report.records import FREE_KEYS, Measurement, require_alike
+from dgc_repro.report.study import code_of, distinct, warning
 from dgc_repro.report.table import short
 from dgc_repro.report.verdict import (
     MIN_SEEDS,
@@ -34,8 +34,6 @@ BLOCKS = (LAYERWISE, ONE_VECTOR)
 """By tensor, as the paper; and, ours, the whole gradient as one vector."""
 WEAK = "weak"
 WAYS = (WEAK, DIRECT, MULTILEVEL, SINGLE_PASS)
-BUSY_CORES = 0.5
-"""Cores of other work from which it disturbs: a warning stands over the table."""
 ALIKE = ("scale", "seed", "measure.factors", "measure.repeats", "measure.steps", "launch.threads")
 
 
@@ -208,17 +206,9 @@ def _verdicts(by_model: Mapping[str, Measurement], scale: str) -> tuple[tuple[Cl
     return tuple(judged)
 
 
-def _distinct(values: Sequence[Any]) -> str:
-    return "; ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "-"
-
-
 def _header(measurements: Sequence[Measurement], scale: str) -> tuple[tuple[str, str], ...]:
     """Scale, hardware, threads, gradients, repeats, code: every distinct value."""
     environments = [m.environment for m in measurements]
-    commits = [
-        str(e.get("commit", "unknown"))[:12] + (" + uncommitted changes" if e.get("dirty") else "")
-        for e in environments
-    ]
     printed_mb = {model: mb for model, _, _, mb in gravac.MODELS}
     gradients = [
         f"{gravac.LABELS[m.row]}: {m.summary['parameters']:,} parameters "
@@ -229,48 +219,40 @@ def _header(measurements: Sequence[Measurement], scale: str) -> tuple[tuple[str,
     ]
     return (
         ("scale", scale if scale == PAPER_SCALE else f"{scale} (reduced: see the sizes below)"),
-        ("hardware", _distinct([e.get("hardware") for e in environments])),
+        ("hardware", distinct([e.get("hardware") for e in environments])),
         (
             "device",
-            f"{_distinct([e.get('device') for e in environments])}, "
-            f"{_distinct([e.get('threads_per_worker') for e in environments])} threads, kernels: "
-            f"{_distinct([e.get('kernels') for e in environments])}; the paper's: V100",
+            f"{distinct([e.get('device') for e in environments])}, "
+            f"{distinct([e.get('threads_per_worker') for e in environments])} threads, kernels: "
+            f"{distinct([e.get('kernels') for e in environments])}; the paper's: V100",
         ),
         *((f"gradient {number}", text) for number, text in enumerate(gradients, start=1)),
         (
             "repeats (n)",
-            f"{_distinct([m.setting('measure.repeats') for m in measurements])} of each way and "
+            f"{distinct([m.setting('measure.repeats') for m in measurements])} of each way and "
             "block, after 2 that are not counted",
         ),
         (
             "cores busy with other work before each",
             ", ".join(f"{e.get('busy_cores', float('nan')):.2f}" for e in environments),
         ),
-        (
-            "code",
-            f"{_distinct(commits)}; torch {_distinct([e.get('torch') for e in environments])}",
-        ),
+        ("code", code_of(environments)),
     )
 
 
 def _warning(measurements: Sequence[Measurement]) -> str:
     """A line where the machine was busy before one of the measurements, else empty."""
-    known = [float(m.environment.get("busy_cores", math.nan)) for m in measurements]
-    busy = max((cores for cores in known if not math.isnan(cores)), default=0.0)
-    if busy <= BUSY_CORES:
-        return ""
-    return (
-        f"WARNING: other work was running (up to {busy:.2f} cores, more than {BUSY_CORES}): "
-        "milliseconds are too long; speedups and multiples of a copy_ compare neighbours in time "
-        "and suffer less. Repeat on an idle machine: remove its folders under runs/ first."
+    return warning(
+        measurements,
+        "; speedups and multiples of a copy_ compare neighbours in time and suffer less",
     )
 
 
 def _caption(measurements: Sequence[Measurement], scale: str) -> str:
     label = "paper scale" if scale == PAPER_SCALE else f"reduced scale: {scale}"
-    hardware = _distinct([m.environment.get("hardware") for m in measurements])
-    threads = _distinct([m.environment.get("threads_per_worker") for m in measurements])
-    repeats = _distinct([m.setting("measure.repeats") for m in measurements])
+    hardware = distinct([m.environment.get("hardware") for m in measurements])
+    threads = distinct([m.environment.get("threads_per_worker") for m in measurements])
+    repeats = distinct([m.setting("measure.repeats") for m in measurements])
     busy = "; busy machine" if _warning(measurements) else ""
     return f"{label}; {hardware}, {threads} threads; n = {repeats} repeats{busy}"
 
@@ -280,7 +262,7 @@ def _choices(measurements: Sequence[Measurement]) -> tuple[tuple[str, str, str, 
 
     def used(key: str) -> str:
         if key == "dataset":
-            return _distinct([m.environment.get("data") for m in measurements])
+            return distinct([m.environment.get("data") for m in measurements])
         values = [m.setting(key) for m in measurements]
         if key == "measure":
             values = [
@@ -288,7 +270,7 @@ def _choices(measurements: Sequence[Measurement]) -> tuple[tuple[str, str, str, 
                 for value in values
                 if isinstance(value, dict)
             ]
-        return _distinct([short(_without_places(value)) for value in values])
+        return distinct([short(_without_places(value)) for value in values])
 
     return tuple((c.silent, c.chosen, c.key, used(c.key)) for c in gravac.SILENT_CHOICES)
 

@@ -7,7 +7,6 @@ import io
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -26,7 +25,7 @@ from dgc_repro.report.multilevel import (
     Spread,
     Table,
 )
-from dgc_repro.report.render import GRID, TERMINAL_COLUMNS, markdown_table
+from dgc_repro.report.render import GRID, markdown_table, print_judged, readings, verdict_table
 
 WAY_LABELS = {
     WEAK: "10x alone",
@@ -177,12 +176,8 @@ def markdown(table: Table) -> str:
         ]
     sections += [
         "## Verdicts",
-        markdown_table(
-            ("claim", "", "verdict", "measured"),
-            [(c.id, f"{c.text} ({c.source.where})", v.text, v.detail) for c, v in table.verdicts],
-        ),
-        "How the claims are read:\n\n"
-        + "\n".join(f"- {line}" for line in dict.fromkeys(c.reading for c, _ in table.verdicts)),
+        verdict_table(table.verdicts),
+        readings(table.verdicts),
         "## What the printed numbers say",
         "\n".join(f"- {note.text} {note.arithmetic}" for note in gravac.NOTES),
         "## Where the paper is silent",
@@ -234,13 +229,7 @@ def print_table(table: Table, console: Console) -> None:
     console.print("Milliseconds, medians; the file has their spread:")
     for block in BLOCKS:
         console.print(_times_grid(table, block))
-    verdicts = RichTable(title="Verdicts", width=TERMINAL_COLUMNS, **GRID)
-    verdicts.add_column("says", ratio=3)
-    verdicts.add_column("verdict", width=18)
-    verdicts.add_column("measured", ratio=3)
-    for claim, judged in table.verdicts:
-        verdicts.add_row(escape(claim.text), escape(judged.text), escape(judged.detail))
-    console.print(verdicts)
+    print_judged(table.verdicts, console)
     for note in gravac.NOTES:
         console.print(f"  {escape(note.text)} {escape(note.arithmetic)}")
 
@@ -320,9 +309,7 @@ def _draw_times(axes: Axes, cells: list[Cell]) -> None:
             label=f"{WAY_LABELS[way]} (median, middle half)",
         )
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    style.plain_log(axes.xaxis)
     axes.set_xlabel("multiples of a copy_ of the gradient (log)")
 
 

@@ -147,10 +147,7 @@ def markdown(table: Table) -> str:
         markdown_table(COST_HEADINGS, [cost_cells(row) for row in table.rows]),
         "\n\n".join(_notes(table)),
         "## Verdicts",
-        markdown_table(
-            ("claim", "", "verdict", "measured"),
-            [(c.id, f"{c.text} ({c.source.where})", v.text, v.detail) for c, v in table.verdicts],
-        ),
+        verdict_table(table.verdicts),
         "How each claim is read:\n\n"
         + "\n".join(f"- {claim.id}: {claim.reading}" for claim, _ in table.verdicts),
         "## Printed numbers that contradict each other, or fit several readings",
@@ -206,6 +203,20 @@ def _scaled(value: Measured | None, factor: float) -> Measured | None:
 
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.10g}"
+
+
+def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
+    """Every claim with its verdict, in markdown."""
+    return markdown_table(
+        ("claim", "", "verdict", "measured"),
+        [(c.id, f"{c.text} ({c.source.where})", v.text, v.detail) for c, v in verdicts],
+    )
+
+
+def readings(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
+    """How claims are read, each reading once, in markdown."""
+    lines = dict.fromkeys(claim.reading for claim, _ in verdicts)
+    return "How the claims are read:\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
 def verdicts_json(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
@@ -271,6 +282,17 @@ def print_verdicts(verdicts: Sequence[tuple[Claim, Verdict]], console: Console) 
     table.add_column("measured", ratio=3)
     for claim, judged in verdicts:
         table.add_row(claim.id, escape(claim.text), escape(judged.text), escape(judged.detail))
+    console.print(table)
+
+
+def print_judged(verdicts: Sequence[tuple[Claim, Verdict]], console: Console) -> None:
+    """The same without the claims' ids, for claims that are many or long."""
+    table = RichTable(title="Verdicts", width=TERMINAL_COLUMNS, **GRID)
+    table.add_column("says", ratio=3)
+    table.add_column("verdict", width=18)
+    table.add_column("measured", ratio=3)
+    for claim, judged in verdicts:
+        table.add_row(escape(claim.text), escape(judged.text), escape(judged.detail))
     console.print(table)
 
 

@@ -12,12 +12,18 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dgc_repro.paper import gravac
 from dgc_repro.report import style
 from dgc_repro.report.records import Measurement
-from dgc_repro.report.scaling import LOOKS, MODELS
+from dgc_repro.report.scaling import (
+    LOOKS,
+    MODELS,
+    assumed_ms,
+    networks,
+    profile_latency,
+    sizes,
+)
 from dgc_repro.report.study import (
     Block,
     Page,
@@ -50,11 +56,6 @@ def saturation(factors: Sequence[float], throughputs: Sequence[float]) -> float:
     return next(factor for factor, throughput in ordered if throughput >= enough)
 
 
-def profile_latency(records: Sequence[Measurement]) -> float:
-    """Microseconds of the outer link as the network's file has it: of the first row."""
-    return float(records[0].table["latency_us"].iloc[0])
-
-
 def points(frame: pd.DataFrame, latency_us: float) -> dict[tuple[str, str], float]:
     """The factor of saturation by model and series, at one latency."""
     own = frame[frame["latency_us"] == latency_us]
@@ -82,24 +83,19 @@ def page(records: Sequence[Measurement], scale: str) -> Page:
     models = [
         (
             gravac.LABELS[model],
-            f"{facts[model].summary['parameters']:,} parameters in "
-            f"{facts[model].summary['tensors']} tensors; compute "
-            f"{facts[model].setting('study.compute_ms'):g} ms (assumed); gradient of step "
+            f"{sizes(facts[model])}; {assumed_ms(facts[model])}; gradient of step "
             f"{facts[model].summary['steps']}, {facts[model].environment.get('data')}",
         )
         for model in MODELS
         if model in facts
     ]
-    networks = "; ".join(
-        f"{name}: {node['source']}" for name, node in records[0].config["study"]["networks"].items()
-    )
     threads = distinct([r.environment.get("threads_per_worker") for r in records])
     repeats = distinct([r.setting("study.repeats") for r in records])
     busy = ", ".join(f"{r.environment.get('busy_cores', math.nan):.2f}" for r in records)
     more = [
         ("sizes", "the paper's, at every scale"),
         *models,
-        ("network", f"{networks}; {records[0].setting('study.workers')} workers"),
+        ("network", f"{networks(records)}; {records[0].setting('study.workers')} workers"),
         ("compressing, measured", f"{repeats} repeats, {threads} threads, medians"),
         ("cores busy with other work before each", busy),
     ]
@@ -234,7 +230,5 @@ def _by_factor(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        style.plain_log(axis)
     axes.set_xlabel("compression factor (log)")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgc_repro.paper import gravac
 from dgc_repro.paper.claim import Claim
@@ -43,6 +43,22 @@ SERIES = {
 def profile_latency(records: Sequence[Measurement]) -> float:
     """Microseconds of the outer link as the network's file has it: the judged one, of the first row."""
     return float(records[0].table["latency_us"].iloc[0])
+
+
+def sizes(record: Measurement) -> str:
+    """A model's parameters and tensors."""
+    return f"{record.summary['parameters']:,} parameters in {record.summary['tensors']} tensors"
+
+
+def assumed_ms(record: Measurement) -> str:
+    """The compute time of a step."""
+    return f"compute {record.setting('study.compute_ms'):g} ms (assumed)"
+
+
+def networks(records: Sequence[Measurement]) -> str:
+    """The networks by name, with the sources of their numbers."""
+    named = records[0].config["study"]["networks"]
+    return "; ".join(f"{name}: {node['source']}" for name, node in named.items())
 
 
 def curves(frame: pd.DataFrame, latency_us: float) -> pd.DataFrame:
@@ -107,25 +123,17 @@ def page(records: Sequence[Measurement], scale: str) -> Page:
     frame, latency = table_of(records), profile_latency(records)
     facts = {r.row: r for r in records}
     models = [
-        (
-            gravac.LABELS[model],
-            f"{facts[model].summary['parameters']:,} parameters in "
-            f"{facts[model].summary['tensors']} tensors, compute "
-            f"{facts[model].setting('study.compute_ms'):g} ms (assumed)",
-        )
+        (gravac.LABELS[model], f"{sizes(facts[model])}, {assumed_ms(facts[model])}")
         for model in MODELS
         if model in facts
     ]
-    networks = "; ".join(
-        f"{name}: {node['source']}" for name, node in records[0].config["study"]["networks"].items()
-    )
     return Page(
         title="GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
         scale=scale,
         header=header(
             records,
             scale,
-            [("sizes", "the paper's, at every scale"), *models, ("network", networks)],
+            [("sizes", "the paper's, at every scale"), *models, ("network", networks(records))],
         ),
         warning="",
         blocks=(
@@ -244,9 +252,7 @@ def figure(records: Sequence[Measurement], scale: str) -> Figure:
         left.set_xlabel("workers (log)")
         for axes in (left, right):
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            style.plain_log(axes.yaxis)
             axes.set_ylabel("throughput, % of ideal (log)")
         most = int(frame["workers"].max())
         style.title(

@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 from dgc_repro.paper.claim import Claim, Contradiction, SilentChoice
 from dgc_repro.report.records import Measurement, Run, require_alike
-from dgc_repro.report.render import GRID, TERMINAL_COLUMNS, markdown_table
+from dgc_repro.report.render import GRID, markdown_table, print_judged, readings, verdict_table
 from dgc_repro.report.verdict import PAPER_SCALE, Values, Verdict, verdict_of_values
 
 BUSY_CORES = 0.5
@@ -66,34 +66,40 @@ def judged(
     return tuple((c, verdict_of_values(c, values, scale, modelled=modelled)) for c in claims)
 
 
+def code_of(environments: Sequence[Mapping[str, Any]]) -> str:
+    """Every distinct commit and version of torch."""
+    commits = [
+        str(e.get("commit", "unknown"))[:12] + (" + uncommitted changes" if e.get("dirty") else "")
+        for e in environments
+    ]
+    return f"{distinct(commits)}; torch {distinct([e.get('torch') for e in environments])}"
+
+
 def header(
     records: Sequence[Measurement | Run], scale: str, more: Sequence[tuple[str, str]] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Scale, seeds, what is particular, hardware, code: every distinct value."""
     environments = [record.environment for record in records]
-    commits = [
-        str(e.get("commit", "unknown"))[:12] + (" + uncommitted changes" if e.get("dirty") else "")
-        for e in environments
-    ]
     seeds = distinct([record.seed for record in records])
     return (
         ("scale", scale_label(scale)),
         *more,
         ("seeds", seeds.replace(";", ",")),
         ("computed on", distinct([e.get("hardware") for e in environments])),
-        ("code", f"{distinct(commits)}; torch {distinct([e.get('torch') for e in environments])}"),
+        ("code", code_of(environments)),
     )
 
 
-def warning(records: Sequence[Measurement]) -> str:
-    """A line where the machine was busy before one of the timed records, else empty."""
+def warning(records: Sequence[Measurement], but: str = "") -> str:
+    """A line where the machine was busy before one of the timed records, else empty. ``but``: what
+    suffers less."""
     known = [float(record.environment.get("busy_cores", math.nan)) for record in records]
     busy = max((cores for cores in known if not math.isnan(cores)), default=0.0)
     if busy <= BUSY_CORES:
         return ""
     return (
         f"WARNING: other work was running (up to {busy:.2f} cores, more than {BUSY_CORES}): measured "
-        "milliseconds are too long. Repeat on an idle machine: remove its folders under runs/ first."
+        f"milliseconds are too long{but}. Repeat on an idle machine: remove its folders under runs/ first."
     )
 
 
@@ -179,12 +185,8 @@ def markdown(page: Page) -> str:
         ]
     sections += [
         "## Verdicts",
-        markdown_table(
-            ("claim", "", "verdict", "measured"),
-            [(c.id, f"{c.text} ({c.source.where})", v.text, v.detail) for c, v in page.verdicts],
-        ),
-        "How the claims are read:\n\n"
-        + "\n".join(f"- {line}" for line in dict.fromkeys(c.reading for c, _ in page.verdicts)),
+        verdict_table(page.verdicts),
+        readings(page.verdicts),
     ]
     if page.notes:
         sections += [
@@ -235,12 +237,6 @@ def print_page(page: Page, console: Console) -> None:
         for row in block.rows:
             grid.add_row(*(escape(row[place]) for place in places))
         console.print(grid)
-    verdicts = RichTable(title="Verdicts", width=TERMINAL_COLUMNS, **GRID)
-    verdicts.add_column("says", ratio=3)
-    verdicts.add_column("verdict", width=18)
-    verdicts.add_column("measured", ratio=3)
-    for claim, found in page.verdicts:
-        verdicts.add_row(escape(claim.text), escape(found.text), escape(found.detail))
-    console.print(verdicts)
+    print_judged(page.verdicts, console)
     for note in page.notes:
         console.print(f"  {escape(note.text)} {escape(note.arithmetic)}")

@@ -6,14 +6,16 @@ Colours are Okabe and Ito's, told apart by the colour-blind and by their markers
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
 BLACK, ORANGE, BLUE = "#000000", "#D55E00", "#0072B2"
@@ -62,6 +64,14 @@ def title(axes: Axes, what: str, caption: str) -> None:
         fontsize=7.5,
         color="#444444",
     )
+
+
+def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
+    """Ticks of a logarithmic axis at these multiples of each power of ten, in plain numbers, and no others:
+    matplotlib's own labels run into each other where an axis is short."""
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
