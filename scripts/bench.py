@@ -1,8 +1,8 @@
-"""Measure the methods and the exchange, print the tables, keep them under results/bench/.
+"""Measure the methods, the exchange and what GraVAC costs, print the tables, keep them under results/bench/.
 
-python scripts/bench.py            both tables, at most 6 minutes on 2 cores
-python scripts/bench.py --quick    fewer repeats and settings, under a minute
-python scripts/bench.py --only methods|exchange
+python scripts/bench.py            all tables, at most 10 minutes on 2 cores
+python scripts/bench.py --quick    fewer repeats and settings, about a minute
+python scripts/bench.py --only methods|exchange|gravac
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import bench_exchange
+import bench_gravac
 import bench_layers
 import bench_methods
-from bench_figures import draw_exchange, draw_methods
+import bench_worker
+from bench_figures import draw_exchange, draw_gravac, draw_methods
 from bench_measure import Machine, markdown, write_csv
 
+from dgc_repro.launch.replay import RanksFailed
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-METHODS, EXCHANGE = "methods", "exchange"
+METHODS, EXCHANGE, GRAVAC = "methods", "exchange", "gravac"
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -29,23 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     machine = Machine.here()
     folder = Path(options.output or REPOSITORY / "results" / "bench") / machine.slug
     folder.mkdir(parents=True, exist_ok=True)
-    if options.only != EXCHANGE:
-        _methods(options, machine, folder)
-    if options.only != METHODS:
-        _exchange(options, machine, folder)
+    for name, section in ((METHODS, _methods), (EXCHANGE, _exchange), (GRAVAC, _gravac)):
+        if options.only in (None, name):
+            section(options, machine, folder)
     print(f"written to {folder}")
     return folder
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="speed tables: methods and exchange")
+    parser = argparse.ArgumentParser(description="speed tables: methods, exchange, GraVAC")
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repeats and settings, under a minute"
+        "--quick", action="store_true", help="fewer repeats and settings, about a minute"
     )
-    parser.add_argument("--only", choices=(METHODS, EXCHANGE), help="one table")
+    parser.add_argument("--only", choices=(METHODS, EXCHANGE, GRAVAC), help="one table")
     parser.add_argument("--output", type=Path, help="folder for the tables (results/bench)")
     parser.add_argument("--values", type=int, help="size of the methods' gradient")
-    parser.add_argument("--width", type=int, help="width of the exchange's ResNet18")
+    parser.add_argument(
+        "--width", type=int, help="width of the exchange's ResNet18, of GraVAC's ResNet101"
+    )
     parser.add_argument("--repeats", type=int, help="pairs measured of everything")
     return parser
 
@@ -74,7 +79,7 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
     if options.quick:
         plan = replace(plan, repeats=5, whole_step_repeats=0, layer_repeats=0)
     plan = replace(plan, width=options.width or plan.width, repeats=options.repeats or plan.repeats)
-    rows, layers = bench_exchange.measure(plan)
+    rows, layers = bench_worker.measure(plan)
     head = machine.lines(plan.describe())
     table = markdown("Exchange", head, bench_exchange.COLUMNS, rows)
     print(table)
@@ -92,8 +97,22 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
         write_csv(folder / "layers.csv", layers, {**asdict(machine), "threads": 1})
 
 
+def _gravac(options: argparse.Namespace, machine: Machine, folder: Path) -> None:
+    plan = bench_gravac.Plan()
+    if options.quick:
+        plan = replace(plan, repeats=3, methods=("DGC",))
+    plan = replace(plan, width=options.width or plan.width, repeats=options.repeats or plan.repeats)
+    rows = bench_gravac.measure(plan)
+    head = machine.lines(plan.describe())
+    table = markdown("GraVAC's own cost", head, bench_gravac.COLUMNS, rows)
+    print(table)
+    (folder / "gravac.md").write_text(table)
+    write_csv(folder / "gravac.csv", rows, {**asdict(machine), "threads": 1})
+    draw_gravac(rows, machine.caption, folder)
+
+
 if __name__ == "__main__":
     try:
         main()
-    except bench_exchange.WorkersFailed as error:
+    except RanksFailed as error:
         sys.exit(f"bench: {error}")

@@ -1,41 +1,31 @@
 """The exchange of ResNet18's gradients between two gloo workers, in multiples of plain DDP's.
 
 Plain DDP is torch's own allreduce with default settings. Ours is `dgc_repro.attach` as a user gets
-it, its check for non-finite gradients and that check's small allreduce included.
+it, its check for non-finite gradients and that check's small allreduce included. Here is what is
+measured and how it is shown; `bench_worker` measures.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import bench_layers
 from bench_measure import Row, Spread
+from bench_ranks import WORLD_SIZE
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.measure.replay import SPANS
+from dgc_repro.measure.replay import Case as Replayed
 
-WORLD_SIZE = 2
 PLAIN = "plain DDP"
-SPANS = ("compress", "communicate", "decompress")
 
 
 @dataclass(frozen=True)
-class Case:
-    """A way to average gradients; ``compressor`` None is torch's own."""
+class Case(Replayed):
+    """A way to average gradients, and what is wanted of it; ``compressor`` None is torch's own."""
 
-    name: str
-    compressor: Compressor | None = None
-    junction: str = ""
     bucket_view: bool = True  # of plain DDP; ours always has it
     at_most: float | None = None
     faster_than: str | None = None
@@ -110,55 +100,6 @@ class Plan:
             "the kernels that read every value, its allreduce of communicate. Processor time: of the "
             "worker's threads; waiting is not in it, and it suffers less from other work."
         )
-
-
-class WorkersFailed(RuntimeError):
-    """A worker of the benchmark ended badly or not at all; the message has its last lines."""
-
-
-def measure(plan: Plan) -> tuple[list[Row], list[Row]]:
-    """One row a case; and, where they were asked for, the rows of `bench_layers`."""
-    with tempfile.TemporaryDirectory(prefix="dgc_repro_bench_") as folder:
-        found = _run_workers(plan, Path(folder))
-    return rows(found), bench_layers.rows(found.get("layers", {}))
-
-
-def _run_workers(plan: Plan, folder: Path) -> dict[str, Any]:
-    (folder / "plan.json").write_text(json.dumps(asdict(plan)))
-    script = Path(__file__).with_name("bench_worker.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    logs = [folder / f"rank{rank}.log" for rank in range(WORLD_SIZE)]
-    workers = []
-    try:
-        for rank, log in enumerate(logs):
-            command = [sys.executable, str(script), str(rank), str(WORLD_SIZE), str(folder)]
-            with log.open("w") as output:
-                workers.append(
-                    subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-                )
-        _wait(workers, logs, plan.timeout_seconds)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
-
-
-def _wait(workers: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path], limit: float) -> None:
-    """Until all have ended well. Raises WorkersFailed as soon as one has not."""
-    end = time.monotonic() + limit
-    while any(worker.poll() is None for worker in workers):
-        failed = any(worker.returncode for worker in workers)
-        if failed or time.monotonic() > end:
-            break
-        time.sleep(0.1)
-    for rank, (worker, log) in enumerate(zip(workers, logs, strict=True)):
-        if worker.returncode:
-            said = "\n".join(log.read_text().splitlines()[-20:])
-            raise WorkersFailed(f"rank {rank} ended with code {worker.returncode}:\n{said}")
-    if any(worker.returncode is None for worker in workers):
-        raise WorkersFailed(f"the workers were not done after {limit:.0f} s")
 
 
 def rows(found: Mapping[str, Any]) -> list[Row]:

@@ -38,6 +38,19 @@ def draw_exchange(rows: Sequence[Row], caption: str, folder: Path) -> None:
     save(figure, folder, "exchange")
 
 
+def draw_gravac(rows: Sequence[Row], caption: str, folder: Path) -> None:
+    """gravac.svg and .png: what each way adds to a step with a static factor that sends the same."""
+    shown = [row for row in rows if row["extra_percent"] is not None]
+    with house_style():
+        figure, axes = _bars(
+            shown, "case", {"over static": ("extra_percent", BLUE)}, {"over static": "at_most"}
+        )
+        axes.axvline(0.0, color=BLACK, linewidth=0.8)
+        axes.set_xlabel("% of a step with the static factor that is sent (black tick: at most)")
+        title(axes, "What GraVAC adds to a step", caption)
+    save(figure, folder, "gravac")
+
+
 def _bars(
     rows: Sequence[Row],
     label: str,

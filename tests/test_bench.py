@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 NUM_VALUES = 3_000  # under the size from which kernels are compiled
+TABLES = ("methods", "exchange", "gravac")
 PLAIN_RATIOS = ("step_x", "step_ms", "processor_x")
 
 
@@ -41,9 +46,7 @@ def test_the_tables_and_figures_lie_in_a_folder_named_after_the_machine(
 ) -> None:
     _, folder = tables
     written = {path.name for path in folder.iterdir()}
-    assert written == {
-        f"{t}.{s}" for t in ("methods", "exchange") for s in ("csv", "md", "svg", "png")
-    }
+    assert written == {f"{t}.{s}" for t in TABLES for s in ("csv", "md", "svg", "png")}
     assert folder.name.endswith(f"{os.cpu_count()}-cores")
 
 
@@ -51,7 +54,7 @@ def test_the_printed_tables_are_the_written_ones_with_their_machine(
     tables: tuple[str, Path],
 ) -> None:
     printed, folder = tables
-    for table in ("methods", "exchange"):
+    for table in TABLES:
         written = (folder / f"{table}.md").read_text()
         assert written in printed
         assert f"{os.cpu_count()} cores; torch " in written
@@ -86,3 +89,78 @@ def test_more_bits_hand_over_more_bytes_at_both_junctions(tables: tuple[str, Pat
         settings = ("dense", "8 bits, block 2048", "4 bits, block 512")
         dense, eight, four = (float(rows[f"{s}, {junction}"]["payload_mb"]) for s in settings)
         assert dense > eight > four > 0
+
+
+def test_gravac_is_measured_beside_a_static_factor_that_sends_the_same(
+    tables: tuple[str, Path],
+) -> None:
+    rows = {row["case"]: row for row in rows_of(tables[1], "gravac")}
+    assert all(float(row["exchange_ms"]) > 0 for row in rows.values())
+    for factor in (10, 1000):
+        static, probed = (rows[f"DGC: {way} {factor}x"] for way in ("static", "GraVAC, sends"))
+        # Thresholds come from samples, so that counts of entries differ somewhat.
+        assert float(probed["payload_mb"]) == pytest.approx(float(static["payload_mb"]), rel=0.1)
+        assert (static["extra_percent"], static["verdict"]) == ("", "")
+        assert probed["extra_percent"] != ""
+    weak, strong = (float(rows[f"DGC: static {f}x"]["payload_mb"]) for f in (10, 1000))
+    assert weak > 5 * strong
+    assert rows["DGC: GraVAC, sends 10x"]["of_twice"] != ""
+
+
+@pytest.fixture
+def gravac(repository: Path) -> Iterator[ModuleType]:
+    """The script as a module; it imports others by their bare names."""
+    sys.path.insert(0, str(repository / "scripts"))
+    yield importlib.import_module("bench_gravac")
+    sys.path.remove(str(repository / "scripts"))
+
+
+def made_up(gravac: float, twice: float) -> dict[str, Any]:
+    """Three rounds: a second of compute, static takes 100 ms, the others so many seconds more."""
+
+    def way(seconds: float, like: str = "static 10x") -> dict[str, Any]:
+        return {"like": like, "seconds": [seconds] * 3, "spans": {}, "payload_bytes": 1.0}
+
+    ways = {
+        "static 10x": way(0.1, ""),
+        "GraVAC, sends 10x": way(0.1 + gravac),
+        "twice, sends 10x": way(0.1 + twice),
+    }
+    return {"DGC": {"compute": [1.0] * 3, "ways": ways}}
+
+
+@pytest.mark.parametrize(
+    ("gravac_seconds", "twice_seconds", "verdicts"),
+    [
+        (0.05, 0.2, ("met", "met")),
+        (0.05, 0.06, ("met", "missed")),
+        (0.2, 0.5, ("missed", "met")),
+    ],
+)
+def test_what_gravac_adds_is_judged_as_a_share_of_the_step_and_against_compressing_twice(
+    gravac: ModuleType, gravac_seconds: float, twice_seconds: float, verdicts: tuple[str, str]
+) -> None:
+    static, probed, twice = gravac.rows(made_up(gravac_seconds, twice_seconds))
+    assert probed["extra_percent"] == pytest.approx(100 * gravac_seconds / 1.1)
+    assert probed["of_twice"] == pytest.approx(gravac_seconds / twice_seconds)
+    assert (probed["verdict"], probed["of_twice_verdict"]) == verdicts
+    assert twice["verdict"] == static["verdict"] == ""
+
+
+def test_compressing_twice_chooses_from_the_whole_tensor_and_sends_the_same(
+    gravac: ModuleType,
+) -> None:
+    import torch
+
+    from dgc_repro.compressor.dense import Dense
+    from dgc_repro.compressor.interface import Context
+    from dgc_repro.compressor.topk import TopK
+
+    rungs = (Dense(), TopK(factor=10), TopK(factor=100))
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    context = Context(name="w", step=0, seed=0, rank=0, world_size=1, rung=None, candidates=(1, 2))
+    twice = gravac.CompressesTwice(rungs)._selections(tensor, context)
+    refined = gravac.Ladder(rungs)._selections(tensor, context)
+    assert {i: s.indices.tolist() for i, s in twice.items()} == {
+        i: s.indices.tolist() for i, s in refined.items()
+    }
