@@ -210,8 +210,7 @@ def on_rank(plan: Plan) -> dict[str, Any]:
 
 def _timed(plan: Plan, ways: list[Way]) -> dict[str, Any]:
     torch.manual_seed(dist.get_rank())
-    channels_last: Any = torch.channels_last  # the stubs lack this argument of `to`
-    model = ResNet101(width=plan.width).build(NUM_CLASSES).to(memory_format=channels_last)
+    model = ResNet101(width=plan.width).build(NUM_CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     for way in ways:
@@ -223,7 +222,7 @@ def _timed(plan: Plan, ways: list[Way]) -> dict[str, Any]:
         seconds = {}
         for place in range(len(ways)):
             way = ways[(number + place) % len(ways)]
-            given = {name: gradient.clone() for name, gradient in gradients.items()}
+            given = {name: gradient.clone().contiguous() for name, gradient in gradients.items()}
             seconds[way.name] = way.seconds(given, number)
         if number >= WARMUP_ROUNDS:
             table.append([compute, *(seconds[way.name] for way in ways)])
@@ -246,7 +245,7 @@ def _timed(plan: Plan, ways: list[Way]) -> dict[str, Any]:
 
 def _compute(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> float:
     """Seconds of forward, backward and an SGD step on random images, begun together."""
-    images = torch.randn(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    images = torch.randn(batch, 3, 32, 32)
     targets = torch.randint(NUM_CLASSES, (batch,))
     dist.barrier()
     begin = time.perf_counter()
