@@ -43,11 +43,10 @@ def refuse_stand_ins(config: Config, who: str) -> None:
     one run alone: ``who``, in words."""
     network = named_network(config)
     if network is not None and network.stands_in:
-        key, value = "as_workers", network.as_workers
-        if value is None:
-            key, value = "message_scale", network.message_scale
+        key = "message_scale" if network.as_workers is None else "as_workers"
         raise UserError(
-            f"network.{key}: is for a run's modelled time alone, {who}; leave it out, got {value}"
+            f"network.{key}: is for a run's modelled time alone, {who}; leave it out, got "
+            f"{getattr(network, key)}"
         )
 
 
