@@ -38,6 +38,11 @@ STEPWISE = (
     *("compressor=uniform", "policy=stepwise", "policy.values=[8,4]", "policy.patience_epochs=1"),
     *("policy.accuracy_thresholds=[99]", "policy.loss_differences=[0.01]"),
 )
+TIMED = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
+"""Times that are the same whenever the run is made again."""
+RECORDS = Path(__file__).resolve().parent.parent / "results" / "dynamic" / "table1" / "quick"
+FINISHED = next(iter(sorted((RECORDS / "records").glob("dynamic-table1-static8-*"))))
+"""The record of a finished run, for policies that are given some."""
 SETTINGS: dict[str, tuple[str, ...]] = {
     "dense": ("compressor=dense", "wrap=[]"),
     "uniform nearest": ("compressor=uniform", "compressor.bits=6", "wrap=[]"),
@@ -105,8 +110,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "gravac": (
         *("compressor=topk", "policy=gravac", "policy.window=2", "policy.theta_min=2"),
-        *("policy.theta_max=50", "wrap=[error_feedback]", "network=ethernet_1gbit"),
-        *("train.step_time=modelled", "train.compute_ms=5"),
+        *("policy.theta_max=50", "wrap=[error_feedback]", *TIMED),
     ),
     "accordion": (
         *("compressor=topk", "policy=accordion", "policy.eta=0.05", "wrap=[error_feedback]"),
@@ -114,6 +118,24 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "accordion by own gradients": (
         *("compressor=powersgd", "policy=accordion", "policy.field=rank", "policy.values=[4,1]"),
         *("policy.norm=own", "wrap=[error_feedback]"),
+    ),
+    "gravac a step later": (
+        *("compressor=topk", "policy=gravac", "policy.window=2", "policy.theta_min=2"),
+        *("policy.theta_max=50", "wrap=[error_feedback]", "policy.omega=0", "policy.eps=0.5"),
+        *("policy.decide=last", *TIMED),
+    ),
+    "probed": (
+        *("compressor=topk", "policy=probed", "policy.field=factor", "policy.value=10"),
+        *("policy.spread=true", "wrap=[error_feedback]", *TIMED),
+    ),
+    "probed without a ladder": ("compressor=dense", "policy=probed", "wrap=[]", *TIMED),
+    "scadles": (
+        *("compressor=topk", "policy=scadles", "policy.patience=0", "wrap=[error_feedback]"),
+        *TIMED,
+    ),
+    "oracle": (
+        *("compressor=topk", "policy=oracle", f"policy.runs=['{FINISHED}',null]"),
+        "wrap=[error_feedback]",
     ),
     "adaqs": (
         *("compressor=uniform", "policy=adaqs", "policy.falls_by=0.05", "policy.least_steps=1"),

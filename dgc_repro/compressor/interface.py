@@ -38,6 +38,8 @@ class Context:
     nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
     ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for it.
+    ``tell_energies``: takes the energies that `Choose` would, where the plan asks for them and knows the
+    rung all the same.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Context:
     learning_rate: float = 1.0
     selection: Selection | None = None
     raw_energy: Tensor | None = None
+    tell_energies: Callable[[Tensor], None] | None = None
 
     def within(
         self, label: str, *, reads_own: bool = False, reads_gradient: bool = False
@@ -67,7 +70,7 @@ class Context:
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
             self.workspace, (*self.path, label), self.own_is_read or reads_own,
             None if reads_gradient else self.into, self.finite, self.gradient_norm,
-            self.learning_rate, raw_energy=self.raw_energy,
+            self.learning_rate, raw_energy=self.raw_energy, tell_energies=self.tell_energies,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -4,7 +4,8 @@ Paper: Tyagi and Swany, "GraVAC: adaptive compression for communication-efficien
 training", IEEE CLOUD 2023 (arXiv:2305.12201), section III: energies of the weakest and a candidate
 rung, and multi-level compression, where the candidate works on what the weakest has left.
 Asks: what the chosen rung asks; `Choose` first (three energies in float64, 24 bytes for all tensors together)
-where the policy must see this step's gradient before it decides.
+where the policy must see this step's gradient before it decides. Where it decides afterwards
+(`Plan.measures`) the energies are told and nothing is asked: they travel with the signals of the step.
 
 Dense being a rung, "residual = 0" (GraVAC, algorithm 1) and "compression removed for a while"
 (dynamic gradient compression) need no special case: own = sent.
@@ -44,9 +45,13 @@ class Ladder:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         chosen = context.rung
         selections: dict[int, Selection] = {}
-        if chosen is None:
+        if chosen is None or context.tell_energies is not None:
             selections = self._selections(tensor, context)
-            chosen = yield Choose(self._energies(tensor, selections, context))
+            energies = self._energies(tensor, selections, context)
+            if chosen is None:
+                chosen = yield Choose(energies)
+            elif context.tell_energies is not None:
+                context.tell_energies(energies)
         if not 0 <= chosen < len(self.rungs):
             raise ValueError(f"the policy chose rung {chosen} of a ladder of {len(self.rungs)}")
         states = list(state["rungs"])
@@ -92,16 +97,17 @@ class Ladder:
     ) -> Tensor:
         """||g||^2, of it what rung_min and the candidate explain, and where it is asked for that of the
         gradient without its residual: f64[3] or f64[4]."""
-        energies = [select.energy(tensor)]
-        for index in context.candidates:
+        of_rung: dict[int, Tensor] = {}
+        for index in set(context.candidates):
             rung = self.rungs[index]
             if index in selections:
-                energies.append(explained_by(rung, selections[index]))
+                of_rung[index] = explained_by(rung, selections[index])
                 continue
             assert isinstance(rung, Measurable), (
                 "the builder refuses ladders that cannot be measured"
             )
-            energies.append(rung.energy(tensor, context.within(f"rung{index}")))
+            of_rung[index] = rung.energy(tensor, context.within(f"rung{index}"))
+        energies = [select.energy(tensor), *(of_rung[index] for index in context.candidates)]
         if context.raw_energy is not None:
             energies.append(context.raw_energy)
         return torch.stack(energies)

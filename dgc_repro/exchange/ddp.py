@@ -40,7 +40,16 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import OWN, SPREAD, EpochReport, Plan, Policy, StepReport
+from dgc_repro.policy.interface import (
+    MEAN,
+    OWN,
+    SPREAD,
+    EpochReport,
+    Plan,
+    Policy,
+    StepReport,
+    measures,
+)
 
 Parameters = Mapping[str, nn.Parameter]
 HandedOver = tuple[Any, torch.futures.Future[Tensor], torch.cuda.Event | None]
@@ -343,16 +352,19 @@ class Attached:
         """
         exchange = self._exchange
         bad = self._junction.open(0)
-        told = [self._seconds] if self._policy.chooses else []
-        not_finite, *seconds = share(exchange.link, [float(bad is not None), *told])
+        told = [self._seconds] if measures(self._policy) else []
+        energies = exchange.energies(self._plan)
+        not_finite, *heard = share(exchange.link, [float(bad is not None), *told, *energies])
         if not_finite:
             exchange.discard()
             refuse_non_finite(exchange.link, [bad], exchange.step)
         self._junction.finish()
         exchange.commit()
-        if self._policy.chooses and exchange.step > 1:
-            workers = exchange.link.wire.world_size
-            report = StepReport(exchange.step - 2, seconds[0] / workers, float(workers))
+        workers = exchange.link.wire.world_size
+        if energies:
+            self._choose((torch.tensor(heard[1:], dtype=torch.float64) / workers).float())
+        if heard and exchange.step > 1:
+            report = StepReport(exchange.step - 2, heard[0] / workers, float(workers))
             self._policy_state = self._policy.after_step(self._policy_state, report)
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
@@ -407,7 +419,8 @@ class Attached:
         return rung
 
     def _plan_next(self) -> None:
-        self._junction.begin(self._policy.plan(self._policy_state, self._exchange.step))
+        self._plan = self._policy.plan(self._policy_state, self._exchange.step)
+        self._junction.begin(self._plan)
 
 
 def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: str) -> None:
@@ -423,14 +436,20 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
             "all gradients first; use exchange.junction=after_backward"
         )
     if junction == PER_BUCKET and policy.chooses:
+        other = " or policy.decide=last" if hasattr(policy, "decide") else ""
         raise UserError(
             "exchange.junction: per_bucket needs plans made before the step, and this policy decides "
-            "from the step's gradients; use exchange.junction=after_backward"
+            f"from the step's gradients; use exchange.junction=after_backward{other}"
         )
     if junction == PER_BUCKET and policy.watches in (OWN, SPREAD):
         raise UserError(
             "exchange.junction: per_bucket sends each worker's own gradient away, and this policy looks "
             "at it; use exchange.junction=after_backward"
+        )
+    if unit == MODEL and policy.watches in (MEAN, OWN):
+        raise UserError(
+            "exchange.unit: model joins all tensors into one, and this policy judges each by itself; use "
+            "exchange.unit=layer"
         )
     try:
         check_nesting(compressor)

@@ -78,6 +78,8 @@ class GradientExchange:
         self._finite = Finite()
         # The first worker's gradients of this step: where the means may be written.
         self._means: dict[str, Tensor] = {}
+        # By worker hosted here: of this step's tensors, where the plan measures them.
+        self._energies: list[dict[str, Tensor]] = [{} for _ in self._workspaces]
 
     def open(
         self, worker: int, gradients: Mapping[str, Tensor], plan: Plan, *, part: int = 0
@@ -86,6 +88,8 @@ class GradientExchange:
 
         The gradients are given up: the means may be written into them. ``part``: several may be
         under way at once (DDP's buckets); all ranks send and finish them in one order."""
+        if worker == 0 and not self._under_way:
+            self.link.agree(_in_words(plan, self.step))
         if part not in self._under_way:
             self._under_way[part] = Lockstep(
                 self.link, self._buffers, self.choose, part=part, finite=self._finite
@@ -124,25 +128,29 @@ class GradientExchange:
         means = {name: outcome.mean for name, outcome in outcomes[0].items()}
         return self._parted(means[MODEL]) if self.unit == MODEL else means
 
+    def energies(self, plan: Plan) -> list[float]:
+        """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over
+        tensors, averaged over the workers hosted here. Empty where it measures nothing."""
+        if not plan.measures:
+            return []
+        total = torch.zeros(3 + plan.raw, dtype=torch.float64, device=self.link.wire.device)
+        for told in self._energies:
+            if told:  # by name: buckets come in another order
+                total += torch.stack([told[name] for name in sorted(told)]).sum(0)
+        return list((total / len(self._energies)).tolist())
+
     def commit(self) -> None:
         """Make the states of the finished exchange current: the step has happened."""
         for states, following in zip(self.states, self._next, strict=True):
             states.update(following)
-            following.clear()
-        self._means.clear()
-        self.non_finite.clear()
-        self.step += 1
+        self._forget_step()
 
     def discard(self) -> None:
         """Forget an exchange that was opened or finished: the step has not happened."""
         for lockstep in self._under_way.values():
             lockstep.close()
         self._under_way.clear()
-        for following in self._next:
-            following.clear()
-        self._means.clear()
-        self.non_finite.clear()
-        self.step += 1
+        self._forget_step()
 
     def state_bytes(self) -> int:
         """Bytes one worker's compressor keeps between steps."""
@@ -164,6 +172,14 @@ class GradientExchange:
         device = self.link.wire.device
         # Copies: the state's storage is written to in turn, and what was saved stays the caller's.
         self.states[worker] = map_tensors(saved, lambda tensor: tensor.to(device, copy=True))
+
+    def _forget_step(self) -> None:
+        for following, energies in zip(self._next, self._energies, strict=True):
+            following.clear()
+            energies.clear()
+        self._means.clear()
+        self.non_finite.clear()
+        self.step += 1
 
     def _initial(self) -> dict[str, State]:
         tensors = self._parameters
@@ -213,6 +229,11 @@ class GradientExchange:
             gradient_norm=norm,
             learning_rate=self.learning_rate,
             raw_energy=select.energy(gradient) if plan.raw else None,
+            tell_energies=(
+                functools.partial(self._energies[worker].__setitem__, name)
+                if plan.measures
+                else None
+            ),
         )
         return self.compressor.exchange(gradient, self.states[worker][name], context)
 
@@ -227,6 +248,16 @@ class GradientExchange:
         sizes = [self._parameters[name].numel() for name in self._names]
         pieces = zip(self._names, vector.view(-1).split(sizes), strict=True)
         return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
+
+
+def _in_words(plan: Plan, step: int) -> str:
+    """A plan as ranks compare it (exchange.check)."""
+    rung = "a choice" if plan.rung is None else f"rung {plan.rung}"
+    text = f"{rung} in step {step + 1}"
+    if plan.rung is None or plan.measures:
+        text += f" (candidates {plan.candidates[0]} and {plan.candidates[1]})"
+    exceptions = ", ".join(f"{name} {rung}" for name, rung in sorted(plan.by_tensor.items()))
+    return f"{text}: {exceptions}" if exceptions else text
 
 
 def map_tensors(state: Any, function: Callable[[Tensor], Any]) -> Any:

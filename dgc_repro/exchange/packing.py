@@ -465,6 +465,7 @@ class Choice:
     def answers(self) -> Answers:
         assert self._sum is not None
         rung = self._choose(self._sum.float())
+        self._seat.link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._names, rung)
 
 

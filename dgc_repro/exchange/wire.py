@@ -236,6 +236,11 @@ class Link:
             seconds = self.node_cost("broadcast", answer_bytes) if self.node_cost else None
             self.ledger.add(NODE, "broadcast", answer_bytes, self.node_size, seconds)
 
+    def agree(self, text: str) -> None:
+        """Compare what ranks have decided, where they compare what they ask. Raises RanksDisagree."""
+        if self.check:
+            self._compare(text)
+
     def _before(self, label: str, flat: Tensor) -> None:
         if self.check:
             kind, colon, tensors = label.partition(": ")

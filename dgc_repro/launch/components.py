@@ -16,7 +16,7 @@ from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import combined
-from dgc_repro.policy.interface import Policy
+from dgc_repro.policy.interface import Policy, measures
 
 LADDER = "ladder"
 MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
@@ -100,7 +100,7 @@ def build_compressor(
     rungs: list[Compressor] = [Dense()]
     for value in policy.values:
         rungs.append(_wrapped(wrap[place + 1 :], made(**{field: value}), config))
-    if policy.chooses:
+    if measures(policy):
         for value, rung in zip(policy.values, rungs[1:], strict=True):
             if not isinstance(getattr(rung, "method", rung), Measurable):  # of what is combined
                 raise UserError(

@@ -36,7 +36,7 @@ from dgc_repro.launch.record import EMBEDDED
 from dgc_repro.launch.worker import write_json
 from dgc_repro.measure.alone import buckets, time_exchange
 from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
-from dgc_repro.policy.interface import Plan, Policy
+from dgc_repro.policy.interface import Plan, Policy, measures
 from dgc_repro.train.step import train_step
 
 VERSION = 2
@@ -140,7 +140,7 @@ class Bench:
     def _parts(self, config: Config, junction: str) -> tuple[list[Any], dict[str, str]]:
         times = self.times
         policy = build_policy(config)
-        if policy.chooses:
+        if measures(policy):
             raise UserError(
                 "policy: a prediction needs to know the rung; use policy=fixed and policy.rung"
             )

@@ -218,7 +218,6 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
     parameters = sum(p.numel() for p in run.module.parameters())
     return {
         **run.progress.last_record,
-        **run.goal.summary(run.progress.reached),
         "status": "finished" if finished else "stopped",
         "results_version": RESULTS_VERSION,
         "steps": run.progress.step,
@@ -229,7 +228,8 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
 
 
 def _write_trace(path: Path, run: Run) -> None:
-    """The policy's trace as a table, rungs in words beside their numbers."""
+    """The policy's trace as a table, rungs in words beside their numbers: by ``epoch``, or by ``step`` where
+    it decides within epochs."""
     trace = run.progress.policy.get("trace", [])
     if not trace:
         return
@@ -241,8 +241,11 @@ def _write_trace(path: Path, run: Run) -> None:
         }
         for entry in trace
     ]
+    columns = list(
+        dict.fromkeys(key for row in rows for key in row)
+    )  # entries may differ in theirs
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

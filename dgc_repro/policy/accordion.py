@@ -2,16 +2,17 @@
 
 Paper: Agarwal et al., "Accordion: adaptive gradient communication via critical learning regime
 identification", MLSys 2021 (arXiv:2010.16248), algorithm 1. Each layer is judged by itself: a regime is
-critical where the norm of the gradient, accumulated over ``interval`` epochs, changes quickly, and
-where the learning rate is about to decay.
+critical where the norm of the gradient, accumulated since the last judgement (over ``interval`` epochs),
+changes quickly, and where the learning rate is about to decay.
 
     | ||D_before|| - ||D_now|| | / ||D_before|| >= eta, or lr_next < lr_now: the low rung; else the high one
 
 Differs: the norm is that of the averaged gradient (the paper) or of rank 0's own (the authors' code,
 ``norm=own``; it is rank 0's on all ranks, so that they agree). A learning rate that decays a little in
-every epoch (cosine) would make every epoch critical: ``decay`` says what counts.
+every epoch (cosine) would make every epoch critical: ``decay`` says what counts. Norms are compared only
+at judgements: a decay in between lowers compression and leaves the sums and what they are compared with.
 
-Letters: D = sum of a layer's gradients, eta as printed.
+Letters: D = sum of a layer's gradients over an interval, eta as printed.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import (
-    MEAN,
-    OWN,
-    EpochReport,
-    Plan,
-    State,
-    StepReport,
+from dgc_repro.policy.checks import (
     check_ladder,
+    check_number,
+    check_one_of,
+    check_share,
+    check_whole,
 )
+from dgc_repro.policy.interface import MEAN, OWN, EpochReport, Plan, State, StepReport
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,11 @@ class Accordion:
             raise ValueError(
                 f"values: the low compression and the high one, got {list(self.values)!r}"
             )
-        if isinstance(self.eta, bool) or not isinstance(self.eta, int | float) or not self.eta > 0:
-            raise ValueError(f"eta: a relative change above 0, got {self.eta!r}")
-        if (
-            not isinstance(self.interval, int)
-            or isinstance(self.interval, bool)
-            or self.interval < 1
-        ):
-            raise ValueError(f"interval: a whole number of epochs from 1, got {self.interval!r}")
-        if self.norm not in (MEAN, OWN):
-            raise ValueError(f"norm: one of {MEAN}, {OWN}, got {self.norm!r}")
-        is_share = isinstance(self.decay, int | float) and not isinstance(self.decay, bool)
-        if self.decay is not None and not (is_share and 0 < self.decay <= 1):
-            raise ValueError(f"decay: above 0 and at most 1, or null, got {self.decay!r}")
+        check_number("eta", self.eta, "a relative change above 0", lambda eta: eta > 0)
+        check_whole("interval", self.interval, of=" of epochs")
+        check_one_of("norm", self.norm, (MEAN, OWN))
+        if self.decay is not None:
+            check_share("decay", self.decay, "above 0 and at most 1, or null")
 
     @property
     def watches(self) -> str:

@@ -23,14 +23,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import (
-    SPREAD,
-    EpochReport,
-    Plan,
-    State,
-    StepReport,
-    check_ladder,
-)
+from dgc_repro.policy.checks import check_ladder, check_number, check_share, check_whole
+from dgc_repro.policy.interface import SPREAD, EpochReport, Plan, State, StepReport
 
 
 @dataclass(frozen=True)
@@ -48,20 +42,12 @@ class AdaQS:
     watches = SPREAD
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if not self.values:
-            raise ValueError("values: at least one setting, weakest first, got none")
-        for name in ("falls_by", "smoothing"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value <= 1 or (name == "falls_by" and value == 1):
-                raise ValueError(f"{name}: a fraction above 0 and below 1, got {value!r}")
-        if (
-            not isinstance(self.least_steps, int)
-            or isinstance(self.least_steps, bool)
-            or self.least_steps < 1
-        ):
-            raise ValueError(f"least_steps: a whole number from 1, got {self.least_steps!r}")
+        check_ladder(self.field, self.values, least=1)
+        check_number(
+            "falls_by", self.falls_by, "a fraction above 0 and below 1", lambda x: 0 < x < 1
+        )
+        check_share("smoothing", self.smoothing, "a fraction above 0 and at most 1")
+        check_whole("least_steps", self.least_steps)
 
     def init(self) -> State:
         """``average``: of the ratio, None before the first; ``reference``: at the last move."""

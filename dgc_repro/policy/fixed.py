@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
+from dgc_repro.policy.checks import check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
 
 
 @dataclass(frozen=True)

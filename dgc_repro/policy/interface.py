@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-MEAN, OWN, SPREAD = "mean", "own", "spread"
+MEAN, OWN, SPREAD, ENERGIES = "mean", "own", "spread", "energies"
 
 State = dict[str, Any]
 """Numbers, strings, lists and dicts: it checkpoints as it is."""
@@ -24,12 +24,14 @@ State = dict[str, Any]
 class Plan:
     """Which rung each tensor takes in the next step. ``rung``: for all, None to ask `Choose`;
     ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies `Choose` reports;
-    ``raw``: whether it reports that of the gradient without its residual too."""
+    ``raw``: whether it reports that of the gradient without its residual too; ``measures``: whether the
+    energies of those two are reported though the rung is known, with the signals of the step."""
 
     rung: int | None
     by_tensor: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[int, int] = (0, 0)
     raw: bool = False
+    measures: bool = False
 
     def for_tensor(self, name: str) -> int | None:
         return self.by_tensor.get(name, self.rung)
@@ -40,7 +42,8 @@ class EpochReport:
     """What all ranks know at the end of an epoch (1-based); accuracies in percent. Of a text, losses
     are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
     ``learning_rate``: of the epoch's last step and of the next epoch's first; ``gradient_norms``: by
-    tensor, the norm of the sum of the epoch's gradients, where the policy `watches` them."""
+    tensor, where the policy `watches` them, the norm of the sum of the gradients of this epoch, or, of a
+    policy with an ``interval`` of several epochs, of all since the last multiple of it."""
 
     epoch: int
     train_loss: float
@@ -66,7 +69,9 @@ class StepReport:
 
 
 class Policy(Protocol):
-    """Plans rungs. ``field`` is the compressor's setting that ``values`` are for; None: no ladder."""
+    """Plans rungs. ``field`` is the compressor's setting that ``values`` are for; None: no ladder.
+
+    One that measures and does not care how long a step takes sets ``weighs_time`` to False."""
 
     @property
     def field(self) -> str | None: ...
@@ -81,7 +86,8 @@ class Policy(Protocol):
     @property
     def watches(self) -> str | None:
         """Whose gradients `EpochReport.gradient_norms` are of: `MEAN` (over workers, as applied), `OWN`
-        (rank 0's, before the exchange). `SPREAD`: it asks for the squares of `StepReport`. Or None."""
+        (rank 0's, before the exchange). `SPREAD`: it asks for the squares of `StepReport`. `ENERGIES`: it
+        plans before the step, and asks for that step's energies after it (`Plan.measures`). Or None."""
 
     def init(self) -> State:
         """The state before the first step."""
@@ -93,21 +99,17 @@ class Policy(Protocol):
         """The state after an epoch."""
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        """The rung and the state after, from the agreed energies (see `requests.Choose`)."""
+        """The rung and the state after, from the agreed energies (see `requests.Choose`). The rung is that
+        of this step; where the policy watches `ENERGIES`, of the next one that is not skipped."""
 
     def after_step(self, state: State, report: StepReport) -> State:
-        """The state after a step that was not skipped."""
+        """The state after a step that was not skipped; called where the policy `chooses`, or watches
+        `SPREAD` or `ENERGIES`."""
 
 
-def check_ladder(field: str | None, values: Sequence[Any]) -> None:
-    """Raise ValueError unless field and values go together."""
-    if (field is None) != (len(values) == 0):
-        raise ValueError(
-            f"field: names the compressor's setting that policy.values are for, got {field!r} with "
-            f"values {list(values)!r}; give both or neither"
-        )
-    if len(set(values)) != len(values):
-        raise ValueError(f"values: each setting once, weakest first, got {list(values)!r}")
+def measures(policy: Policy) -> bool:
+    """Whether it sees energies of its rungs, before it plans (`Policy.chooses`) or after (`ENERGIES`)."""
+    return policy.chooses or policy.watches == ENERGIES
 
 
 def label(policy: Policy, rung: int | None) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
+from dgc_repro.policy.checks import check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
 
 STEP, EPOCH = "step", "epoch"
 
@@ -31,9 +32,7 @@ class Scheduled:
     watches = None
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if not self.values:
-            raise ValueError("values: at least one setting, weakest first, got none")
+        check_ladder(self.field, self.values, least=1)
         if self.by not in (STEP, EPOCH):
             raise ValueError(f"by: step or epoch, got {self.by!r}")
         wanted = (

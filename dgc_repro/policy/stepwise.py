@@ -21,7 +21,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
+from dgc_repro.policy.checks import check_ladder
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,7 @@ class Stepwise:
     watches = None
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if not self.values:
-            raise ValueError("values: at least one setting, weakest first, got none")
+        check_ladder(self.field, self.values, least=1)
         steps = len(self.values) - 1
         if len(self.accuracy_thresholds) != steps:
             raise ValueError(
@@ -65,10 +64,11 @@ class Stepwise:
                 f"loss_differences: null or one from 0 for each step down, {steps} in all, got "
                 f"{list(self.loss_differences)!r}"
             )
-        if self.patience_epochs < 1 or self.dense_epochs < 0:
+        whole = all(type(count) is int for count in (self.patience_epochs, self.dense_epochs))
+        if not whole or self.patience_epochs < 1 or self.dense_epochs < 0:
             raise ValueError(
-                f"patience_epochs: at least 1 (and dense_epochs at least 0), got "
-                f"{self.patience_epochs} and {self.dense_epochs}"
+                f"patience_epochs: at least 1 (and dense_epochs at least 0), whole numbers, got "
+                f"{self.patience_epochs!r} and {self.dense_epochs!r}"
             )
 
     def init(self) -> State:

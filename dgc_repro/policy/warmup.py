@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport, check_ladder
+from dgc_repro.policy.checks import check_ladder, check_whole
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,8 @@ class Warmup:
     watches = None
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if not self.values:
-            raise ValueError("values: at least one setting, weakest first, got none")
-        if (
-            not isinstance(self.epochs_each, int)
-            or isinstance(self.epochs_each, bool)
-            or self.epochs_each < 1
-        ):
-            raise ValueError(f"epochs_each: a whole number from 1, got {self.epochs_each!r}")
+        check_ladder(self.field, self.values, least=1)
+        check_whole("epochs_each", self.epochs_each)
 
     def never_reached(self, epochs: int) -> str | None:
         """A sentence for a run that is over before its strongest setting is; None for others."""

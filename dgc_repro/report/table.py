@@ -237,19 +237,20 @@ def _choices(runs: Sequence[Run]) -> tuple[tuple[str, str, str, str], ...]:
 
 
 def _traces(runs: Sequence[Run]) -> tuple[str, ...]:
-    """One line a run that has a policy trace: what the policy changed after which epoch, and why."""
+    """One line a run that has a policy trace: what the policy changed after which epoch or step, and why."""
     lines = []
     for run in runs:
         trace = run.policy
-        if trace.empty or not {"epoch", "label", "next_label", "reason"} <= set(trace.columns):
+        when = "epoch" if "epoch" in trace.columns else "step"
+        if trace.empty or not {when, "label", "next_label", "reason"} <= set(trace.columns):
             continue
         changed = trace[trace["label"] != trace["next_label"]].fillna({"reason": ""})
         if changed.empty:
             continue
         steps = "; ".join(
-            f"after epoch {epoch} {before} to {after} ({reason})"
-            for epoch, before, after, reason in zip(
-                changed["epoch"],
+            f"after {when} {number} {before} to {after} ({reason})"
+            for number, before, after, reason in zip(
+                changed[when],
                 changed["label"],
                 changed["next_label"],
                 changed["reason"],

@@ -29,12 +29,10 @@ class Study(Protocol):
 
 @dataclass(frozen=True)
 class Tensors:
-    """``name``: of the model; ``sizes``: values of each tensor, in the order of registration; ``layers``:
-    as papers count them, 0 where nobody has."""
+    """``name``: of the model; ``sizes``: values of each tensor, in the order of registration."""
 
     name: str
     sizes: tuple[int, ...]
-    layers: int = 0
 
 
 @dataclass(frozen=True)

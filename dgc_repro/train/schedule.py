@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dgc_repro.train.settings import check_number
+from dgc_repro.policy.checks import check_number
 
 
 class Schedule(Protocol):

@@ -7,26 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from dgc_repro.policy.checks import check_flag, check_number, check_one_of, check_whole
+
 PRECISIONS = ("fp32", "bf16")
 ON_NONFINITE = ("raise", "skip")
 RESHARD = ("refuse", "mean")
 MEASURED, MODELLED = "measured", "modelled"
-
-
-def _at_least(field: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{field}: a whole number from {least}, got {value!r}")
-
-
-def check_number(field: str, value: object) -> None:
-    """Raise ValueError unless the value is a number (YAML reads 1e-3 as a word, 1.0e-3 as one)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{field}: a number, got {value!r}")
-
-
-def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{field}: one of {', '.join(allowed)}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -57,15 +43,14 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for field in ("epochs", "batch_size", "accumulate", "checkpoint_every_epochs"):
-            _at_least(field, getattr(self, field), 1)
-        _at_least("evaluation_batch_size", self.evaluation_batch_size, 1)
+            check_whole(field, getattr(self, field))
+        check_whole("evaluation_batch_size", self.evaluation_batch_size)
         for field in ("channels_last", "compile", "profile"):
-            if not isinstance(getattr(self, field), bool):  # hydra reads `no` as a word, hence true
-                raise ValueError(f"{field}: true or false, got {getattr(self, field)!r}")
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
-        _one_of("reshard", self.reshard, RESHARD)
-        _one_of("step_time", self.step_time, (MEASURED, MODELLED))
+            check_flag(field, getattr(self, field))
+        check_one_of("precision", self.precision, PRECISIONS)
+        check_one_of("on_nonfinite", self.on_nonfinite, ON_NONFINITE)
+        check_one_of("reshard", self.reshard, RESHARD)
+        check_one_of("step_time", self.step_time, (MEASURED, MODELLED))
         if self.compute_ms is not None:
             check_number("compute_ms", self.compute_ms)
             if not self.compute_ms > 0 or self.step_time != MODELLED:
@@ -101,8 +86,7 @@ class SGD:
     def __post_init__(self) -> None:
         for field in ("lr", "momentum", "weight_decay"):
             check_number(field, getattr(self, field))
-        if not isinstance(self.nesterov, bool):
-            raise ValueError(f"nesterov: true or false, got {self.nesterov!r}")
+        check_flag("nesterov", self.nesterov)
         if not self.lr > 0:
             raise ValueError(f"lr: above 0, got {self.lr}")
         if not 0 <= self.momentum < 1:
@@ -112,7 +96,7 @@ class SGD:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
         if self.reference_batch is not None:
-            _at_least("reference_batch", self.reference_batch, 1)
+            check_whole("reference_batch", self.reference_batch)
         if self.clip_norm is not None:
             check_number("clip_norm", self.clip_norm)
             if not self.clip_norm > 0:

@@ -26,7 +26,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     epoch = progress.step / run.steps_per_epoch
     learning_rate = run.base_lr * run.schedule.factor(epoch, run.settings.epochs)
     exchange.learning_rate = learning_rate
-    run.junction.begin(run.policy.plan(progress.policy, progress.step))
+    plan = run.policy.plan(progress.policy, progress.step)
+    run.junction.begin(plan)
 
     skips = run.settings.on_nonfinite == "skip"
     buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
@@ -48,7 +49,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run)]
+    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run, plan)]
     loss, correct, count, not_finite, stop, *heard = share(run.link, numbers)
 
     if not_finite:
@@ -61,6 +62,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     else:
         run.junction.finish()
         exchange.commit()
+        watch.see_energies(run, heard)
         watch.see_mean(run, seen)
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -73,8 +75,6 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
-    if run.link.ledger.step_seconds is not None:
-        progress.modelled_seconds += watch.modelled_seconds(run, modelled)
     watch.note(run, seen, count, None if not_finite else watch.seconds_of(run, wall, modelled))
     progress.step += 1
     return not stop

@@ -1,7 +1,8 @@
 """What a policy sees of a step besides its plan: how long it took, and what the gradients were like.
 
-Numbers of a step travel with the next step's signals, so that they cost no collective of their own: a
-policy hears of each step one step later. Only policies that ask for something cause anything here.
+Times and squares of a step travel with the next step's signals, so that they cost no collective of their
+own: a policy hears of each step one step later. Energies of a gradient that is sent as planned (`ENERGIES`)
+travel with the signals of the step itself. Only policies that ask for something cause anything here.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.signals import share
-from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Policy, StepReport
+from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 from dgc_repro.train.settings import MEASURED
 
 if TYPE_CHECKING:
     from dgc_repro.train.run import Run
 
 
+Gradients = list[Tensor | None]
+"""Of all parameters that learn, in their order; None where there is none, which counts as zeros."""
+
+
 @dataclass
 class Seen:
-    """Of the step under way: ``own_square``, ``mean_square`` as in `Watched`, and rank 0's gradients."""
+    """Of the step under way: ``own_square``, ``mean_square`` as in `Watched`, and rank 0's gradients where
+    it lives here."""
 
     own_square: float = 0.0
     mean_square: float = 0.0
-    own: list[Tensor] = field(default_factory=list)
+    own: Gradients = field(default_factory=list)
 
 
 @dataclass
@@ -46,15 +52,25 @@ class Watched:
 
 def is_told(policy: Policy) -> bool:
     """Whether the policy hears of every step."""
-    return policy.chooses or policy.watches == SPREAD
+    return measures(policy) or policy.watches == SPREAD
 
 
-def spoken(run: Run) -> list[float]:
-    """What this process says of its last step, with the signals of this one."""
+def spoken(run: Run, plan: Plan) -> list[float]:
+    """What this process says with the signals of this step: of its last step, and energies of this one."""
     if not is_told(run.policy):
         return []
-    watched = run.progress.watched
-    return [watched.seconds, watched.own_square]
+    watched, workers = run.progress.watched, run.link.wire.local_workers
+    energies = [workers * energy for energy in run.exchange.energies(plan)]
+    return [watched.seconds, watched.own_square, *energies]
+
+
+def see_energies(run: Run, heard: Sequence[float]) -> None:
+    """Of a step that is not skipped: the policy decides on the next one (``heard``: sums)."""
+    _, _, *energies = heard or (0.0, 0.0)
+    if energies:
+        mean = torch.tensor(energies, dtype=torch.float64) / run.link.wire.world_size
+        # In float32, as `Choose` answers: sums of other orders round to one number.
+        _, run.progress.policy = run.policy.choose(run.progress.policy, mean.float())
 
 
 def see_own(run: Run, index: int, seen: Seen) -> None:
@@ -62,7 +78,7 @@ def see_own(run: Run, index: int, seen: Seen) -> None:
     if run.policy.watches == SPREAD:
         seen.own_square += square(gradients(run))
     if run.policy.watches == OWN and run.workers.ranks[index] == 0:
-        seen.own = [gradient.clone() for gradient in gradients(run)]
+        seen.own = [None if g is None else g.clone() for g in gradients(run)]
 
 
 def see_mean(run: Run, seen: Seen) -> None:
@@ -70,7 +86,7 @@ def see_mean(run: Run, seen: Seen) -> None:
     if run.policy.watches == SPREAD:
         seen.mean_square = square(gradients(run))
     if run.policy.watches in (MEAN, OWN):
-        _add(run.progress.watched, gradients(run) if run.policy.watches == MEAN else seen.own)
+        _add(run, gradients(run) if run.policy.watches == MEAN else seen.own)
 
 
 def note(run: Run, seen: Seen, samples: float, seconds: float | None) -> None:
@@ -87,7 +103,7 @@ def report(run: Run, heard: Sequence[float]) -> None:
     if not heard or watched.step < 0:
         return
     wire = run.link.wire
-    seconds, own_square = heard
+    seconds, own_square, *_ = heard
     progress.policy = run.policy.after_step(
         progress.policy,
         StepReport(
@@ -101,17 +117,21 @@ def report(run: Run, heard: Sequence[float]) -> None:
 
 
 def end_of_epoch(run: Run) -> dict[str, float]:
-    """By parameter, the norm of the sum of this epoch's gradients; the same on all ranks."""
-    watched = run.progress.watched
-    names = [name for name, p in run.module.named_parameters() if p.requires_grad]
+    """By parameter, the norm of the sum of the gradients since the policy's last interval of epochs ended
+    (without one: of this epoch); the same on all ranks."""
     if run.policy.watches not in (MEAN, OWN):
         return {}
+    watched = run.progress.watched
+    names = [name for name, p in run.module.named_parameters() if p.requires_grad]
     norms = [float(torch.linalg.vector_norm(total, dtype=torch.float64)) for total in watched.sums]
-    watched.sums = []
+    norms = norms or [0.0] * len(names)  # nothing was summed: all steps skipped
+    if run.progress.epoch % getattr(run.policy, "interval", 1) == 0:
+        watched.sums = []
     if run.policy.watches == OWN:
-        norms = norms or [0.0] * len(names)  # of other ranks; rank 0's are told
-        norms = share(run.link, norms)
-    return dict(zip(names, norms, strict=False))
+        # Rank 0's are told. After a resume others hold them too: a checkpoint has one set of sums.
+        hosts = 0 in run.workers.ranks
+        norms = share(run.link, norms if hosts else [0.0] * len(names))
+    return dict(zip(names, norms, strict=True))
 
 
 def seconds_of(run: Run, wall: float, modelled: float) -> float:
@@ -119,15 +139,9 @@ def seconds_of(run: Run, wall: float, modelled: float) -> float:
     ``modelled`` seconds of communication in the place of what was measured. Simulated workers took
     turns and moved nothing: theirs is the mean of what they computed and compressed, what all
     of them decompress, and the model's communication."""
-    if run.settings.step_time == MEASURED and run.link.wire.local_workers == 1:
-        return wall
-    return modelled_seconds(run, modelled)
-
-
-def modelled_seconds(run: Run, modelled: float) -> float:
-    """The last step with ``modelled`` seconds of communication. The rest of it is ``train.compute_ms``, or
-    what was measured here."""
     settings, workers = run.settings, run.link.wire.local_workers
+    if settings.step_time == MEASURED and workers == 1:
+        return wall
     if settings.compute_ms is not None:  # nothing of it is measured: the same in every run
         return settings.compute_ms / 1e3 + modelled
     spans = run.link.clock.last
@@ -135,24 +149,25 @@ def modelled_seconds(run: Run, modelled: float) -> float:
     return here + modelled
 
 
-def gradients(run: Run) -> list[Tensor]:
-    """Of all parameters that learn; zeros where there is none."""
-    return [
-        torch.zeros_like(p) if p.grad is None else p.grad
-        for p in run.module.parameters()
-        if p.requires_grad
-    ]
+def gradients(run: Run) -> Gradients:
+    """As they are now."""
+    return [p.grad for p in run.module.parameters() if p.requires_grad]
 
 
-def square(tensors: Sequence[Tensor]) -> float:
+def square(found: Gradients) -> float:
     """Sum of squares, in float64."""
-    norms = torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64))
+    present = [gradient for gradient in found if gradient is not None]
+    if not present:
+        return 0.0
+    norms = torch.stack(torch._foreach_norm(present, 2, torch.float64))
     return float(norms.square().sum())
 
 
-def _add(watched: Watched, gradients: Sequence[Tensor]) -> None:
-    if not gradients:
+def _add(run: Run, found: Gradients) -> None:
+    if not found:
         return
+    watched = run.progress.watched
     if not watched.sums:
-        watched.sums = [torch.zeros_like(gradient) for gradient in gradients]
-    torch._foreach_add_(watched.sums, list(gradients))
+        watched.sums = [torch.zeros_like(p) for p in run.module.parameters() if p.requires_grad]
+    pairs = [(s, g) for s, g in zip(watched.sums, found, strict=True) if g is not None]
+    torch._foreach_add_([total for total, _ in pairs], [gradient for _, gradient in pairs])

@@ -21,7 +21,7 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 from PIL import Image
-from tiny_run import TEXT, TINY, UNIFORM4_EF, configured
+from tiny_run import TINY, UNIFORM4_EF, configured
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import local, main, single
@@ -78,6 +78,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "runs").glob("*"))
 
 
+GRAVAC = ("compressor=topk", "policy=gravac")
 MISTAKES: list[tuple[Sequence[str], str, str]] = [
     # overrides, how the line begins, what it must also say
     (["compressor=unifrom"], "compressor: no 'unifrom'", "did you mean uniform?"),
@@ -254,20 +255,49 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["model._target_=no.such.Thing"], "model._target_: cannot import no.such.Thing", "'no')"),
     (["sink.every_steps=-1"], "sink.every_steps: ", "got -1"),
     (["seed=-1"], "seed: a whole number from 0", "got -1"),
-    # Models and goals.
-    (["model=resnet101", "model.blocks=[3,4]"], "model.blocks: four whole numbers", "got [3, 4]"),
-    (["model.num_classes=9"], "model.num_classes: at least the 10 classes", "got 9"),
-    ([*TEXT, "model.num_classes=50"], "model.num_classes: at least the ", "words of scikit"),
-    ([*TEXT, "dataset.bptt=1200"], "dataset.bptt: at most 1199, the text", "got 1200"),
-    (["goal.target=101"], "goal.target: a number from 0 to 100", "got 101"),
-    (["goal.stop=true"], "goal.stop: needs goal.target", ""),
-    (["goal.metric=perplexity"], "goal.metric: of images", "got perplexity"),
+    # Policies that measure, and those that are given runs.
+    ([*GRAVAC, "policy.eps=0"], "policy.eps: a share above 0 and at most 1", "got 0"),
+    ([*GRAVAC, "policy.eps=1.5"], "policy.eps: a share above 0 and at most 1", "got 1.5"),
     (
-        ["network=gcp_v100_32", "launch.workers=4", "network.as_workers=1"],
-        "network.as_workers: ",
-        "1",
+        [*GRAVAC, "policy.theta_min=50", "policy.theta_max=20"],
+        "policy.theta_min: at most theta_max",
+        "got 50 above 20",
     ),
-    (["method=gravac/topc"], "method.gravac: no 'topc'", "did you mean topk?"),
+    ([*GRAVAC, "policy.window=0"], "policy.window: a whole number from 1", "got 0"),
+    ([*GRAVAC, "policy.omega=-0.1"], "policy.omega: a share from 0", "got -0.1"),
+    ([*GRAVAC, "policy.decide=soon"], "policy.decide: one of now, last", "got 'soon'"),
+    (["policy=gravac"], "policy.field: the compressor has no setting 'factor'", "it has none"),
+    (
+        ["policy=gravac", "compressor=uniform"],
+        "policy.field: the compressor has no setting 'factor'",
+        "it has bits, rounding, block",
+    ),
+    (
+        ["policy=gravac", "compressor=powersgd", "policy.field=rank", "policy.ladder=[4,1]"],
+        "policy: it must measure each rung before it chooses, and rank=4 of this compressor cannot",
+        "use a policy that plans beforehand",
+    ),
+    (
+        [*GRAVAC, "launch=local", "exchange.junction=per_bucket"],
+        "exchange.junction: per_bucket needs plans made before the step",
+        "use exchange.junction=after_backward or policy.decide=last",
+    ),
+    (
+        ["compressor=topk", "policy=accordion", "wrap=[]", "exchange.unit=model"],
+        "exchange.unit: model joins all tensors into one, and this policy judges each by itself",
+        "use exchange.unit=layer",
+    ),
+    (["policy=probed", "policy.value=8"], "policy.field: names the compressor's setting", "8"),
+    (
+        ["compressor=topk", "policy=scadles", "policy.least=0.95"],
+        "policy.least: at most eps",
+        "got 0.95 above 0.9",
+    ),
+    (
+        ["compressor=topk", "policy=oracle", "policy.runs=[nowhere,null]"],
+        "policy.runs: a finished run of at least one value, got none",
+        "nowhere",
+    ),
 ]
 
 
@@ -337,18 +367,6 @@ def test_a_folder_whose_parquet_has_other_columns(command: Command, tmp_path: Pa
     line = refused(command(*TINY, "dataset=cifar10", f"dataset.root={tmp_path / 'other'}"))
     assert line.startswith("dataset.root: ")
     assert "columns" in line
-    assert left_in(tmp_path) == []
-
-
-def test_a_penn_treebank_without_its_train_file(command: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "ptb"
-    folder.mkdir()
-    for part in ("valid", "test"):
-        (folder / f"ptb.{part}.txt").write_text(" the cat sat \n" * 200)
-    given = (*TEXT, "dataset=ptb", f"dataset.root={folder}", "dataset.train_size=null")
-    line = refused(command(*TINY, *given))
-    assert line.startswith(f"dataset.root: {folder} has no ptb.train.txt beside the others")
-    assert "dataset.train_part=valid" in line
     assert left_in(tmp_path) == []
 
 

@@ -36,6 +36,9 @@ COMPARED = {
     "accumulated": (*HALVES, *UNIFORM4_EF),
     "skip": (*POISONED, *UNIFORM4_EF, "train.on_nonfinite=skip"),
     "text": (*TEXT, *UNIFORM4_EF),
+    "gravac": SETTINGS["gravac"],
+    "gravac a step later": SETTINGS["gravac a step later"],
+    "probed": SETTINGS["probed"],
 }
 JOBS = {
     **COMPARED,
@@ -46,6 +49,7 @@ JOBS = {
     "block momentum, per bucket": (*SETTINGS["block momentum"], PER_BUCKET),
     "accumulated, per bucket": (*HALVES, *UNIFORM4_EF, PER_BUCKET),
     "text, per bucket": (*TEXT, *UNIFORM4_EF, PER_BUCKET),
+    "gravac a step later, per bucket": (*SETTINGS["gravac a step later"], PER_BUCKET),
     "skip, per bucket": (*POISONED, *UNIFORM4_EF, "train.on_nonfinite=skip", PER_BUCKET),
     "checked": (*UNIFORM4_EF, "exchange.check=true"),
     "raise": (*POISONED, *UNIFORM4_EF),
@@ -54,7 +58,7 @@ JOBS = {
 RAGGED = ("dgc", "dgc clipped", "dgc, per bucket")
 """Each worker sends another number of entries, and counts its own floats."""
 PATIENCE_SECONDS = 300
-"""Seconds for 25 runs that take 25 on an idle machine."""
+"""Seconds for 29 runs that take 29 on an idle machine."""
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 
 
@@ -127,7 +131,7 @@ def test_both_ranks_tell_the_same(name: str, processes: list[dict[str, Any]]) ->
     "name",
     [
         *("dense", "uniform and error feedback", "uniform stochastic", "dgc", "block momentum"),
-        *("accumulated", "skip", "text"),
+        *("accumulated", "skip", "text", "gravac a step later"),
     ],
 )
 def test_per_bucket_gives_the_bits_of_after_backward(

@@ -1,0 +1,142 @@
+"""The best static setting in hindsight: what no policy can know, and each can be compared with (regret).
+
+Paper: none. It is given a finished run for each value of its ladder, takes the best one by a number of their
+records, and plans that rung from the first step to the last.
+
+Without ``target``: the best number at the end of training. With it: of the runs that reach the target, the
+one that has paid the least ``cost`` by the epoch in which it does.
+
+Regret of a run: its number, or its cost, against that of the oracle's (`regret`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as made_of
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dgc_repro.policy.checks import check_ladder, check_number, check_one_of
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+
+LOWEST, HIGHEST = "lowest", "highest"
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """``field``, ``values``: the ladder, weakest first. ``runs``: the folder (or record) of a finished run
+    for each value, in their order; null: none was made; a list, one a seed: their mean. ``criterion``: a
+    column of their epochs, of which the ``best`` is the lowest or the highest; ``target``: a number of it,
+    null for none; ``cost``: another column, to be paid until the target is reached."""
+
+    field: str
+    values: Sequence[Any]
+    runs: Sequence[Any]
+    criterion: str = "validation/loss"
+    best: str = LOWEST
+    target: float | None = None
+    cost: str = "step"
+    chooses = False
+    watches = None
+    rung: int = made_of(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_ladder(self.field, self.values, least=1)
+        check_one_of("best", self.best, (LOWEST, HIGHEST))
+        if self.target is not None:
+            check_number("target", self.target, "a number, or null")
+        if isinstance(self.runs, str) or not isinstance(self.runs, Sequence):
+            raise ValueError(f"runs: a list, a run's folder for each value, got {self.runs!r}")
+        if len(self.runs) != len(self.values):
+            raise ValueError(
+                f"runs: a run's folder for each of the {len(self.values)} values {list(self.values)!r}, "
+                f"null where there is none, got {len(self.runs)}"
+            )
+        object.__setattr__(self, "rung", self._best())
+
+    def init(self) -> State:
+        return {"rung": self.rung}
+
+    def plan(self, state: State, step: int) -> Plan:
+        return Plan(state["rung"])
+
+    def observe(self, state: State, report: EpochReport) -> State:
+        return state
+
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
+        raise NotImplementedError("the oracle plans beforehand")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state
+
+    def score(self, epochs: Sequence[Mapping[str, Any]]) -> float:
+        """What a run is judged by, from the records of its epochs; infinite where it misses the target."""
+        if self.target is None:
+            return _column(epochs[-1], self.criterion, "criterion")
+        for epoch in epochs:
+            value = _column(epoch, self.criterion, "criterion")
+            if value <= self.target if self.best == LOWEST else value >= self.target:
+                return _column(epoch, self.cost, "cost")
+        return math.inf
+
+    def regret(self, epochs: Sequence[Mapping[str, Any]]) -> float:
+        """How much worse a run is than the best static one; below 0 where it is better."""
+        return self._sign * (self.score(epochs) - self._scores()[self.rung])
+
+    @property
+    def _sign(self) -> int:
+        """Of a score, so that less is better."""
+        return -1 if self.target is None and self.best == HIGHEST else 1
+
+    def _best(self) -> int:
+        scores = self._scores()
+        if not scores:
+            raise ValueError(
+                f"runs: a finished run of at least one value, got none in {list(self.runs)!r}; make the "
+                "static runs first"
+            )
+        known = {rung: self._sign * score for rung, score in scores.items() if math.isfinite(score)}
+        if not known:
+            wanted = "has a finite" if self.target is None else f"reaches {self.target:g} of"
+            raise ValueError(f"target: none of the runs {wanted} {self.criterion}")
+        return min(known, key=lambda rung: known[rung])
+
+    def _scores(self) -> dict[int, float]:
+        """By rung, the mean over its finished runs."""
+        scores = {}
+        for rung, given in enumerate(self.runs, 1):
+            folders = [given] if isinstance(given, str) else list(given or [])
+            found = [self.score(epochs) for f in folders if (epochs := finished(Path(str(f))))]
+            if found:
+                scores[rung] = sum(found) / len(found)
+        return scores
+
+
+def finished(folder: Path) -> list[dict[str, Any]]:
+    """The epochs of a finished run; none where there is no such run."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+    except (OSError, ValueError):
+        return []
+    if summary.get("status") != "finished":
+        return []
+    return [record for record in records if record.get("kind") == "epoch"]
+
+
+def _column(epoch: Mapping[str, Any], name: str, field: str) -> float:
+    value = epoch.get(name)
+    if value is None and name in epoch:
+        return math.nan  # the record writes null for it
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = sorted(key for key, one in epoch.items() if isinstance(one, int | float))
+        raise ValueError(
+            f"{field}: a column of the runs' epochs ({', '.join(numbers)}), got {name!r}"
+        )
+    return float(value)

@@ -1,0 +1,63 @@
+"""All ranks take one branch in every step, whatever each of them would have taken alone."""
+
+from __future__ import annotations
+
+import pytest
+import straddling
+from processes import World
+from straddling import EPS, branches, branches_here, slow
+
+from dgc_repro.exchange.simulated import SimulatedWire
+
+STEPS = 8
+
+
+@pytest.mark.parametrize("decide", ["now", "last"])
+def test_gradients_that_straddle_eps_take_one_branch_on_all_ranks(
+    decide: str, two_workers: World
+) -> None:
+    first, second = two_workers(branches_here, decide, STEPS)
+    straddles = [
+        max(one, other) >= EPS > min(one, other)
+        for one, other in zip(first["own"], second["own"], strict=True)
+    ]
+    assert sum(straddles) >= STEPS // 2, "alone, ranks would have gone two ways"
+    assert first["branches"] == second["branches"]
+    assert first["bits"] == second["bits"]
+    assert len(set(first["branches"])) > 1
+
+
+@pytest.mark.parametrize("decide", ["now", "last"])
+def test_simulated_workers_take_the_branches_of_real_ones(decide: str, two_workers: World) -> None:
+    simulated = branches(SimulatedWire(2), decide, STEPS)
+    for real in two_workers(branches_here, decide, STEPS):
+        assert real["branches"] == simulated["branches"]
+        assert real["bits"] == simulated["bits"]
+
+
+def test_a_decision_from_the_last_step_is_hardly_another_where_gradients_change_slowly() -> None:
+    """Two passes of a gradient that turns from spread out to concentrated and back."""
+    steps = 160
+    found = {
+        decide: branches(SimulatedWire(2), decide, steps, slow, window=40)["branches"]
+        for decide in ("now", "last")
+    }
+    now, last = found["now"], found["last"]
+    assert len(set(now)) == len(set(last)) == 3
+    same = sum(one == other for one, other in zip(now, last, strict=True))
+    assert same >= 0.8 * steps
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("planned", "rung 2 in step 1; rank 0 for: rung 1 in step 1"),
+        ("chosen", "rung 2 of the policy's choice; rank 0 for: rung 1 of the policy's choice"),
+        ("watched", "rung 1 in step 1 (candidates 1 and 2); rank 0 for: rung 1 in step 1 (cand"),
+        ("by tensor", "rung 1 in step 1: a 2; rank 0 for: rung 1 in step 1: a 1"),
+    ],
+)
+def test_the_check_names_ranks_that_go_two_ways(kind: str, words: str, two_workers: World) -> None:
+    said = two_workers(straddling.own_ways, kind)
+    assert len(set(said)) == 1, "every rank says the same"
+    assert said[0].startswith(f"RanksDisagree: rank 1 is about to ask for: {words}")

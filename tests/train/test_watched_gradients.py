@@ -1,0 +1,119 @@
+"""Norms of summed gradients: over an interval of epochs, rank 0's own after a resume, without a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import World
+from tiny_run import PLAIN, SETTINGS, STEPS_PER_EPOCH, built, play, tiny
+
+from dgc_repro.launch.build import build_run
+from dgc_repro.policy.accordion import Accordion
+from dgc_repro.policy.interface import EpochReport, State
+from dgc_repro.train import checkpoint, watch
+from dgc_repro.train.loop import end_epoch, steps_left
+from dgc_repro.train.run import Run
+from dgc_repro.train.step import train_step
+
+LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+OWN = (*SETTINGS["accordion by own gradients"], *PLAIN)
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[World]:
+    world = World(2)
+    yield world
+    world.stop()
+
+
+def listening(run: Run) -> list[dict[str, float]]:
+    """Where the policy will be told of gradients at the end of each epoch."""
+    told: list[dict[str, float]] = []
+
+    class Listening(Accordion):
+        def observe(self, state: State, report: EpochReport) -> State:
+            told.append(dict(report.gradient_norms))
+            return super().observe(state, report)
+
+    assert isinstance(run.policy, Accordion)
+    run.policy = Listening(**{f.name: getattr(run.policy, f.name) for f in fields(run.policy)})
+    return told
+
+
+def norms_of(run: Run, until: int | None = None) -> list[dict[str, float]]:
+    """What a run tells its policy of gradients, to its end or to the end of step ``until``."""
+    told = listening(run)
+    play(run, until=until)
+    return told
+
+
+def resumed_norms(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
+    """A job of a rank: the norms of a run that was stopped in an epoch, and of one that was not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(dist.get_rank()))
+        whole = norms_of(build_run(config, torch.device("cpu")))
+        first = build_run(config, torch.device("cpu"))
+        before = norms_of(first, until=stop_after)
+        checkpoint.save(first, folder, "a config")
+        second = build_run(config, torch.device("cpu"))
+        checkpoint.load(second, folder, "a config")
+        return whole, before + norms_of(second)
+
+
+@pytest.mark.parametrize("stop_after", [STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH + 2])
+def test_rank_0s_norms_are_told_once_after_a_resume(
+    stop_after: int, two_workers: World, tmp_path: Path
+) -> None:
+    """A checkpoint has one set of sums, which all ranks load: only rank 0's may count."""
+    told = two_workers(resumed_norms, tiny(*OWN, *LOCAL), tmp_path, stop_after)
+    for whole, resumed in told:
+        assert whole == resumed == told[0][0]
+        assert all(norm > 0 for norms in whole for norm in norms.values())
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_norms_of_an_interval_are_of_the_sum_of_all_its_gradients(interval: int) -> None:
+    run = built(*SETTINGS["accordion"], *PLAIN, "train.epochs=4", f"policy.interval={interval}")
+    told, expected = listening(run), []
+    for epoch in range(4):
+        if epoch % interval == 0:
+            sums = {name: torch.zeros_like(p) for name, p in run.module.named_parameters()}
+        for batches in steps_left(run):
+            train_step(run, batches)
+            for name, parameter in run.module.named_parameters():
+                assert parameter.grad is not None
+                sums[name] += parameter.grad
+        end_epoch(run)
+        expected.append({name: float(total.norm()) for name, total in sums.items()})
+    assert len(told) == 4
+    for heard, norms in zip(told, expected, strict=True):
+        assert heard == pytest.approx(norms, rel=1e-5)
+
+
+def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
+    run = built(*SETTINGS["accordion"], *PLAIN)
+    parameters = list(run.module.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    parameters[0].grad = None
+    rest = sum(parameter.numel() for parameter in parameters[1:])
+    assert watch.square(watch.gradients(run)) == pytest.approx(rest)
+    assert watch.square([None, None]) == 0.0
+    for _ in range(2):
+        watch.see_mean(run, watch.Seen())
+    run.progress.epoch = 1
+    norms = list(watch.end_of_epoch(run).values())
+    assert norms == pytest.approx([0.0, *(2 * p.numel() ** 0.5 for p in parameters[1:])])
+
+
+def test_an_epoch_without_a_step_has_norms_of_zero() -> None:
+    run = built(*SETTINGS["accordion"], *PLAIN)
+    assert set(watch.end_of_epoch(run).values()) == {0.0}
