@@ -9,6 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# GraVAC's tables and figures that are made of one pool of runs: none is trained twice.
+GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -16,6 +19,7 @@ INSTALLED := $(VENV)/.installed
 	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
 	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
 	reproduce-gravac-fig1a reproduce-gravac-fig3 \
+	reproduce-gravac reproduce-gravac-table1 $(GRAVAC_TRAINED) \
 	report notebook clean
 
 help: ## list every target
@@ -88,6 +92,27 @@ reproduce-gravac-fig1a: $(INSTALLED) ## model throughput against cluster size (G
 
 reproduce-gravac-fig3: $(INSTALLED) ## model throughput by compression factor (GraVAC, figure 3)
 	$(BIN)/python -m dgc_repro reproduce gravac/fig3 scale=$(SCALE) $(ARGS)
+
+reproduce-gravac-table1: $(INSTALLED) ## build the models, and print GraVAC's Table I beside ours
+	$(BIN)/python -m dgc_repro reproduce gravac/table1 scale=$(SCALE) $(ARGS)
+
+$(GRAVAC_TRAINED): reproduce-gravac-%: $(INSTALLED)
+	$(BIN)/python -m dgc_repro reproduce gravac/$* scale=$(SCALE) $(ARGS)
+
+reproduce-gravac-table2: ## train, and print GraVAC's Table II: quality and speedup by method
+reproduce-gravac-table4: ## train, and print GraVAC's Table IV: GraVAC against Accordion
+reproduce-gravac-fig1b: ## train, and draw the variance of gradients (GraVAC, figure 1b)
+reproduce-gravac-fig2: ## train, and draw the speedup to the target by factor (GraVAC, figure 2)
+reproduce-gravac-fig4: ## train, and draw gains and norms of ResNet101 (GraVAC, figure 4)
+reproduce-gravac-fig5: ## train, and draw gains and norms of VGG16 (GraVAC, figure 5)
+reproduce-gravac-fig6: ## train, and draw gains and norms of the LSTM (GraVAC, figure 6)
+reproduce-gravac-fig7: ## train, and draw which factors GraVAC takes on ResNet101 (figure 7)
+reproduce-gravac-fig8: ## train, and draw which factors GraVAC takes on VGG16 (figure 8)
+reproduce-gravac-fig9: ## train, and draw which factors GraVAC takes on the LSTM (figure 9)
+reproduce-gravac-fig10: ## train, and draw geometric scaling of factors (GraVAC, figure 10)
+reproduce-gravac-fig11: ## train, and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
+
+reproduce-gravac: reproduce-gravac-table1 reproduce-gravac-table3 reproduce-gravac-fig1a reproduce-gravac-fig3 $(GRAVAC_TRAINED) ## all of GraVAC's tables and figures
 
 report: $(INSTALLED) ## rebuild all of results/ from its records, without training
 	$(BIN)/python -m dgc_repro.report $(ARGS)

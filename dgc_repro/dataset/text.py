@@ -79,6 +79,11 @@ def text_steps_per_epoch(n: int, bptt: int, columns: int, world_size: int) -> in
     Raises UserError if there is not one.
     """
     steps = (n // (columns * world_size) - 1) // bptt  # the last word of a column is a target only
+    if bptt >= n:
+        raise UserError(
+            f"dataset.bptt: at most {max(1, n - 1)}, the text to train on has {n} words, got {bptt}; "
+            "35 is the papers'"
+        )
     if steps < 1:
         raise UserError(
             f"launch.workers: {world_size} workers x {columns} columns of {bptt} words and the next "

@@ -35,20 +35,22 @@ from dgc_repro.launch.components import build_compressor, build_policy, componen
 from dgc_repro.launch.environment import available_bytes, cores_at_hand
 from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.in_lab import pieces_of, validate_lab
-from dgc_repro.launch.networks import Modelled, refuse_lost_packets
+from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.paths import option
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
 from dgc_repro.sink.jsonl import check_every_steps
+from dgc_repro.train.goal import TOP5, Goal
+from dgc_repro.train.goal import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.meter import InterfaceMeter, Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
-from dgc_repro.train.task import Task, refuse_misfit
+from dgc_repro.train.task import TOP, Task, refuse_misfit
 
 Config = Mapping[str, Any]
 KINDS = ("local", "simulated", NETLAB)
@@ -67,6 +69,7 @@ LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number 
 SECTIONS = (
     *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
     *("network", "sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
+    "goal",
 )
 
 
@@ -105,7 +108,13 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
+    goal = _goal(config)
+    try:
+        refuse_goal(goal, getattr(dataset, "gives", "images"))
+    except ValueError as error:
+        raise UserError(f"goal.{error}") from error
     if launch["kind"] == NETLAB:
+        refuse_stand_ins(config, "and a lab's links are real")
         validate_lab(config)
     refuse_lost_packets(config)
     Modelled(config, lambda: 0)
@@ -291,6 +300,8 @@ def build_run(
     )
     steps = task.steps_per_epoch(wire.world_size)
 
+    goal = _goal(config)
+    refuse_classes(config, task, goal)
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
     if settings.channels_last:
@@ -369,6 +380,7 @@ def build_run(
         steps_per_epoch=steps,
         workers_per_node=node_size,
         notes=notes,
+        goal=goal,
         meter=_meter(config, link, progress),
     )
 
@@ -403,6 +415,32 @@ def check_memory(
             f"launch.workers: {workers} simulated workers keep {needed / 1e9:.1f} GB of compressor state "
             f"({kept / 1e9:.2f} GB each, twice), {available / 1e9:.1f} GB are available; use fewer"
         )
+
+
+def refuse_classes(config: Config, task: Task, goal: Goal) -> None:
+    """Refuse a model with fewer outputs than the data have classes or words, and a goal that nobody
+    counts."""
+    outputs, classes = config["model"].get("num_classes"), task.splits.num_classes
+    if outputs is not None and outputs < classes:
+        what = "words" if isinstance(task, LanguageTask) else "classes"
+        raise UserError(
+            f"model.num_classes: at least the {classes} {what} of {task.splits.label}, got {outputs}; "
+            "null takes as many"
+        )
+    if goal.metric == TOP5 and not task.counts_top5:
+        raise UserError(
+            f"goal.metric: top5 says something of more than {TOP} classes, {task.splits.label} has "
+            f"{classes}; use accuracy"
+        )
+
+
+def _goal(config: Config) -> Goal:
+    try:
+        return Goal(**config["goal"])
+    except ValueError as error:
+        raise UserError(f"goal.{error}") from error
+    except TypeError as error:  # a key that is no setting
+        raise UserError(f"goal: {error}") from error
 
 
 def _settings(config: Config) -> TrainSettings:

@@ -22,8 +22,14 @@ WITHOUT_EFFECT = (
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),
 )
-"""Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, and a
-network that is not named."""
+"""Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, a network
+that is not named, and a goal without a target."""
+ADDED = (
+    ("model", "blocks", [3, 4, 23, 3]),
+    ("network", "as_workers", None),
+    ("network", "message_scale", 1.0),
+)
+"""Settings that came later, with the value that every run had before: no other run for it."""
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -34,6 +40,11 @@ def config_hash(config: Mapping[str, Any]) -> str:
         for key in path:
             node = node.get(key, {})
         node.pop(last, None)
+    for group, key, before in ADDED:
+        if kept.get(group, {}).get(key) == before:
+            kept[group].pop(key, None)
+    if kept.get("goal", {}).get("target") is None:
+        kept.pop("goal", None)
     if _unnamed(kept.get("network")):
         kept.pop("network", None)
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}

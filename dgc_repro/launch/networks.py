@@ -38,13 +38,27 @@ def refuse_lost_packets(config: Config) -> None:
         )
 
 
+def refuse_stand_ins(config: Config, who: str) -> None:
+    """Raise UserError where a network says that a run stands for another one, and nothing is modelled for
+    one run alone: ``who``, in words."""
+    network = named_network(config)
+    if network is not None and network.stands_in:
+        key = "message_scale" if network.as_workers is None else "as_workers"
+        raise UserError(
+            f"network.{key}: is for a run's modelled time alone, {who}; leave it out, got "
+            f"{getattr(network, key)}"
+        )
+
+
 class Modelled:
-    """Costs for the links of a run: between all workers, between nodes, inside a node."""
+    """Costs for the links of a run: between all workers, between nodes, inside a node. A network may have
+    the run stand for another one, of more workers and longer messages."""
 
     def __init__(self, config: Config, step: Callable[[], int]) -> None:
         """``step``: of the run, now. Raises UserError where network and workers do not fit."""
         self._network = named_network(config)
-        self._workers = config["launch"]["workers"]
+        stated = self._network.as_workers if self._network is not None else None
+        self._workers = stated or config["launch"]["workers"]
         self._node_size = config["launch"]["workers_per_node"] or 1
         self._step = step
         self._by_rate: dict[int, tuple[Costs, Costs, Costs]] = {}
@@ -66,10 +80,11 @@ class Modelled:
     def _cost(self, which: int) -> Cost | None:
         if self._network is None:
             return None
+        scale = self._network.message_scale
 
         def seconds(collective: str, payload_bytes: int) -> float:
             since = max(step for step in self._changes if step <= self._step())
-            return self._by_rate[since][which].seconds(collective, payload_bytes)
+            return self._by_rate[since][which].seconds(collective, scale * payload_bytes)
 
         return seconds
 

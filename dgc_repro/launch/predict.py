@@ -18,7 +18,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.launch import own_keys
 from dgc_repro.launch.build import SECTIONS, validate
-from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets
+from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.predict_show import show
 from dgc_repro.launch.times import Bench
 from dgc_repro.network.cost import Costs
@@ -113,6 +113,7 @@ def predict(arguments: Sequence[str]) -> Path:
             "python -m dgc_repro calibrate measures the links at hand"
         )
     refuse_lost_packets({**config, "launch": {"kind": "predict"}})
+    refuse_stand_ins(config, "a prediction has workers of its own (workers=2..256)")
     if network.schedule:
         raise UserError(
             "network.schedule: a prediction is of one step, at one rate; give the rate that is asked for, "

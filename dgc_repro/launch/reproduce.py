@@ -2,6 +2,10 @@
 
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by
 their config and not made again; seeds are the outer loop, so that every row has one number early.
+A line may name the family of scales that it takes: with ``family=gravac/lstm``, ``scale=small`` means
+``scale=gravac/lstm/small`` for it. Artifacts made of one pool of runs (report/publish.py) take a run that
+is not in runs/ from the records that another of them has published, unless ``published=false`` is given.
+``roots.<dataset>=<folder>`` says where a data set lies, for the lines that take it.
 With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py),
 and ``measure.<key>=...`` on the command line overrides how. With ``study``, it is computed
 (launch/study.py): each part is a component, overridden by ``study.<part>.<key>=...``.
@@ -25,10 +29,10 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.components import nearest
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import conf_dir, options
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
-from dgc_repro.report.publish import publish, show
+from dgc_repro.report.publish import RECORDS, pool_of, publish, show
 from dgc_repro.report.render import console_of_width
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
@@ -40,6 +44,7 @@ WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure."
 STUDIED = f"{STUDY}."
+FAMILY, PUBLISHED, ROOTS = "family=", "published=", "roots."
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
 
@@ -49,7 +54,9 @@ def reproduce(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] not in known:
         asked = arguments[0] if arguments else ""
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
-    name, given = arguments[0], arguments[1:]
+    name = arguments[0]
+    takes_published, given = _takes_published(name, arguments[1:])
+    roots, given = _roots(given)
     _refuse_settings_of_others(name, given)
     if is_studied(name):
         jobs, make = studied_runs_of(name, given), study_config
@@ -57,18 +64,75 @@ def reproduce(arguments: Sequence[str]) -> None:
         jobs, make = measured_runs_of(name, given), measure_config
     else:
         jobs, make = runs_of(name, given), run_config
+    _set_roots(name, [config for config, _ in jobs], roots, given)
     results = Path(jobs[0][0]["paths"]["results"])
     _probe(results)
     folders: list[Path] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
         row, seed = config["experiment"]["row"], config["seed"]
         print(f"[{number}/{len(jobs)}] {name} {row}, seed {seed}", flush=True)
-        folders.append(make(config, overrides))
+        record = published_record(config) if takes_published else None
+        if record is not None:
+            print(f"already published: {record}", flush=True)
+        folders.append(record or make(config, overrides))
     paper, artifact = name.split("/")
     scale = jobs[0][0]["scale"]["name"]
-    published = publish(with_other_seeds(jobs, folders), paper, artifact, scale, results)
+    found = with_other_seeds(jobs, folders, takes_published)
+    published = publish(found, paper, artifact, scale, results)
     show(published, console_of_width())
     print(f"published in {published}", flush=True)
+
+
+def _takes_published(name: str, given: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether published records count as finished runs, and the other overrides."""
+    own, others = _apart(given, PUBLISHED)
+    words = [override.partition("=")[2].lower() for override in own]
+    if any(word not in ("true", "false") for word in words):
+        raise UserError(f"published: true or false, got {own[-1].partition('=')[2]!r}")
+    pooled = pool_of(*name.split("/")) != tuple(name.split("/"))
+    if own and not pooled:
+        raise UserError(f"published: {name} takes no published runs, it has no such setting")
+    return pooled and "false" not in words, others
+
+
+def _roots(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Folders by data set, and the other overrides. Raises UserError for a name that is none."""
+    own, others = _apart(given, ROOTS)
+    known = options("dataset")
+    found = {}
+    for override in own:
+        data, _, folder = override.removeprefix(ROOTS).partition("=")
+        if data not in known:
+            raise UserError(f"{ROOTS}{data}: no such data set; {nearest(data, known)}")
+        if not folder:
+            raise UserError(f"{ROOTS}{data}: a folder, got none")
+        found[data] = folder
+    return found, others
+
+
+def _set_roots(
+    name: str, configs: Sequence[dict[str, Any]], roots: dict[str, str], given: Sequence[str]
+) -> None:
+    """Say in each config where its data set lies."""
+    with_data = [config for config in configs if "dataset" in config]
+    several = {dataset_name(config) for config in with_data}
+    if len(several) > 1 and any(override.startswith("dataset.root=") for override in given):
+        wanted = " and ".join(f"{ROOTS}{data}=<folder>" for data in sorted(several))
+        raise UserError(f"dataset.root: {name} takes several data sets; give {wanted}")
+    for config in with_data:
+        if root := roots.get(dataset_name(config)):
+            config["dataset"]["root"] = root
+
+
+def published_record(config: dict[str, Any]) -> Path | None:
+    """The record of this run that some artifact of its paper has published, where the run itself is not
+    here. Its name ends in the hash of the config, so that it is this run's."""
+    folder = run_folder(config)
+    if is_done(folder):
+        return None
+    paper, scale = config["experiment"]["paper"], config["scale"]["name"]
+    places = Path(config["paths"]["results"]).glob(f"{paper}/*/{scale}/{RECORDS}/{folder.name}")
+    return next((place for place in sorted(places) if is_done(place)), None)
 
 
 def _refuse_settings_of_others(name: str, given: Sequence[str]) -> None:
@@ -101,17 +165,21 @@ def _probe(results: Path) -> None:
 
 
 def with_other_seeds(
-    jobs: Sequence[tuple[dict[str, Any], list[str]]], folders: Sequence[Path]
+    jobs: Sequence[tuple[dict[str, Any], list[str]]],
+    folders: Sequence[Path],
+    takes_published: bool = False,
 ) -> list[Path]:
     """The runs just made and the finished ones of the scale's other seeds: a table with one seed more
     must not lose those that it had."""
-    found = dict.fromkeys(folders)
+    found = {folder.name: folder for folder in folders}
     for config, _ in jobs:
         for seed in config["scale"]["seeds"]:
-            folder = run_folder({**config, "seed": seed})
-            if is_done(folder):
-                found[folder] = None
-    return list(found)
+            other = {**config, "seed": seed}
+            folder = run_folder(other)
+            record = published_record(other) if takes_published else None
+            if folder.name not in found and (record or is_done(folder)):
+                found[folder.name] = record or folder
+    return list(found.values())
 
 
 def artifacts() -> list[str]:
@@ -125,19 +193,34 @@ def artifacts() -> list[str]:
 def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
     """Resolved configs of all runs, seeds outermost, and the overrides each was composed from."""
     artifact = _artifact(name)
-    family = OmegaConf.select(artifact, "family")
-    given = _of_family(family, given)
+    whole = OmegaConf.select(artifact, "family")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        combinations = _combinations(artifact.sweeps, _scale(given))
-        scale = compose("config", [*combinations[0], *given]).scale.name
+        scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
-        sized = [*sizes, *given]
-        stated = [*sizes, *_of_family(family, [f"scale={scale}"])]
-        return [
-            (_labelled(combination, stated, [*sized, f"seed={seed}"]), sized)
-            for seed in _seeds(combinations[0], sized)
-            for combination in combinations
-        ]
+        lines = [_line(words, whole, given) for words in _combinations(artifact.sweeps, scale)]
+        family, first = lines[0]
+        jobs = []
+        for seed in _seeds(first, [*sizes, *_of_family(family, given)]):
+            for family, combination in lines:
+                sized = [*sizes, *_of_family(family, given)]
+                stated = [*sizes, *_of_family(family, [f"scale={scale}"])]
+                jobs.append((_labelled(combination, stated, [*sized, f"seed={seed}"]), sized))
+        return jobs
+
+
+def _line(
+    words: Sequence[str], family: str | None, given: Sequence[str]
+) -> tuple[str | None, list[str]]:
+    """(family, overrides) of one run: a line's own ``family=`` goes before the artifact's."""
+    own, combination = _apart(words, FAMILY)
+    if not own:
+        return family, combination
+    for override in _scales(given):
+        if "/" in override:
+            raise UserError(
+                f"scale: its short name, such as quick: each line has a family of its own, got {override}"
+            )
+    return own[-1].removeprefix(FAMILY), combination
 
 
 def _scale(given: Sequence[str]) -> str:
@@ -294,10 +377,10 @@ def _scales(given: Sequence[str]) -> list[str]:
 
 def _labelled(combination: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
-    config, as_stated = (
-        _plain(compose("config", [*combination, *given])),
-        _plain(compose("config", [*combination, *stated])),
-    )
+    config = _plain(compose("config", [*combination, *given]))
+    if [override for override in given if not override.startswith("seed=")] == stated:
+        return config
+    as_stated = _plain(compose("config", [*combination, *stated]))
     if any(_part(config, path) != _part(as_stated, path) for path in SIZED_KEYS):
         config["scale"]["name"] = CUSTOM
     for group in SIZED_GROUPS:

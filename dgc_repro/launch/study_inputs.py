@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.errors import UserError
@@ -30,6 +30,7 @@ from dgc_repro.train.step import forward_backward, train_step
 Made = tuple[Any, dict[str, Any]]
 """What a study is handed, and facts about it for the record."""
 RESIDUAL = "residual"
+SHORTCUT = "downsample"  # torchvision's name of a residual block's projection
 WITHOUT_DATA = 10  # classes or words for a model that is built for its sizes and names none itself
 
 
@@ -49,7 +50,19 @@ def model_tensors(config: Mapping[str, Any]) -> Tensors:
     with torch.device("meta"):
         module = component(config["model"], "model").build(WITHOUT_DATA)
     sizes = tuple(parameter.numel() for parameter in module.parameters())
-    return Tensors(config["experiment"]["row"], sizes)
+    return Tensors(config["experiment"]["row"], sizes, layers_of(module))
+
+
+def layers_of(module: nn.Module) -> int:
+    """Layers as papers count them: recurrent ones where there are any, else convolutions and linear
+    layers that are no shortcut's projection."""
+    recurrent = [part.num_layers for part in module.modules() if isinstance(part, nn.RNNBase)]
+    if recurrent:
+        return sum(recurrent)
+    return sum(
+        isinstance(part, nn.Conv2d | nn.Linear) and SHORTCUT not in name
+        for name, part in module.named_modules()
+    )
 
 
 def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:

@@ -1,4 +1,4 @@
-"""ResNet101 of any width on torchvision's own blocks, with an ImageNet or a CIFAR stem.
+"""ResNet101 of any width and depth on torchvision's own blocks, with an ImageNet or a CIFAR stem.
 
 Paper: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016,
 arXiv:1512.03385, table 1 (101-layer).
@@ -15,12 +15,13 @@ Parameters at width 64: 44,549,160 (`imagenet`, 1,000 classes, 169.9 MiB), 42,51
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from dgc_repro.model.resnet import FreeResNet, check_settings
+from dgc_repro.model.resnet import FreeResNet, check_settings, is_count
 
 DEPTHS = (3, 4, 23, 3)  # He et al., table 1
 
@@ -32,6 +33,8 @@ class ResNet101:
     stem: `imagenet` (7x7 of stride 2, max-pooling) or `cifar` (3x3 of stride 1, no pooling).
     width: channels inside the first stage's blocks; the four stages have 1, 2, 4 and 8 times as
     many, and a block puts out 4 times its own.
+    blocks: of the four stages; others than [3, 4, 23, 3] make a network of another depth, such as
+    [1, 1, 3, 1] for short runs.
     num_classes: outputs; None takes the data set's.
 
     Raises ValueError for a value out of range.
@@ -39,10 +42,18 @@ class ResNet101:
 
     stem: str = "imagenet"
     width: int = 64
+    blocks: Sequence[int] = DEPTHS
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
         check_settings(self.stem, self.width, self.num_classes)
+        given: object = self.blocks
+        is_list = isinstance(given, Sequence) and not isinstance(given, str)
+        if not is_list or len(self.blocks) != len(DEPTHS) or not _all_counts(self.blocks):
+            raise ValueError(
+                f"blocks: four whole numbers from 1, one a stage, got {given!r}; "
+                f"{list(DEPTHS)} is ResNet101"
+            )
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network, f32[n,3,H,W] -> f32[n,classes].
@@ -51,4 +62,8 @@ class ResNet101:
         draws from torch's global generator, as torchvision's does.
         """
         classes = num_classes if self.num_classes is None else self.num_classes
-        return FreeResNet(Bottleneck, DEPTHS, self.stem, self.width, classes)
+        return FreeResNet(Bottleneck, self.blocks, self.stem, self.width, classes)
+
+
+def _all_counts(values: Sequence[object]) -> bool:
+    return all(is_count(value, least=1) for value in values)

@@ -57,8 +57,10 @@ class Network:
     no TCP is, and ``node_rate`` is what payload gets); ``software``: by collective what the hosts add,
     such as {allreduce: {overhead: 200us, rate: 8gbit}} (measured by ``calibrate``); ``allreduce``: the
     algorithm that is modelled, ring (gloo's, and nccl's for large messages), tree or halving_doubling;
-    ``source``: where the numbers are from, for reports. Latency, loss, schedule and software go with a
-    rate.
+    ``source``: where the numbers are from, for reports; ``as_workers``: the model takes a run's
+    collectives as of so many workers (None: those that it has); ``message_scale``: and their messages
+    as so many times as long, where a slim model stands for a full one. Latency, loss, schedule, software
+    and the last two go with a rate.
     """
 
     rate: str | None = None
@@ -73,6 +75,8 @@ class Network:
     software: Mapping[str, Any] | None = None
     allreduce: str = RING
     source: str = ""
+    as_workers: int | None = None
+    message_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.rate is not None:
@@ -113,7 +117,13 @@ class Network:
                 raise ValueError(
                     f"workers_per_node: a whole number from 2, got {self.workers_per_node!r}"
                 )
+        self._check_stand_ins()
         self._check_without_rate()
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether a run is modelled as another one: of more workers, or of longer messages."""
+        return self.as_workers is not None or self.message_scale != 1
 
     @property
     def known(self) -> bool:
@@ -201,12 +211,23 @@ class Network:
             ("schedule", bool(self.schedule)),
             ("software", bool(self.software)),
             ("workers_per_node", self.workers_per_node is not None),
+            ("as_workers", self.as_workers is not None),
+            ("message_scale", self.message_scale != 1),
         ):
             if given:
                 raise ValueError(
                     f"{name}: does nothing without a rate; give one, such as network.rate=100mbit, "
                     f"got {getattr(self, name)!r} alone"
                 )
+
+    def _check_stand_ins(self) -> None:
+        workers, scale = self.as_workers, self.message_scale
+        is_count = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 2
+        if workers is not None and not is_count:
+            raise ValueError(f"as_workers: a whole number from 2, or null, got {workers!r}")
+        is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not is_number or not 0 < scale < math.inf:
+            raise ValueError(f"message_scale: a number above 0, got {scale!r}")
 
     def _check_software(self) -> None:
         if self.software is None:

@@ -27,6 +27,7 @@ from dgc_repro.report import (
     figures,
     gravac_accordion,
     gravac_quality,
+    gravac_table1,
     gravac_target,
     language,
     multilevel,
@@ -172,6 +173,7 @@ ARTIFACTS = {
         _write_table3, _show_table3, load_measurements, MEASUREMENT_FILES
     ),
     ("lecture", "ptb"): Artifact(_write_ptb, _show_ptb),
+    ("gravac", "table1"): _computed(gravac_table1, "table1"),
     ("gravac", "fig1a"): _computed(scaling, "fig1a"),
     ("gravac", "fig3"): _computed(saturation, "fig3"),
     ("lecture", "allreduce"): _computed(allreduce, "allreduce"),

@@ -145,6 +145,8 @@ STUDIED = {
     "waiting_error": ("expected largest delay, the number of workers farthest from theory", ""),
     "seconds": ("time of an allreduce", "s"),
     "efficiency": ("scaling efficiency", ""),
+    "layers": ("layers", ""),
+    "mib": ("size", "MiB"),
     "saturation": ("log2 of the factor of saturation", ""),
     # GraVAC's tables: report/gravac_course.py
     "quality": ("final quality", "points"),

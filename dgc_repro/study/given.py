@@ -29,10 +29,12 @@ class Study(Protocol):
 
 @dataclass(frozen=True)
 class Tensors:
-    """``name``: of the model; ``sizes``: values of each tensor, in the order of registration."""
+    """``name``: of the model; ``sizes``: values of each tensor, in the order of registration; ``layers``:
+    as papers count them, 0 where nobody has."""
 
     name: str
     sizes: tuple[int, ...]
+    layers: int = 0
 
 
 @dataclass(frozen=True)

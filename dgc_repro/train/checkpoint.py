@@ -113,6 +113,8 @@ def _shared(run: Run) -> dict[str, Any]:
         "epoch_start": progress.epoch_start,
         "last_record": progress.last_record,
         "watched": vars(progress.watched),
+        "modelled_seconds": progress.modelled_seconds,
+        "reached": progress.reached,
     }
 
 
@@ -238,6 +240,8 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     progress.policy, progress.tally = shared["policy"], Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
     progress.last_record = shared["last_record"]
+    progress.modelled_seconds = shared.get("modelled_seconds", 0.0)
+    progress.reached = shared.get("reached", {})
     watched = shared.get("watched", {})
     sums = [tensor.to(run.device) for tensor in watched.get("sums", [])]
     progress.watched = Watched(**{**watched, "sums": sums})

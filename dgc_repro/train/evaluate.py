@@ -14,16 +14,18 @@ from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import autocast
-from dgc_repro.train.task import Carried, Part
+from dgc_repro.train.task import TOP, Carried, Part
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean cross-entropy in nats and top-1 accuracy in percent over ``count`` answers."""
+    """Mean cross-entropy in nats and top-1 accuracy in percent over ``count`` answers; top-5 where the
+    task counts it."""
 
     loss: float
     accuracy_percent: float
     count: int
+    top5_percent: float | None = None
 
 
 @torch.no_grad()
@@ -32,8 +34,9 @@ def evaluate(run: Run, part: Part) -> Score:
     wire = run.link.wire
     was_training = run.module.training
     run.module.eval()
-    # loss, correct answers, answers
-    sums = torch.zeros(3, dtype=torch.float64, device=run.device)
+    counts_top5 = run.task.counts_top5
+    # loss, correct answers, answers; where it is counted, answers among the five likeliest
+    sums = torch.zeros(4 if counts_top5 else 3, dtype=torch.float64, device=run.device)
     carried: Carried = ()
     for inputs, targets in run.task.evaluation_batches(part, run.workers.ranks, wire.world_size):
         with autocast(run):
@@ -41,11 +44,14 @@ def evaluate(run: Run, part: Part) -> Score:
         sums[0] += F.cross_entropy(logits.float(), targets, reduction="sum").double()
         sums[1] += (logits.argmax(1) == targets).sum()
         sums[2] += (targets != IGNORED).sum()
+        if counts_top5:
+            sums[3] += (logits.topk(TOP, dim=1).indices == targets.unsqueeze(1)).sum()
     run.module.train(was_training)
-    loss_sum, num_correct, count = share(run.link, sums, "evaluation")
+    loss_sum, num_correct, count, *top5 = share(run.link, sums, "evaluation")
     asked = run.task.evaluation_size(part)
     assert count == asked, f"evaluated {count} of {asked} answers"
-    return Score(loss_sum / count, 100.0 * num_correct / count, int(count))
+    among_five = 100.0 * top5[0] / count if top5 else None
+    return Score(loss_sum / count, 100.0 * num_correct / count, int(count), among_five)
 
 
 def broadcast_buffers(link: Link, module: nn.Module) -> None:

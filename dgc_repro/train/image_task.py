@@ -18,7 +18,7 @@ from dgc_repro.dataset.batches import (
 )
 from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.train.settings import TrainSettings
-from dgc_repro.train.task import Batch, Carried, Forward, Part
+from dgc_repro.train.task import TOP, Batch, Carried, Forward, Part
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class ImageTask:
     splits: Splits
     settings: TrainSettings
     seed: int
+
+    @property
+    def counts_top5(self) -> bool:
+        return self.splits.num_classes > TOP
 
     def steps_per_epoch(self, world_size: int) -> int:
         return steps_per_epoch(len(self.splits.train), self.settings.step_size, world_size)

@@ -26,6 +26,7 @@ class LanguageTask:
 
     splits: Text
     settings: TrainSettings
+    counts_top5 = False
 
     def steps_per_epoch(self, world_size: int) -> int:
         text = self.splits

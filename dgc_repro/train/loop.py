@@ -10,10 +10,14 @@ import torch
 
 from dgc_repro.policy.interface import EpochReport, label
 from dgc_repro.train import watch
-from dgc_repro.train.evaluate import broadcast_buffers, evaluate
+from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
+from dgc_repro.train.goal import where_reached
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
 from dgc_repro.train.task import Batch
+
+TIMES = {"seconds": "time/train_seconds", "modelled_seconds": "time/modelled_seconds"}
+"""Columns of a record that say how long a run had trained."""
 
 
 class ReplicasDrifted(RuntimeError):
@@ -28,7 +32,7 @@ def train(
 ) -> bool:
     """Train to the end. Returns False when stopped early, after a checkpoint of the last step."""
     progress = run.progress
-    while progress.epoch < run.settings.epochs:
+    while progress.epoch < run.settings.epochs and not ends_early(run):
         run.meter.start()
         for batches in steps_left(run):
             goes_on = train_step(run, batches)
@@ -38,10 +42,15 @@ def train(
                 checkpoint()
                 return False
         on_epoch(end_epoch(run))
-        last = progress.epoch == run.settings.epochs
+        last = progress.epoch == run.settings.epochs or ends_early(run)
         if last or progress.epoch % run.settings.checkpoint_every_epochs == 0:
             checkpoint()
     return True
+
+
+def ends_early(run: Run) -> bool:
+    """Whether the goal was reached, and the run is to end there."""
+    return run.goal.stop and bool(run.progress.reached)
 
 
 def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
@@ -78,8 +87,8 @@ def end_epoch(run: Run) -> dict[str, Any]:
         "lr": run.optimizer.param_groups[0]["lr"],
         **metrics(run, "train", progress.tally.mean_loss, progress.tally.accuracy_percent),
         "train/skipped_steps": progress.tally.skipped_steps,
-        **metrics(run, "validation", validation.loss, validation.accuracy_percent),
-        **metrics(run, "test", test.loss, test.accuracy_percent),
+        **scored(run, "validation", validation),
+        **scored(run, "test", test),
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
         **run.link.ledger.metrics(),
@@ -103,12 +112,15 @@ def end_epoch(run: Run) -> dict[str, Any]:
     )
     progress.policy = run.policy.observe(progress.policy, report)
     progress.last_record = record
+    if run.goal.is_reached(record) and not progress.reached:
+        progress.reached = where_reached(record, TIMES)
     return record
 
 
 def modelled(run: Run) -> dict[str, float]:
-    """Communication on the network that the run names, as its model has it: mean milliseconds a step of
-    this epoch, and seconds since the start. Empty where no network is named."""
+    """On the network that the run names, as its model has it: communication, mean milliseconds a step of
+    this epoch and seconds since the start, and the seconds of all steps with the rest of them as
+    ``train.compute_ms`` has it or as measured here. Empty where no network is named."""
     seconds = run.link.ledger.step_seconds
     if seconds is None:
         return {}
@@ -116,6 +128,7 @@ def modelled(run: Run) -> dict[str, float]:
     return {
         "time/modelled_communicate_ms": 1e3 * here / run.steps_per_epoch,
         "time/modelled_communicate_seconds": seconds,
+        "time/modelled_seconds": run.progress.modelled_seconds,
     }
 
 
@@ -147,6 +160,14 @@ def metrics(run: Run, part: str, loss: float, accuracy_percent: float) -> dict[s
     """The task's metrics of a part under their names in the record."""
     named = run.task.metrics(loss, accuracy_percent)
     return {f"{part}/{name}": value for name, value in named.items()}
+
+
+def scored(run: Run, part: str, score: Score) -> dict[str, float]:
+    """The metrics of an evaluated part under their names in the record."""
+    named = metrics(run, part, score.loss, score.accuracy_percent)
+    if score.top5_percent is not None:
+        named[f"{part}/top5_percent"] = score.top5_percent
+    return named
 
 
 def compare_replicas(run: Run) -> None:

@@ -18,6 +18,7 @@ from dgc_repro.exchange.ddp import Junction
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
+from dgc_repro.train.goal import Goal
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
@@ -63,6 +64,8 @@ class Progress:
     last_record: dict[str, Any] = field(default_factory=dict)
     carried: list[list[Carried]] = field(default_factory=list)
     watched: Watched = field(default_factory=Watched)
+    modelled_seconds: float = 0.0  # of all steps, on the network that the run names
+    reached: dict[str, Any] = field(default_factory=dict)  # where the goal was, empty until then
 
     def chooser(self, policy: Policy) -> Callable[[Tensor], int]:
         """What answers `Choose`: the policy's rung, and its state is kept."""
@@ -95,6 +98,7 @@ class Run:
     seed: int
     steps_per_epoch: int
     workers_per_node: int = 1
+    goal: Goal = field(default_factory=Goal)
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False

@@ -75,6 +75,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
+    if run.link.ledger.step_seconds is not None:
+        progress.modelled_seconds += watch.modelled_seconds(run, modelled)
     watch.note(run, seen, count, None if not_finite else watch.seconds_of(run, wall, modelled))
     progress.step += 1
     return not stop

@@ -24,6 +24,8 @@ Forward = Callable[..., Any]
 """The model, wrapped in DDP or not."""
 Carried = tuple[Tensor, ...]
 """What one micro-batch's place carries on; empty where there is nothing yet, or never."""
+TOP = 5
+"""Of so many likeliest answers one may be right: top-5, where there are more than that."""
 Part = Images | Tensor
 """A split: images, or a row of word numbers i64[n]."""
 
@@ -43,6 +45,10 @@ class Task(Protocol):
     @property
     def splits(self) -> Splits | Text:
         """The data, on the run's device."""
+
+    @property
+    def counts_top5(self) -> bool:
+        """Whether evaluation counts answers among the five likeliest."""
 
     def steps_per_epoch(self, world_size: int) -> int:
         """Steps each worker makes. Raises UserError if there is not one."""

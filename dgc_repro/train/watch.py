@@ -139,9 +139,15 @@ def seconds_of(run: Run, wall: float, modelled: float) -> float:
     ``modelled`` seconds of communication in the place of what was measured. Simulated workers took
     turns and moved nothing: theirs is the mean of what they computed and compressed, what all
     of them decompress, and the model's communication."""
-    settings, workers = run.settings, run.link.wire.local_workers
-    if settings.step_time == MEASURED and workers == 1:
+    if run.settings.step_time == MEASURED and run.link.wire.local_workers == 1:
         return wall
+    return modelled_seconds(run, modelled)
+
+
+def modelled_seconds(run: Run, modelled: float) -> float:
+    """The last step with ``modelled`` seconds of communication. The rest of it is ``train.compute_ms``, or
+    what was measured here."""
+    settings, workers = run.settings, run.link.wire.local_workers
     if settings.compute_ms is not None:  # nothing of it is measured: the same in every run
         return settings.compute_ms / 1e3 + modelled
     spans = run.link.clock.last

@@ -108,6 +108,11 @@ def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
     assert text_steps_per_epoch(2 * 4 * 36, 35, 4, 2) == 1
     with pytest.raises(UserError, match=r"^launch\.workers: 2 workers x 4 columns .* 288 .* 287;"):
         text_steps_per_epoch(2 * 4 * 36 - 1, 35, 4, 2)
+    with pytest.raises(
+        UserError, match=r"^dataset\.bptt: at most 29, the text .* 30 words, got 30"
+    ):
+        text_steps_per_epoch(30, 30, 1, 1)
+    assert text_steps_per_epoch(30, 29, 1, 1) == 1
 
 
 def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:

@@ -21,7 +21,7 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 from PIL import Image
-from tiny_run import TINY, UNIFORM4_EF, configured
+from tiny_run import TEXT, TINY, UNIFORM4_EF, configured
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import local, main, single
@@ -255,6 +255,20 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["model._target_=no.such.Thing"], "model._target_: cannot import no.such.Thing", "'no')"),
     (["sink.every_steps=-1"], "sink.every_steps: ", "got -1"),
     (["seed=-1"], "seed: a whole number from 0", "got -1"),
+    # Models and goals.
+    (["model=resnet101", "model.blocks=[3,4]"], "model.blocks: four whole numbers", "got [3, 4]"),
+    (["model.num_classes=9"], "model.num_classes: at least the 10 classes", "got 9"),
+    ([*TEXT, "model.num_classes=50"], "model.num_classes: at least the ", "words of scikit"),
+    ([*TEXT, "dataset.bptt=1200"], "dataset.bptt: at most 1199, the text", "got 1200"),
+    (["goal.target=101"], "goal.target: a number from 0 to 100", "got 101"),
+    (["goal.stop=true"], "goal.stop: needs goal.target", ""),
+    (["goal.metric=perplexity"], "goal.metric: of images", "got perplexity"),
+    (
+        ["network=gcp_v100_32", "launch.workers=4", "network.as_workers=1"],
+        "network.as_workers: ",
+        "1",
+    ),
+    (["method=gravac/topc"], "method.gravac: no 'topc'", "did you mean topk?"),
     # Policies that measure, and those that are given runs.
     ([*GRAVAC, "policy.eps=0"], "policy.eps: a share above 0 and at most 1", "got 0"),
     ([*GRAVAC, "policy.eps=1.5"], "policy.eps: a share above 0 and at most 1", "got 1.5"),
@@ -367,6 +381,18 @@ def test_a_folder_whose_parquet_has_other_columns(command: Command, tmp_path: Pa
     line = refused(command(*TINY, "dataset=cifar10", f"dataset.root={tmp_path / 'other'}"))
     assert line.startswith("dataset.root: ")
     assert "columns" in line
+    assert left_in(tmp_path) == []
+
+
+def test_a_penn_treebank_without_its_train_file(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "ptb"
+    folder.mkdir()
+    for part in ("valid", "test"):
+        (folder / f"ptb.{part}.txt").write_text(" the cat sat \n" * 200)
+    given = (*TEXT, "dataset=ptb", f"dataset.root={folder}", "dataset.train_size=null")
+    line = refused(command(*TINY, *given))
+    assert line.startswith(f"dataset.root: {folder} has no ptb.train.txt beside the others")
+    assert "dataset.train_part=valid" in line
     assert left_in(tmp_path) == []
 
 

@@ -64,6 +64,16 @@ def test_a_slim_network_has_the_depths_and_1_2_4_and_8_times_the_width() -> None
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 7)
 
 
+def test_fewer_blocks_make_a_shallower_network_of_the_same_kind() -> None:
+    network = ResNet101(width=4, blocks=[1, 2, 3, 1], num_classes=7).build(10)
+    assert [len(network.get_submodule(f"layer{i}")) for i in (1, 2, 3, 4)] == [1, 2, 3, 1]
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 7)
+    with torch.device("meta"):
+        resnet50 = ResNet101(blocks=[3, 4, 6, 3]).build(1000)
+        theirs = torchvision.models.resnet50()
+    assert parameters(resnet50) == parameters(theirs)
+
+
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
 def test_a_32_pixel_image_reaches_the_first_stage_at(stem: str, side: int) -> None:
     network = ResNet101(stem=stem, width=2).build(10)
@@ -81,6 +91,10 @@ def test_a_32_pixel_image_reaches_the_first_stage_at(stem: str, side: int) -> No
         ({"stem": "mnist"}, "stem: one of cifar, imagenet, got 'mnist'"),
         ({"width": 0}, "width: an integer, 1 or more, got 0"),
         ({"num_classes": 1}, "num_classes: an integer, 2 or more, or null, got 1"),
+        ({"blocks": [3, 4, 23]}, "blocks: four whole numbers from 1, one a stage, got [3, 4, 23]"),
+        ({"blocks": [3, 4, 23, 0]}, "blocks: four whole numbers from 1"),
+        ({"blocks": "3,4,6,3"}, "blocks: four whole numbers from 1"),
+        ({"blocks": None}, "blocks: four whole numbers from 1"),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:
@@ -91,4 +105,4 @@ def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: s
 def test_the_overlay_gives_every_field_its_default() -> None:
     overlay = yaml.safe_load(CONF.read_text())
     assert overlay.pop("_target_") == "dgc_repro.model.resnet101.ResNet101"
-    assert overlay == dataclasses.asdict(ResNet101())
+    assert overlay == dataclasses.asdict(ResNet101()) | {"blocks": list(ResNet101().blocks)}

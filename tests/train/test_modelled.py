@@ -21,6 +21,7 @@ NETWORK = (
 )  # 1 us a byte
 MS = "time/modelled_communicate_ms"
 TOTAL = "time/modelled_communicate_seconds"
+SECONDS = "time/modelled_seconds"
 
 
 def values_of(run: Run) -> int:
@@ -83,8 +84,33 @@ def test_two_levels_pay_inside_and_between_nodes() -> None:
     assert record[MS] == pytest.approx(expected_us / 1e3)
 
 
+def test_all_of_a_step_is_modelled_where_its_compute_is_stated() -> None:
+    stated = ("train.step_time=modelled", "train.compute_ms=7")
+    records = play(built("compressor=dense", "wrap=[]", *NETWORK, *stated)).records
+    for record in records:
+        steps = record["step"]
+        assert record[SECONDS] == pytest.approx(steps * 7e-3 + record[TOTAL])
+
+
+def test_without_a_stated_compute_it_is_what_was_measured() -> None:
+    record = play(built("compressor=dense", "wrap=[]", *NETWORK)).records[-1]
+    assert record[TOTAL] < record[SECONDS] < record[TOTAL] + record["time/train_seconds"]
+
+
+def test_a_run_that_stands_for_a_longer_one_pays_for_it() -> None:
+    given = ("compressor=dense", "wrap=[]", *NETWORK)
+    plain = play(built(*given)).records[0]
+    scaled = play(built(*given, "network.message_scale=3", "network.as_workers=4")).records[0]
+    run = built(*given)
+    size = 4 * values_of(run)
+    expected_us = 6 * (10 + 3 * size / 4) + 6 * (10 + 3 * SIGNALS / 4)
+    assert scaled[MS] == pytest.approx(expected_us / 1e3)
+    assert scaled["comm/wire_bytes"] == plain["comm/wire_bytes"]  # what was sent is what was sent
+
+
 def test_continued_it_counts_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
-    settings = ("compressor=topk", "wrap=[error_feedback]", *NETWORK)
+    stated = ("train.step_time=modelled", "train.compute_ms=7")
+    settings = ("compressor=topk", "wrap=[error_feedback]", *NETWORK, *stated)
     whole, stopped, continued = built(*settings), built(*settings), built(*settings)
     story = play(whole)
     play(stopped, until=STEPS_PER_EPOCH + 2, folder=tmp_path)
@@ -92,6 +118,7 @@ def test_continued_it_counts_as_if_it_had_not_been_stopped(tmp_path: Path) -> No
     end = play(continued)
     assert_same_state(whole, continued)
     assert end.records[-1][MS] == pytest.approx(story.records[-1][MS], rel=1e-12)
+    assert end.records[-1][SECONDS] == pytest.approx(story.records[-1][SECONDS], rel=1e-12)
 
 
 @pytest.mark.parametrize(

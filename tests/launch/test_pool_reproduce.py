@@ -1,0 +1,131 @@
+"""`reproduce` of artifacts that share their runs: none is trained twice, published records count."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import reproduce as reproducing
+from dgc_repro.launch import single
+from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.worker import run_worker
+from dgc_repro.report import publish
+from dgc_repro.report.publish import Artifact
+
+TINY = (
+    *("sink=none", "model.width=2", "dataset.train_size=128", "dataset.validation=40"),
+    *("dataset.test_size=40", "train.epochs=2", "launch.device=cpu"),
+)  # two steps an epoch
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Rows that have been trained, in this process; reports that only list their rows."""
+    rows: list[str] = []
+
+    def rank_here(config: dict[str, Any], folder: Path) -> None:
+        assert config["launch"]["kind"] == "simulated", "would start processes"
+        rows.append(config["experiment"]["row"])
+        run_worker(folder)
+
+    def write(runs: Any, scale: str, folder: Path) -> None:
+        (folder / "table.md").write_text("".join(f"{run.row}\n" for run in runs))
+
+    listed = Artifact(write, lambda *_: None, pool=("gravac", "training"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(single, "execute", rank_here)
+    for name in ("fig10", "fig11"):
+        monkeypatch.setitem(publish.ARTIFACTS, ("gravac", name), listed)
+    yield rows
+    for number, handler in before.items():  # a rank takes them over
+        signal.signal(number, handler)
+
+
+FIG10 = ["resnet101.dense", "resnet101.gravac07", "resnet101.gravac_geometric"]
+FIG11 = ["resnet101.randomk_gravac_fed", "resnet101.randomk_gravac_raw"]
+FIG11 += ["resnet101.randomk_accordion"]
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_trained_once_for_all_artifacts(
+    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce(["gravac/fig10", *TINY])
+    assert trained == FIG10
+    published = tmp_path / "results" / "gravac" / "fig10" / "custom"
+    assert (published / "table.md").read_text().splitlines() == FIG10
+    records = {path.name.split("-")[2]: path for path in (published / "records").iterdir()}
+    assert (records["resnet101.gravac07"] / "decisions.csv").is_file()
+    assert not (records["resnet101.dense"] / "decisions.csv").exists()
+
+    # The runs are gone, as on another machine: the published record is as good.
+    shutil.rmtree(tmp_path / "runs")
+    trained.clear()
+    reproduce(["gravac/fig11", *TINY])
+    assert trained == FIG11
+    assert "already published: results/gravac/fig10/custom/records/" in capsys.readouterr().out
+    other = tmp_path / "results" / "gravac" / "fig11" / "custom"
+    assert sorted((other / "table.md").read_text().splitlines()) == sorted(
+        ["resnet101.dense", *FIG11]
+    )
+
+    # An artifact made again of its own records is what it was.
+    before = (published / "table.md").read_bytes()
+    trained.clear()
+    reproduce(["gravac/fig10", *TINY])
+    assert trained == []
+    assert (published / "table.md").read_bytes() == before
+
+    # Unless one does not want that.
+    reproduce(["gravac/fig10", *TINY, "published=false"])
+    assert trained == FIG10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gravac/fig10", "published=no"], r"^published: true or false, got 'no'"),
+        (["dynamic/table1", "published=false"], r"^published: dynamic/table1 takes no published"),
+        (
+            ["gravac/fig10", "roots.cifar=x"],
+            r"^roots\.cifar: no such data set; did you mean cifar10",
+        ),
+        (["gravac/fig10", "roots.cifar10="], r"^roots\.cifar10: a folder, got none"),
+    ],
+)
+def test_a_mistake_in_what_reproduce_is_told(
+    trained: list[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        reproduce(arguments)
+    assert trained == []
+
+
+def test_each_data_set_lies_where_it_is_said_to(
+    trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of other data sets are left as they are."""
+    seen: dict[str, Any] = {}
+
+    def look(config: dict[str, Any], given: Any) -> Path:
+        seen[config["experiment"]["row"]] = config["dataset"].get("root")
+        raise UserError("enough")
+
+    monkeypatch.setattr(reproducing, "run_config", look)
+    monkeypatch.setitem(
+        publish.ARTIFACTS, ("gravac", "table4"), publish.ARTIFACTS["gravac", "fig10"]
+    )
+    with pytest.raises(UserError, match="enough"):
+        reproduce(["gravac/table4", "scale=small", "roots.cifar10=/there", "seed=0"])
+    assert seen == {"resnet101.dense": "/there"}
+    with pytest.raises(
+        UserError, match=r"^dataset\.root: .* several data sets; give roots\.cifar10"
+    ):
+        reproduce(["gravac/table4", "scale=small", "dataset.root=/there", "seed=0"])

@@ -1,0 +1,223 @@
+"""conf/: GraVAC's pool of training runs: every model with every method, at every scale, and the artifacts
+that are made of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tiny_run import configured
+
+from dgc_repro.dataset.batches import steps_per_epoch
+from dgc_repro.dataset.text import text_steps_per_epoch
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import build_policy, validate
+from dgc_repro.launch.components import component
+from dgc_repro.launch.identity import config_hash, run_folder
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.paper.gravac import MODELS as PRINTED
+
+MODELS = ("resnet101", "vgg16", "lstm")
+pytestmark = pytest.mark.skipif(
+    not (conf_dir() / "policy" / "probed.yaml").is_file(), reason="policy=probed comes later"
+)
+FACTORS = {"topk", "dgc", "redsync", "randomk"}
+METHODS = sorted(path.stem for path in (conf_dir() / "method" / "gravac").glob("*.yaml"))
+POOLED = {
+    *("table2", "table4", "fig1b", "fig2", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
+    *("fig10", "fig11"),
+}
+FULL = {model: parameters for model, _, parameters, _ in PRINTED}
+
+
+def row_config(model: str, method: str, scale: str, *more: str) -> dict[str, Any]:
+    return configured(
+        f"experiment=gravac/{model}",
+        f"method=gravac/{method}",
+        f"scale=gravac/{model}/{scale}",
+        *more,
+    )
+
+
+def parameters(config: dict[str, Any], classes: int) -> int:
+    with torch.device("meta"):
+        module = component(config["model"], "model").build(classes)
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_model_takes_every_method(method: str) -> None:
+    """At one scale: tests/test_config.py has every artifact at every scale."""
+    for model in MODELS:
+        config = row_config(model, method, "small")
+        validate(config)
+        row = config["experiment"]["row"]
+        assert row.startswith(f"{model}.{method.removesuffix('_gains')}")
+        assert config["network"]["as_workers"] == 32
+        assert config["train"]["step_time"] == "modelled"
+        assert config["optimizer"]["reference_batch"] is None
+        assert (config["optimizer"]["lr"], config["optimizer"]["momentum"]) == (0.1, 0.9)
+
+
+def test_static_rows_are_named_by_compressor_and_factor() -> None:
+    config = row_config("lstm", "dgc", "quick", "compressor.factor=100")
+    assert config["experiment"]["row"] == "lstm.dgc100"
+    assert config["compressor"]["_target_"].endswith("DGCSampled")
+    gains = row_config("vgg16", "dgc_gains", "quick", "policy.value=1000")
+    assert gains["experiment"]["row"] == "vgg16.dgc1000_gains"
+    assert build_policy(gains).chooses
+
+
+def test_the_papers_hyper_parameters_are_those_of_the_paper() -> None:
+    found = {model: row_config(model, "gravac07", "paper") for model in MODELS}
+    batches = {model: config["train"]["batch_size"] for model, config in found.items()}
+    decays = {model: config["optimizer"]["weight_decay"] for model, config in found.items()}
+    assert batches == {"resnet101": 32, "vgg16": 32, "lstm": 20}
+    assert decays == {"resnet101": 1e-4, "vgg16": 5e-4, "lstm": 1e-4}
+    for model, config in found.items():
+        assert parameters(config, 10) == FULL[model]
+        assert config["launch"]["workers"] == 32
+        policy = config["policy"]
+        assert (policy["theta_min"], policy["theta_max"], policy["window"]) == (10, 1000, 500)
+        assert (policy["eps"], policy["omega"], policy["smoothing"]) == (0.7, 0.01, None)
+    assert found["vgg16"]["dataset"]["_target_"].endswith("Cifar100")
+    geometric = row_config("resnet101", "gravac_geometric", "paper")["policy"]
+    assert (geometric["theta_max"], geometric["window"], geometric["ratio"]) == (2000, 2000, 2)
+    randomk = row_config("resnet101", "randomk_gravac_raw", "paper")["policy"]
+    assert (randomk["theta_min"], randomk["theta_max"], randomk["gain"]) == (1.5, 1000, "raw")
+
+
+def test_the_learning_rate_of_resnet_falls_at_the_papers_iterations() -> None:
+    config = row_config("resnet101", "dense", "paper")
+    schedule = component(config["schedule"], "schedule")
+    steps = steps_per_epoch(45_000, 32, 32)
+    factors = [schedule.factor(step / steps, 419) for step in (8_999, 9_000, 13_999, 14_000)]
+    assert factors == pytest.approx([1.0, 0.1, 0.1, 0.01])
+    for model in ("vgg16", "lstm"):
+        constant = component(row_config(model, "dense", "paper")["schedule"], "schedule")
+        assert constant.factor(400, 419) == 1.0
+
+
+def steps_of(config: dict[str, Any]) -> tuple[int, int]:
+    """(steps an epoch, epochs)."""
+    data, batch, workers = config["dataset"], config["train"]["batch_size"], 4
+    if "bptt" in data:
+        each = text_steps_per_epoch(data["train_size"], data["bptt"], batch, workers)
+    else:
+        each = steps_per_epoch(data["train_size"], batch, workers)
+    return each, config["train"]["epochs"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_small_is_a_thousand_steps_with_ten_evaluations_or_more(model: str) -> None:
+    config = row_config(model, "gravac07", "small")
+    each, epochs = steps_of(config)
+    assert 50 <= each <= 100
+    assert epochs >= 10
+    assert each * epochs == pytest.approx(1000, abs=10)
+    assert config["launch"]["workers"] == 4
+    assert config["launch"]["threads"] == 1
+    # The windows shrink more slowly than the steps: 36 windows of the paper would be 28 steps each.
+    assert config["policy"]["window"] == 50
+    assert config["policy"]["smoothing"] == 0.32  # the paper's 32 workers
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_quick_is_sixty_steps(model: str) -> None:
+    each, epochs = steps_of(row_config(model, "dense", "quick"))
+    assert each * epochs == 60
+
+
+@pytest.mark.parametrize("scale", ["quick", "small"])
+@pytest.mark.parametrize("model", ["resnet101", "vgg16"])
+def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, scale: str) -> None:
+    config = row_config(model, "dense", scale)
+    ratio = FULL[model] / parameters(config, 10)
+    assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
+
+
+def test_messages_of_a_slim_lstm_are_modelled_as_the_full_ones() -> None:
+    """At scale quick; at small the vocabulary is the Penn Treebank's valid file's."""
+    config = row_config("lstm", "dense", "quick")
+    words = component(config["dataset"], "dataset").load().num_classes
+    ratio = FULL["lstm"] / parameters(config, words)
+    assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
+
+
+# -- artifacts -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def jobs(name: str, *given: str) -> dict[str, dict[str, Any]]:
+    """Configs of seed 0 by row."""
+    found = runs_of(f"gravac/{name}", [*given, "seed=0"])
+    return {config["experiment"]["row"]: config for config, _ in found}
+
+
+@pytest.mark.parametrize("name", sorted(POOLED))
+def test_an_artifact_of_the_pool_says_so_and_has_seeds_for_its_scale(name: str) -> None:
+    path = conf_dir() / "artifact" / "gravac" / f"{name}.yaml"
+    assert "experiment.artifact=training" in path.read_text(encoding="utf-8")
+    for config in jobs(name, "scale=small").values():
+        assert config["scale"]["seeds"] == ([0, 1, 2] if name in ("table2", "table4") else [0])
+
+
+def test_a_row_is_the_same_run_in_every_artifact() -> None:
+    seen: dict[str, Path] = {}
+    for name in sorted(POOLED):
+        for row, config in jobs(name, "scale=small").items():
+            assert config["scale"]["name"] == "small"
+            assert seen.setdefault(row, run_folder(config)) == run_folder(config), (name, row)
+    static = {f"{m}{f}" for m in FACTORS for f in (10, 100, 1000)}
+    of_all = {
+        *static, "dense", "dense_variance", "gravac07", "gravac09", "accordion", "dgc10_gains",
+        "dgc1000_gains",
+    }  # fmt: skip
+    of_resnet = {
+        "gravac_geometric", "gravac07_bucket", "randomk_gravac_fed", "randomk_gravac_raw",
+        "randomk_accordion",
+    }  # fmt: skip
+    wanted = {f"{model}.{method}" for model in MODELS for method in of_all}
+    assert set(seen) == wanted | {f"resnet101.{method}" for method in of_resnet}
+    assert len(set(seen.values())) == len(seen)
+
+
+def test_table2_has_ten_rows_a_model_each_at_its_models_scale() -> None:
+    found = jobs("table2", "scale=small")
+    assert len(found) == 30
+    for row, config in found.items():
+        assert config["scale"]["family"] == f"gravac/{row.partition('.')[0]}"
+
+
+def test_what_is_given_goes_to_every_line_and_makes_the_scale_custom() -> None:
+    for config in jobs("fig10", "train.epochs=2").values():
+        assert config["train"]["epochs"] == 2
+        assert config["scale"]["name"] == "custom"
+
+
+def test_a_scale_of_one_family_is_refused_where_lines_have_their_own() -> None:
+    with pytest.raises(UserError, match=r"^scale: its short name.*got scale=gravac/lstm/quick"):
+        runs_of("gravac/table2", ["scale=gravac/lstm/quick"])
+
+
+def overlays() -> Sequence[Path]:
+    return sorted((conf_dir() / "scale" / "gravac").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", overlays(), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_scale_says_its_name_and_family(path: Path) -> None:
+    stated = yaml.safe_load(path.read_text(encoding="utf-8"))["scale"]
+    assert stated["name"] == path.stem
+    assert stated["family"] == f"gravac/{path.parent.name}"
+
+
+def test_seeds_are_the_outer_loop() -> None:
+    found = [c for c, _ in runs_of("gravac/fig10", ["scale=small", "scale.seeds=[0,1]"])]
+    assert [c["seed"] for c in found] == [0, 0, 0, 1, 1, 1]
+    assert len({config_hash(c) for c in found}) == 6

@@ -1,0 +1,157 @@
+"""A goal: what it may be, where a run has reached it, and the end of training there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_run import STEPS_PER_EPOCH, TEXT, assert_same_state, built, play, tiny
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.identity import config_hash
+from dgc_repro.launch.single import run_config
+from dgc_repro.train import checkpoint
+from dgc_repro.train.goal import Goal
+
+NETWORK = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
+EASY = ("goal.target=0.1", "goal.stop=true", "train.epochs=4")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "top1"}, "metric: one of accuracy, top5, perplexity, got 'top1'"),
+        ({"target": 101}, "target: a number from 0 to 100 percent for metric accuracy"),
+        ({"target": 0.5, "metric": "perplexity"}, "target: a number from 1 up"),
+        ({"target": "high"}, "target: a number from 0 to 100 percent"),
+        ({"target": float("nan")}, "target: a number from 0 to 100 percent"),
+        ({"stop": "yes", "target": 5}, "stop: true or false, got 'yes'"),
+        ({"stop": True}, "stop: needs goal.target, got null"),
+        ({"plateau": 1}, "plateau: a share from 0 to below 1, got 1"),
+        ({"plateau": -0.1}, "plateau: a share from 0 to below 1, got -0.1"),
+    ],
+)
+def test_what_is_no_goal_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        Goal(**settings)
+
+
+def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None:
+    accuracy, perplexity = Goal(80.0), Goal(90.0, "perplexity")
+    assert accuracy.is_reached({"test/accuracy_percent": 80.0})
+    assert not accuracy.is_reached({"test/accuracy_percent": 79.9})
+    assert perplexity.is_reached({"test/perplexity": 90.0})
+    assert not perplexity.is_reached({"test/perplexity": 90.1})
+    assert not perplexity.is_reached({"test/perplexity": float("nan")})
+    assert not Goal().is_reached({})
+
+
+def test_training_ends_at_the_epoch_that_reaches_the_goal() -> None:
+    run = built(*EASY, *NETWORK)
+    story = play(run)
+    assert story.finished
+    assert len(story.records) == 1
+    assert story.checkpoints == [STEPS_PER_EPOCH]
+    reached = run.progress.reached
+    assert (reached["epoch"], reached["step"]) == (1, STEPS_PER_EPOCH)
+    assert reached["seconds"] == story.records[0]["time/train_seconds"]
+    assert reached["modelled_seconds"] == story.records[0]["time/modelled_seconds"]
+
+
+def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_kept() -> None:
+    run = built("goal.target=0.1", "train.epochs=3")
+    story = play(run)
+    assert len(story.records) == 3
+    assert run.progress.reached["epoch"] == 1
+    plain = built("train.epochs=3")
+    assert play(plain).losses == story.losses
+
+
+def test_what_is_out_of_reach_is_said_to_be_so(tmp_path: Path) -> None:
+    where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
+    config = tiny("goal.target=100", "goal.stop=true", "train.epochs=1", *where)
+    told = json.loads((run_config(config) / "summary.json").read_text())
+    assert told["goal"] == {"metric": "accuracy", "target": 100, "reached": False}
+    assert told["status"] == "finished"
+
+
+def test_a_run_that_ended_early_counts_as_finished(tmp_path: Path) -> None:
+    where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
+    folder = run_config(tiny(*EASY, *where))
+    told = json.loads((folder / "summary.json").read_text())
+    assert (told["status"], told["epochs"]) == ("finished", 1)
+    assert told["goal"]["reached"] is True
+    assert told["goal"]["step"] == STEPS_PER_EPOCH
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_continued_after_it_was_reached_nothing_is_trained(tmp_path: Path) -> None:
+    """Killed between the last checkpoint and the summary."""
+    ended, again = built(*EASY), built(*EASY)
+    play(ended, folder=tmp_path)
+    checkpoint.load(again, tmp_path, "a config")
+    story = play(again)
+    assert story.finished
+    assert story.losses == []
+    assert again.progress.reached == ended.progress.reached
+    assert_same_state(ended, again)
+
+
+def test_a_perplexity_is_a_goal_of_a_text() -> None:
+    run = built(*TEXT, "goal.metric=perplexity", "goal.target=1e9", "goal.stop=true")
+    assert len(play(run).records) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("goal.metric=perplexity",), "goal.metric: of images there is accuracy, top5, got perp"),
+        ((*TEXT, "goal.metric=top5"), "goal.metric: of words there is accuracy, perplexity"),
+        (("goal.stop=true",), "goal.stop: needs goal.target"),
+        (("+goal.tarket=3",), "goal: "),
+    ],
+)
+def test_a_goal_that_does_not_fit_the_data_is_refused(
+    settings: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        validate(tiny(*settings))
+
+
+def test_a_goal_without_a_target_makes_no_other_run() -> None:
+    plain = config_hash(tiny())
+    assert config_hash(tiny("goal.plateau=0.02")) == plain
+    assert config_hash(tiny("goal.target=80")) != plain
+    assert config_hash(tiny("goal.target=80", "goal.stop=true")) != config_hash(
+        tiny("goal.target=80")
+    )
+
+
+# -- top-5 ----------------------------------------------------------------------------------------
+
+
+def test_top5_counts_answers_among_the_five_likeliest() -> None:
+    run = built("train.epochs=1")
+    record = play(run).records[-1]
+    run.module.eval()
+    hits = total = 0
+    for images, labels in run.task.evaluation_batches(run.splits.test, [0, 1], 2):
+        with torch.no_grad():
+            logits = run.module(images)
+        for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+            hits += sum(value > row[label] for value in row) < 5
+            total += 1
+    assert total == 53
+    assert record["test/top5_percent"] == pytest.approx(100 * hits / total)
+    assert record["test/top5_percent"] >= record["test/accuracy_percent"]
+    assert 0 <= record["validation/top5_percent"] <= 100
+
+
+def test_of_words_there_is_no_top5() -> None:
+    record = play(built(*TEXT, "train.epochs=1")).records[-1]
+    assert not [key for key in record if "top5" in key]
