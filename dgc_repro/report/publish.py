@@ -26,9 +26,13 @@ from dgc_repro.report import (
     density,
     figures,
     gravac_accordion,
+    gravac_factors,
+    gravac_gains,
     gravac_quality,
+    gravac_randomk,
     gravac_table1,
     gravac_target,
+    gravac_variance,
     language,
     multilevel,
     multilevel_render,
@@ -166,6 +170,7 @@ def _paged(
     return Artifact(write, show, load, files, pool)
 
 
+FIGURES_OF_RUNS: dict[str, PageReport] = {**gravac_gains.FIGURES, **gravac_factors.FIGURES}
 ARTIFACTS = {
     ("dynamic", "table1"): Artifact(_write_table1, _show_table1),
     ("dynamic", "sensitivity"): Artifact(_write_sensitivity, _show_sensitivity),
@@ -182,6 +187,9 @@ ARTIFACTS = {
     ("gravac", "table2"): _trained(gravac_quality, "table2", POOL),
     ("gravac", "table4"): _trained(gravac_accordion, "table4", POOL),
     ("gravac", "fig2"): _trained(gravac_target, "fig2", POOL),
+    ("gravac", "fig1b"): _trained(gravac_variance, "fig1b", POOL),
+    **{("gravac", name): _trained(made, name, POOL) for name, made in FIGURES_OF_RUNS.items()},
+    ("gravac", "fig11"): _trained(gravac_randomk, "fig11", POOL),
 }
 """What can be published, by (paper, artifact)."""
 

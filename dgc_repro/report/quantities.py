@@ -158,6 +158,20 @@ STUDIED = {
     "run_seconds": ("modelled seconds of the run", "s"),
     "speedup_to_target": ("modelled speedup to the target", ""),
     "log10_floats": ("log10 of floats a step", ""),
+    # GraVAC's figures: means and shares over the recorded steps
+    "variance": ("gradient variance", ""),
+    "gain": ("mean gain", ""),
+    "gain_sd": ("deviation of the gain", ""),
+    "share": ("share of steps", ""),
+    "dense_share": ("share of dense steps", ""),
+    "lead": ("lead of a factor, share of steps", ""),
+    "late": ("share of late steps", ""),
+    "runner_up": ("the factor with the second most steps", ""),
+    "largest_factor": ("the largest factor", ""),
+    "evenness": ("largest share of steps over the smallest", ""),
+    "theta_min": ("largest theta_min", ""),
+    "dip": ("dip", "points"),
+    "curve_mean": ("mean test quality over the run", "points"),
 }
 """Label and unit of what studies compute; report/<study>.py has the definitions. A claim may say where,
 as in ``seconds@ethernet_1gbit, 16 workers``, which is then the label."""

@@ -9,6 +9,8 @@ that it can tell of, then close, always. A step's metrics:
                                          the accuracy is that of the next word
     policy/rung, policy/label            the plan of this step; the label is text
     comm/payload_bytes                   of one worker, since the run's first step
+    decision/branch, decision/gain, ...  of a policy that chooses by gradient: this step's decision, and
+                                         as decision/timed_... the last time that it was told
 
 An epoch's record has the keys of ``dgc_repro.report.records.REQUIRED_METRICS`` and more of them.
 """

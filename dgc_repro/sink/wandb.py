@@ -27,8 +27,9 @@ from dgc_repro.sink.interface import Metrics, RunInfo
 from dgc_repro.sink.jsonl import check_every_steps
 
 MODES = ("offline", "online", "disabled")
-STEP_AXIS = ("train/*", "policy/rung", "comm/payload_bytes")
+STEP_AXIS = ("train/*", "policy/rung", "comm/payload_bytes", "decision/*")
 """What each step tells; all else is told by epoch."""
+BRANCHES = ("dense", "theta_min", "candidate")
 SUMMARIES = {
     "test/accuracy_percent": "max,last",
     "validation/accuracy_percent": "max,last",
@@ -102,8 +103,7 @@ class Wandb:
 
     def step(self, metrics: Metrics) -> None:
         if self.every_steps and int(metrics["step"]) % self.every_steps == 0:
-            numbers = {key: value for key, value in metrics.items() if not isinstance(value, str)}
-            self._tell(lambda wandb_run: wandb_run.log(numbers))
+            self._tell(lambda wandb_run: wandb_run.log(drawable(metrics)))
 
     def epoch(self, record: Metrics) -> None:
         self._tell(lambda wandb_run: wandb_run.log(dict(record)))
@@ -192,6 +192,18 @@ class Wandb:
                 broken.finish(exit_code=1)
             except Exception:
                 return  # said already: a mirror that is broken may not even close
+
+
+def drawable(metrics: Metrics) -> dict[str, float]:
+    """What a dashboard can draw of a step: its numbers, and of a policy's decision (keys ``decision/...``)
+    the factor that was sent, 1 for dense, and its branch as a level: 0 dense, 1 theta_min, 2 candidate."""
+    numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+    branch = metrics.get("decision/branch")
+    if branch in BRANCHES:
+        factor = 1.0 if branch == "dense" else numbers.get(f"decision/{branch}")
+        numbers |= {"decision/branch_level": BRANCHES.index(branch)}
+        numbers |= {} if factor is None else {"decision/factor": factor}
+    return numbers
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from made_up_decisions import decisions, write_run
 from nbclient import NotebookClient
 from synthetic import write_table1
 
@@ -51,3 +52,33 @@ def test_the_notebook_draws_the_published_results(repository: Path) -> None:
     if not any(published.glob("*/records")) or "DGC_REPRO_RESULTS" in os.environ:
         pytest.skip("no results/dynamic/table1 here yet: make reproduce-table1")
     assert count_images(execute(repository / "notebooks" / "dynamic_table1.ipynb")) >= 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gravacs_notebook_draws_what_there_is_and_names_what_there_is_not(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = decisions([10.0] * 100)
+    records = [
+        write_run(tmp_path / "runs", "lstm.dense", metric="perplexity", final=90.0),
+        write_run(
+            tmp_path / "runs", "lstm.gravac07", metric="perplexity", final=91.0, decided=decided
+        ),
+    ]
+    publish(records, "gravac", "fig9", "small", tmp_path / "results")
+    monkeypatch.setenv("DGC_REPRO_RESULTS", str(tmp_path / "results"))
+    node = execute(repository / "notebooks" / "gravac.ipynb")
+    assert count_images(node) == 1
+    shown = str(node.cells)
+    assert "fig9, scale small: 2 records" in shown
+    assert "fig10: no results yet" in shown
+    assert "LSTM: mostly at 1000x for both." in shown
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gravacs_notebook_draws_the_published_results(repository: Path) -> None:
+    published = repository / "results" / "gravac"
+    if "DGC_REPRO_RESULTS" in os.environ:
+        pytest.skip("DGC_REPRO_RESULTS names other results")
+    made = {path.parent.parent.name for path in published.glob("*/*/records")}
+    assert count_images(execute(repository / "notebooks" / "gravac.ipynb")) >= len(made)

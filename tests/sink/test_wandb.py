@@ -65,6 +65,32 @@ def test_an_offline_run_holds_every_epoch_and_every_tenth_step(folder: Path) -> 
         assert {key: line[key] for key in epoch_record(epoch)} == epoch_record(epoch)
 
 
+def test_decisions_are_drawn_by_step_with_factor_gain_branch_and_throughput(folder: Path) -> None:
+    sink = Wandb(every_steps=1)
+    sink.start(run_info(folder))
+    for step, branch in enumerate(("dense", "theta_min", "candidate"), start=1):
+        decided = {
+            "decision/branch": branch,
+            "decision/theta_min": 10.0,
+            "decision/candidate": 40.0,
+            "decision/gain": 0.75,
+            "decision/gain_candidate": 0.5,
+            "decision/energies": [1.0, 0.75, 0.5],
+            "decision/timed_throughput": 96.0,
+        }
+        sink.step({**step_metrics(step), **decided})  # type: ignore[dict-item]
+    sink.close()
+    found = records(offline_file(folder))
+    history = [items(r.history.item) for r in found if r.HasField("history")]
+    assert [line["decision/factor"] for line in history] == [1.0, 10.0, 40.0]
+    assert [line["decision/branch_level"] for line in history] == [0, 1, 2]
+    assert {line["decision/gain"] for line in history} == {0.75}
+    assert {line["decision/timed_throughput"] for line in history} == {96.0}
+    assert "decision/energies" not in history[0]
+    axes = [r.metric for r in found if r.HasField("metric")]
+    assert {m.step_metric for m in axes if (m.name or m.glob_name) == "decision/*"} == {"step"}
+
+
 def test_without_steps_only_epochs_are_mirrored(folder: Path) -> None:
     found = mirror(folder, Wandb(every_steps=0))
     assert sum(record.HasField("history") for record in found) == NUM_EPOCHS

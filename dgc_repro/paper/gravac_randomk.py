@@ -1,0 +1,139 @@
+"""GraVAC's figure 11 as claims: Random-k, GraVAC against Accordion. Its numbers contradict the printed gain.
+
+Random-k sends k of n places drawn without a look at the values, so that its gain against the error-fed
+gradient is k / n = 1 / CF. At the printed factors that is below the printed eps: no step is compressed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dgc_repro.paper.claim import Check, Claim, Contradiction, SilentChoice, Source
+from dgc_repro.paper.gravac import OURS, PAPER, RESNET101
+from dgc_repro.paper.gravac_factors import MOST, lead_of, volume
+from dgc_repro.paper.gravac_figures import ZERO
+from dgc_repro.paper.gravac_quality import VOLUME_FACTOR
+from dgc_repro.paper.gravac_training import DENSE, QUALITY, row_id
+
+FED, RAW = "randomk_gravac_fed", "randomk_gravac_raw"
+ACCORDION = "randomk_accordion"
+LABELS = {
+    FED: "GraVAC, gain against the error-fed gradient (printed)",
+    RAW: "GraVAC, gain against the raw gradient (published code)",
+    ACCORDION: "Accordion, 1.5x and 1000x",
+    DENSE: "dense",
+}
+EPS = 0.7
+FACTORS = (1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
+DENSEST = 12.0
+GRAVAC_QUALITY, ACCORDION_QUALITY = 78.0, 20.0
+REDUCTION = 18.0
+DENSE_STEPS = "dense_share"
+NEARLY_ALL = 0.95
+"""Every step, but for the beginning of an average. Ours."""
+_fig11 = Source(PAPER, "figure 11")
+
+
+def gain(factor: float) -> float:
+    """Random-k's expected gain against the gradient that it draws from."""
+    return 1 / factor
+
+
+def _arithmetic() -> str:
+    gains = ", ".join(f"1/{f:g} = {gain(f):.3f}" for f in FACTORS)
+    passing = [f"{f:g}x" for f in FACTORS if gain(f) >= EPS]
+    then = f"only {', '.join(passing)} passes" if passing else "every step is dense"
+    return f"Random-k's gain is 1/CF: {gains}; eps = {EPS:g}, so that {then}, a reduction of 1x."
+
+
+CANNOT_FOLLOW = Contradiction(
+    "With the printed gain GraVAC never compresses with Random-k.", _arithmetic()
+)
+_RAW_READING = " With the published code's denominator: the raw gradient, without its residual."
+_lead = GRAVAC_QUALITY - ACCORDION_QUALITY
+
+
+def _of_both(
+    name: str, text: str, checks: Callable[[str], tuple[Check, ...]], reading: str
+) -> tuple[Claim, Claim]:
+    """A sentence of the figure for both gains, of the row that has it: the printed one cannot be followed."""
+    fed, raw = (checks(row_id(RESNET101, method)) for method in (FED, RAW))
+    of_raw = f"{text} (gain against the raw gradient)"
+    return (
+        Claim(f"{name}.fed", text, _fig11, fed, reading, cannot_follow=CANNOT_FOLLOW),
+        Claim(f"{name}.raw", of_raw, _fig11, raw, reading + _RAW_READING),
+    )
+
+
+def _better(own: str) -> tuple[Check, ...]:
+    return (Check(QUALITY, own, row_id(RESNET101, ACCORDION)),)
+
+
+def _quality(own: str) -> tuple[Check, ...]:
+    rows = (own, row_id(RESNET101, ACCORDION))
+    return (Check(QUALITY, *rows, magnitude=_lead, tolerance=_lead / 2),)
+
+
+def _reduction(own: str) -> tuple[Check, ...]:
+    return (volume((row_id(RESNET101, DENSE), own), REDUCTION),)
+
+
+def _factors(own: str) -> tuple[Check, ...]:
+    return (
+        Check(lead_of(DENSEST), own, ZERO),
+        Check("largest_factor", own, f"{FACTORS[-1]:g}", above=-0.5, below=0.5),
+    )
+
+
+CLAIMS = (
+    *_of_both(
+        "better",
+        "GraVAC reaches a better model than Accordion.",
+        _better,
+        "Final test quality, paired by seed; the direction only.",
+    ),
+    *_of_both(
+        "quality",
+        f"GraVAC reaches {GRAVAC_QUALITY:g} %, Accordion stays at {ACCORDION_QUALITY:g} %.",
+        _quality,
+        f"The same difference, within half of the printed {_lead:g} points.",
+    ),
+    *_of_both(
+        "reduction",
+        f"GraVAC sends {REDUCTION:g}x less than dense training.",
+        _reduction,
+        f"log10 of the floats of the whole run, within a factor of {VOLUME_FACTOR:g}.",
+    ),
+    *_of_both(
+        "factors",
+        f"It uses {', '.join(f'{f:g}' for f in FACTORS)}x, {DENSEST:g}x most.",
+        _factors,
+        f"Share of the recorded steps at {DENSEST:g}x less the largest share of any other factor, dense "
+        "steps included, and the largest factor that was sent.",
+    ),
+    Claim(
+        "fed.dense",
+        "With the printed gain (nearly) every step is dense.",
+        OURS,
+        (Check(DENSE_STEPS, row_id(RESNET101, FED), ZERO, above=NEARLY_ALL),),
+        f"Share of the recorded steps that took the dense branch, above {100 * NEARLY_ALL:g} %.",
+    ),
+    Claim(
+        "raw.compresses",
+        "With the raw gradient as denominator most steps are compressed.",
+        OURS,
+        (Check(DENSE_STEPS, row_id(RESNET101, RAW), ZERO, above=-math.inf, below=MOST),),
+        "The same share, below a half.",
+    ),
+)
+
+CHOICES = (
+    SilentChoice("omega", "1 %", "policy.omega"),
+    SilentChoice(
+        "the gain's denominator",
+        "both: error-fed (printed) and raw (published code)",
+        "policy.gain",
+    ),
+    SilentChoice("Accordion's eta and interval", "0.5, every 10 epochs of 300", "policy.eta"),
+)
