@@ -24,6 +24,7 @@ from dgc_repro.dataset.images import Images, Splits, hold_out, take
 from dgc_repro.errors import UserError
 
 SIDE_PIXELS = 32
+DEFAULT_FOLDER = Path("data")
 NETWORK_TIMEOUT_S = 30.0
 BOTH_WAYS = (
     "put the hub's train-*.parquet and test-*.parquet into a folder and name it, or leave it null "
@@ -89,7 +90,7 @@ def load(
 
 
 def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:
-    root = Path("data" if given is None else given).expanduser()
+    root = _default_folder(kind) if given is None else Path(given).expanduser()
     if given is not None and not root.is_dir():
         raise UserError(f"dataset.root: no folder {root}; {BOTH_WAYS}")
     train_files = find_files(root, "train")
@@ -109,6 +110,12 @@ def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:
         raise UserError(f"dataset.root: {root} holds no {kind.name}; {BOTH_WAYS}")
     train, test = _from_torchvision(kind, root)
     return train, test, kind.label
+
+
+def _default_folder(kind: Kind) -> Path:
+    """./data/<name> where parquet files lie there, else ./data, where torchvision downloads to."""
+    own = DEFAULT_FOLDER / kind.label
+    return own if find_files(own, "train") else DEFAULT_FOLDER
 
 
 def _is_torchvisions(kind: Kind, root: Path) -> bool:

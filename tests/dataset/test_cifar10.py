@@ -90,6 +90,14 @@ def test_png_parquet_gives_back_the_very_pixels_and_labels(tmp_path: Path) -> No
     assert (splits.mean, splits.std) == (MEAN, STD)
 
 
+def test_without_a_folder_parquet_files_are_found_below_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_set(tmp_path / "data" / "cifar10")
+    monkeypatch.chdir(tmp_path)
+    assert len(Cifar10(validation=5).load().train) == 25
+
+
 def test_a_jpeg_mirror_is_read_and_called_one(tmp_path: Path) -> None:
     write_set(tmp_path, "JPEG")
     splits = small(tmp_path).load()
