@@ -225,6 +225,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
         "epochs": run.progress.epoch,
         "state_bytes": run.exchange.state_bytes(),
         "parameters": parameters,
+        "classes": run.task.splits.num_classes,
     }
 
 

@@ -138,12 +138,29 @@ def _even(check: Check) -> float:
     return 1.0 if check.ratio else 0.0
 
 
+def _is_distance(check: Check) -> bool:
+    """Whether a claim is on a magnitude alone, whichever way."""
+    return check.magnitude is not None and math.isinf(check.above)
+
+
+def _magnitude(check: Check, mean: float) -> tuple[bool, str]:
+    """Whether the mean is as large as printed, and that in words."""
+    assert check.magnitude is not None
+    assert check.tolerance is not None
+    holds = abs(mean - check.magnitude) <= check.tolerance
+    if _is_distance(check):
+        return holds, "magnitude holds" if holds else "magnitude does not hold"
+    return holds, "direction and magnitude hold" if holds else "direction holds, magnitude does not"
+
+
 def _judge(check: Check, mean: float, low: float, high: float, n: int) -> tuple[bool, str]:
     """Whether the check holds, and the reason in words. NaN never holds."""
     if not math.isfinite(mean):
         return False, "a value is missing or not finite"
     if n < MIN_SEEDS:
         inside = check.above < mean < check.below
+        if inside and _is_distance(check):
+            return _magnitude(check, mean)
         return inside, "points the claim's way" if inside else "points the other way"
     if not (check.above < low and high < check.below):
         outside = high <= check.above or low >= check.below
@@ -152,10 +169,8 @@ def _judge(check: Check, mean: float, low: float, high: float, n: int) -> tuple[
         if is_direction and low == high == check.above:
             wrong = "no difference"
         return False, wrong if outside else "not established"
-    if check.magnitude is not None and check.tolerance is not None:
-        if abs(mean - check.magnitude) > check.tolerance:
-            return False, "direction holds, magnitude does not"
-        return True, "direction and magnitude hold"
+    if check.magnitude is not None:
+        return _magnitude(check, mean)
     return True, "holds"
 
 

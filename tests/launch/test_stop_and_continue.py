@@ -145,6 +145,7 @@ def finish(command: Command, record: dict[str, Any]) -> None:
     assert {key: summary[key] for key in record} == record
     assert set(without_times(summary)) - record.keys() == {
         "status", "results_version", "steps", "epochs", "state_bytes", "parameters",
+        "classes",
     }  # fmt: skip
     lines = (command.run_folder() / "metrics.jsonl").read_text().splitlines()
     epochs = [told["epoch"] for told in map(json.loads, lines) if told["kind"] == "epoch"]

@@ -13,7 +13,14 @@ from synthetic import ROWS, write_run
 from dgc_repro.paper import dynamic
 from dgc_repro.paper.claim import Check, Claim, Contradiction, Source
 from dgc_repro.report.records import Run, load_runs
-from dgc_repro.report.verdict import Verdict, Word, bootstrap_interval, paired_differences, verdict
+from dgc_repro.report.verdict import (
+    Verdict,
+    Word,
+    bootstrap_interval,
+    paired_differences,
+    verdict,
+    verdict_of_values,
+)
 
 CLAIM = Claim(
     "x",
@@ -197,3 +204,39 @@ def test_each_claim_differs_when_its_direction_is_flipped(
     runs, _ = load_runs(folders)
     claim = next(claim for claim in dynamic.CLAIMS if claim.id == claim_id)
     assert verdict(claim, runs, "paper").word == "differs"
+
+
+@pytest.mark.parametrize(
+    ("values", "word", "reason"),
+    [
+        ([0.1, 0.2, 0.3], "agrees", "magnitude holds"),
+        ([-0.1, -0.2, -0.3], "agrees", "magnitude holds"),
+        ([2.1, 2.2, 2.3], "differs", "magnitude does not hold"),
+        ([0.2], "indicative", "magnitude holds"),
+        ([2.2], "indicative", "magnitude does not hold"),
+    ],
+)
+def test_a_magnitude_alone_is_judged_whichever_way_it_lies(
+    values: list[float], word: str, reason: str
+) -> None:
+    check = Check("density", "a", "b", above=-math.inf, magnitude=0.2, tolerance=0.5)
+    zeros = dict.fromkeys(range(len(values)), 0.0)
+    found = verdict_of_values(
+        replace(CLAIM, checks=(check,)),
+        {"density": {"a": dict(enumerate(values)), "b": zeros}},
+        "small",
+    )
+    assert (found.word, found.detail.rpartition(": ")[2]) == (word, reason)
+    assert "claim:" not in found.detail, "no range was asked for"
+
+
+def test_values_of_numbers_that_contradict_each_other_cannot_follow_either() -> None:
+    claim = replace(CLAIM, cannot_follow=Contradiction("no", "1 + 1 = 2, printed 3."))
+    quantity = claim.checks[0].quantity
+    rows = {check.greater: {0: 2.0} for check in claim.checks}
+    rows |= {check.lesser: {0: 1.0} for check in claim.checks}
+    for values in ({quantity: rows}, {}):
+        found = verdict_of_values(claim, values, "small")
+        assert found.word == "cannot follow"
+        assert found.detail.startswith("1 + 1 = 2, printed 3. Measured: ")
+    assert found.detail.endswith("not run.")
