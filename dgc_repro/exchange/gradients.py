@@ -89,7 +89,7 @@ class GradientExchange:
         The gradients are given up: the means may be written into them. ``part``: several may be
         under way at once (DDP's buckets); all ranks send and finish them in one order."""
         if worker == 0 and not self._under_way:
-            self.link.agree(_in_words(plan, self.step))
+            self.link.agree(_in_words(plan))
         if part not in self._under_way:
             self._under_way[part] = Lockstep(
                 self.link, self._buffers, self.choose, part=part, finite=self._finite
@@ -250,10 +250,9 @@ class GradientExchange:
         return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
 
 
-def _in_words(plan: Plan, step: int) -> str:
+def _in_words(plan: Plan) -> str:
     """A plan as ranks compare it (exchange.check)."""
-    rung = "a choice" if plan.rung is None else f"rung {plan.rung}"
-    text = f"{rung} in step {step + 1}"
+    text = "a choice" if plan.rung is None else f"rung {plan.rung} as planned"
     if plan.rung is None or plan.measures:
         text += f" (candidates {plan.candidates[0]} and {plan.candidates[1]})"
     exceptions = ", ".join(f"{name} {rung}" for name, rung in sorted(plan.by_tensor.items()))

@@ -28,8 +28,9 @@ Number = TypeVar("Number", int, float)
 
 GRADIENT = "gradient"
 NODE = "node"  # two-level worlds: what stays inside a node
+CHECK = "check"
 IN_STEPS = (GRADIENT, NODE, "signal")
-PURPOSES = (NODE, "signal", "buffer", "evaluation", "check")
+PURPOSES = (NODE, "signal", "buffer", "evaluation", CHECK)
 
 
 def moved_by(collective: str, world_size: int) -> float:
@@ -76,14 +77,15 @@ class Ledger:
             self.payload_by_collective[collective] = before + payload_bytes
 
     def take_over(self, other: Ledger, purpose: str) -> None:
-        """Count another ledger's wire bytes and seconds here, all of them under one name."""
-        moved = sum(other.wire_bytes.values())
-        self.wire_bytes[purpose] = self.wire_bytes.get(purpose, 0.0) + moved
-        _add(self.calls, purpose, other.calls_by_collective())
-        _add(self.moved, purpose, other.moved_by_collective())
-        if other.seconds:
-            taken = sum(other.seconds.values())
-            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + taken
+        """Count another ledger's wire bytes and seconds here under one name, but for what was compared
+        (exchange.check), which is no part of a step."""
+        for name, moved in other.wire_bytes.items():
+            into = CHECK if name == CHECK else purpose
+            self.wire_bytes[into] = self.wire_bytes.get(into, 0.0) + moved
+            _add(self.calls, into, other.calls_by_collective(name))
+            _add(self.moved, into, other.moved_by_collective(name))
+            if name in other.seconds:
+                self.seconds[into] = self.seconds.get(into, 0.0) + other.seconds[name]
 
     def clear(self) -> None:
         """Forget everything."""

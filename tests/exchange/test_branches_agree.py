@@ -51,10 +51,10 @@ def test_a_decision_from_the_last_step_is_hardly_another_where_gradients_change_
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("planned", "rung 2 in step 1; rank 0 for: rung 1 in step 1"),
+        ("planned", "rung 2 as planned; rank 0 for: rung 1 as planned"),
         ("chosen", "rung 2 of the policy's choice; rank 0 for: rung 1 of the policy's choice"),
-        ("watched", "rung 1 in step 1 (candidates 1 and 2); rank 0 for: rung 1 in step 1 (cand"),
-        ("by tensor", "rung 1 in step 1: a 2; rank 0 for: rung 1 in step 1: a 1"),
+        ("watched", "rung 1 as planned (candidates 1 and 2); rank 0 for: rung 1 as planned (cand"),
+        ("by tensor", "rung 1 as planned: a 2; rank 0 for: rung 1 as planned: a 1"),
     ],
 )
 def test_the_check_names_ranks_that_go_two_ways(kind: str, words: str, two_workers: World) -> None:

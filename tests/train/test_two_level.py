@@ -104,6 +104,19 @@ def test_bytes_between_nodes_and_inside_them_are_counted_apart() -> None:
     assert told["comm/node_bytes"] == 4 * n * 1 + 4 * n * 0.5
 
 
+def test_what_is_compared_inside_nodes_is_counted_apart() -> None:
+    told = []
+    for check in ("false", "true"):
+        run = built(*UNIFORM4_EF, *NODES, f"exchange.check={check}", "network=ethernet_1gbit")
+        play(run, until=2)
+        told.append((run.link.ledger.metrics(), run.link.ledger.step_seconds))
+    (plain, seconds), (checked, seconds_checked) = told
+    assert checked["comm/check_bytes"] > plain["comm/check_bytes"]
+    assert seconds_checked == seconds
+    for key in ("payload", "wire", "node", "signal"):
+        assert checked[f"comm/{key}_bytes"] == plain[f"comm/{key}_bytes"]
+
+
 def test_one_worker_a_node_is_a_world_of_one_level() -> None:
     one, plain = built(*UNIFORM4_EF, "launch.workers_per_node=1"), built(*UNIFORM4_EF)
     assert play(one).losses == play(plain).losses
