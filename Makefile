@@ -114,6 +114,9 @@ reproduce-gravac-fig11: ## train, and draw Random-k under GraVAC and Accordion (
 
 reproduce-gravac: reproduce-gravac-table1 reproduce-gravac-table3 reproduce-gravac-fig1a reproduce-gravac-fig3 $(GRAVAC_TRAINED) ## all of GraVAC's tables and figures
 
+reproduce-gravac-lab: $(INSTALLED) ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
+	$(BIN)/python -m dgc_repro reproduce gravac/lab scale=$(SCALE) $(ARGS)
+
 report: $(INSTALLED) ## rebuild all of results/ from its records, without training
 	$(BIN)/python -m dgc_repro.report $(ARGS)
 

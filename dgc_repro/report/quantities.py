@@ -172,6 +172,9 @@ STUDIED = {
     "theta_min": ("largest theta_min", ""),
     "dip": ("dip", "points"),
     "curve_mean": ("mean test quality over the run", "points"),
+    "lab_slowdown": ("step while the rate is low over steps at other times", ""),
+    "lab_target_seconds": ("measured time to the target loss", "s"),
+    "lab_factor": ("log2 of the factor sent", ""),
 }
 """Label and unit of what studies compute; report/<study>.py has the definitions. A claim may say where,
 as in ``seconds@ethernet_1gbit, 16 workers``, which is then the label."""
