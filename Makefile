@@ -19,7 +19,7 @@ GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fi
 	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
 	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
 	reproduce-gravac-fig1a reproduce-gravac-fig3 \
-	reproduce-gravac reproduce-gravac-table1 $(GRAVAC_TRAINED) \
+	reproduce-gravac reproduce-gravac-table1 $(GRAVAC_TRAINED) reproduce-gravac-lab \
 	report notebook clean
 
 help: ## list every target

@@ -39,7 +39,7 @@ def after_it(row: str) -> str:
 
 _SOONER = (
     "Measured seconds in training steps until an epoch's mean training loss is at most the target: dense's "
-    "in its last quarter of epochs, plus one standard deviation (over seeds; of one seed, over those epochs). "
+    "in its last quarter of epochs plus one standard deviation (over seeds; of one seed over those epochs). "
     "Paired by seed; a row that never gets there has no such number, and the claim does not hold."
 )
 _SENT = (
@@ -50,7 +50,7 @@ _SENT = (
 CLAIMS = (
     Claim(
         "drop",
-        f"The links matter: dense takes at least {LEAST_SLOWDOWN:g} times as long a step while the rate is low.",
+        f"The links matter: dense's step takes at least {LEAST_SLOWDOWN:g} times as long at the low rate.",
         OURS,
         (Check(SLOWDOWN, LABELS[DENSE], EVEN, above=LEAST_SLOWDOWN, ratio=True),),
         "Mean measured step of the middle third over that of the other two.",

@@ -140,7 +140,7 @@ def _step_block(runs: Sequence[Run]) -> Block:
     ]
     return Block(
         "A training step, measured ms, by the rate of the links",
-        "Wall time of training steps, evaluation not counted; mean +- standard deviation over seeds. Slowdown: "
+        "Wall time of training steps without evaluation; mean +- standard deviation over seeds. Slowdown: "
         "while the rate is low over the rest of the run.",
         (
             "row",
@@ -235,7 +235,7 @@ def _window_block(runs: Sequence[Run]) -> Block:
     seeds = distinct([min(run.seed for run in own) for _, own in rows_of(runs)])
     return Block(
         "GraVAC's windows",
-        f"Of seed {seeds}. What decides: within a step, gains alone. Between windows a candidate grows until the "
+        f"Of seed {seeds}. What decides: in a step, gains alone. Between windows a candidate grows until the "
         "two largest compression throughputs on record differ by at most omega. Those of factors that are "
         "sent no longer stay on record as they were, at the rate of then. Nothing ever makes a candidate "
         "smaller but that test.",
