@@ -13,6 +13,7 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -24,7 +25,8 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.network.lab import packets_at_once
-from dgc_repro.policy.interface import Plan
+from dgc_repro.policy.gravac import GEOMETRIC, GraVAC
+from dgc_repro.policy.interface import Plan, StepReport
 from dgc_repro.train.meter import InterfaceMeter
 
 CPU = torch.device("cpu")
@@ -37,26 +39,64 @@ METHODS: dict[str, tuple[Compressor, str, tuple[int, int]]] = {
     "PowerSGD": (PowerSGD(rank=64), "gather", LARGE),
     "top-k, scatter": (TopK(density=0.05), "scatter", LARGE),
     "4-bit, scatter": (Uniform(bits=4), "scatter", LARGE),
+    "GraVAC": (
+        ErrorFeedback(Ladder((Dense(), TopK(factor=10), TopK(factor=1000)))),
+        "gather",
+        LARGE,
+    ),
 }
 """By name: method, combine, shape of the tensor: about a megabyte of payload a step."""
+POLICIES = {
+    # Of noise, a tenth of the values is 0.44 of the energy: theta_min is sent, the candidate is not.
+    "GraVAC": GraVAC(theta_min=10, theta_max=1000, scaling=GEOMETRIC, ratio=100, eps=0.4, window=1)
+}
+"""By method, the policy that chooses its rung."""
+
+
+class Rungs:
+    """What plans and chooses for one method: its policy, or nothing."""
+
+    def __init__(self, policy: GraVAC | None) -> None:
+        self.policy = policy
+        self.state = {} if policy is None else policy.init()
+
+    def plan(self, step: int) -> Plan:
+        return Plan(None) if self.policy is None else self.policy.plan(self.state, step)
+
+    def choose(self, energies: Tensor) -> int:
+        assert self.policy is not None
+        rung, self.state = self.policy.choose(self.state, energies)
+        return rung
+
+    def told(self, step: int) -> None:
+        if self.policy is not None:
+            self.state = self.policy.after_step(self.state, StepReport(step, 1.0, 1.0))
 
 
 def measured(
-    method: Compressor, combine: str, shape: tuple[int, int], rates: list[float]
+    method: Compressor,
+    combine: str,
+    shape: tuple[int, int],
+    rates: list[float],
+    policy: GraVAC | None = None,
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
     method = combined(method, combine, shape[0] * shape[1], link.wire.world_size)
-    exchange = GradientExchange(method, {"w": torch.empty(shape)}, link, seed=1)
+    rungs = Rungs(policy)
+    exchange = GradientExchange(
+        method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose
+    )
     meter = InterfaceMeter(link, "eth0", lambda: packets_at_once(rates[dist.get_rank()]))
     source = torch.Generator().manual_seed(dist.get_rank())
     meter.start()
-    for _ in range(STEPS):
+    for step in range(STEPS):
         gradient: Tensor = torch.randn(shape, generator=source)
-        exchange.open(0, {"w": gradient}, Plan(None))
+        exchange.open(0, {"w": gradient}, rungs.plan(step))
         share(link, [0.0, 1.0])
         exchange.finish()
         exchange.commit()
+        rungs.told(step)
     meter.stop()
     return link.ledger.metrics() | meter.metrics()
 
@@ -65,7 +105,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rates = [float(rate) for rate in sys.argv[1:]]
-    told = {name: measured(*settings, rates) for name, settings in METHODS.items()}
+    told = {
+        name: measured(*settings, rates, POLICIES.get(name)) for name, settings in METHODS.items()
+    }
     if dist.get_rank() == 0:
         print(json.dumps(told), flush=True)
     dist.barrier()
