@@ -30,7 +30,7 @@ from dgc_repro.report.lab_runs import (
     stretches,
     target_of,
 )
-from dgc_repro.report.network import COUNTED, counted
+from dgc_repro.report.network import COUNTED, EXPECTED, counted
 from dgc_repro.report.records import Run, require_alike
 from dgc_repro.report.study import Block, Page, distinct, header, judged, mean_sd
 from dgc_repro.report.table import short
@@ -116,7 +116,7 @@ def _facts(runs: Sequence[Run], target: Target | None) -> list[tuple[str, str]]:
 
 
 def _apart(run: Run) -> float:
-    return 100 * (run.summary[COUNTED] / run.summary["net/expected_tx_bytes"] - 1)
+    return 100 * float(run.summary[COUNTED] / run.summary[EXPECTED] - 1)
 
 
 def rows_of(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
@@ -176,6 +176,7 @@ def _target_block(runs: Sequence[Run], target: Target | None) -> Block:
         "over the whole run, payloads by the ledger and all that its interface has sent.",
         ("row", "n", "s to target", "s in all", "train loss", "test %", "payload MB", "sent MB"),
         tuple(rows),
+        narrow=(0, 2, 3, 4, 5),
     )  # fmt: skip
 
 
