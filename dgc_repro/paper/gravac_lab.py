@@ -95,8 +95,8 @@ CHOICES = (
     ),
     SilentChoice(
         "model and data",
-        "slim VGG16 with batch normalization: many parameters for little compute, as the paper's; digits at "
-        "scale quick, CIFAR-10 else",
+        "slim 2-layer LSTM, many parameters for little compute; Python's documentation at scale quick, Penn "
+        "Treebank else",
         "model, dataset",
     ),
     SilentChoice("window", "a fifteenth of the steps (the paper: 500 of 20,000)", "policy.window"),

@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import gravac_lab as lab
 from dgc_repro.paper.gravac_lab import DENSE, LABELS
 from dgc_repro.report import figures, style
 from dgc_repro.report.lab_runs import (
-    Stretch,
     Target,
     factor,
     is_low,
@@ -30,7 +27,7 @@ from dgc_repro.report.lab_runs import (
     stretches,
     target_of,
 )
-from dgc_repro.report.network import COUNTED, EXPECTED, counted
+from dgc_repro.report.network import COUNTED, EXPECTED, counted, megabytes
 from dgc_repro.report.records import Run, require_alike
 from dgc_repro.report.study import Block, Page, distinct, header, judged, mean_sd
 from dgc_repro.report.table import short
@@ -101,7 +98,7 @@ def _facts(runs: Sequence[Run], target: Target | None) -> list[tuple[str, str]]:
     ]
     parameters = distinct([f"{run.summary.get('parameters', 0):,}" for run in runs])
     read = [run for run in runs if counted(run.summary) is not None]
-    apart = max((abs(_apart(run)) for run in read), default=math.nan)
+    worst = max(read, key=lambda run: abs(_apart(run)), default=None)
     return [
         ("links", f"{distinct(links)}; {runs[0].setting('launch.workers')} workers"),
         ("model", f"{distinct([short(r.setting('model')) for r in runs])}, {parameters} parameters"),
@@ -109,8 +106,11 @@ def _facts(runs: Sequence[Run], target: Target | None) -> list[tuple[str, str]]:
         ("target", "no run of dense" if target is None else target.text),
         (
             "bytes",
-            f"interfaces of {len(read)} of {len(runs)} runs were read; from the ledger with headers they "
-            f"differ by at most {apart:.1f} %" if read else "no interface was read",
+            "no interface was read"
+            if worst is None
+            else f"interfaces of {len(read)} of {len(runs)} runs were read; they differ from the ledger with "
+            f"headers by at most {abs(_apart(worst)):.1f} % ({LABELS[worst.row]}, "
+            f"{megabytes(worst.summary[COUNTED])})",
         ),
     ]  # fmt: skip
 
@@ -133,7 +133,7 @@ def _step_block(runs: Sequence[Run]) -> Block:
         (
             LABELS[row],
             str(len(own)),
-            *(mean_sd([step_ms(run, part) for run in own]) for part in parts),
+            *(_amount([step_ms(run, part) for run in own]) for part in parts),
             mean_sd([slowdown(run) for run in own]),
         )
         for row, own in rows_of(runs)
@@ -152,8 +152,23 @@ def _step_block(runs: Sequence[Run]) -> Block:
     )
 
 
+def _amount(values: Sequence[float]) -> str:
+    """Mean +- standard deviation without an exponent."""
+    series = pd.Series(list(values), dtype=float)
+    texts = [
+        f"{v:.0f}" if abs(v) >= 100 else f"{v:.3g}" for v in (series.mean(), series.std(ddof=1))
+    ]
+    return texts[0] if len(series) < 2 else " +- ".join(texts)
+
+
+def _quality(runs: Sequence[Run]) -> str:
+    """The metric of what was trained: a text's perplexity, or accuracy."""
+    has = all("test/perplexity" in run.epochs.columns for run in runs)
+    return "test/perplexity" if has else "test/accuracy_percent"
+
+
 def _target_block(runs: Sequence[Run], target: Target | None) -> Block:
-    rows = []
+    quality, rows = _quality(runs), []
     for row, own in rows_of(runs):
         times = [] if target is None else [seconds_to(run, target.loss) for run in own]
         met = [seconds for seconds in times if not math.isnan(seconds)]
@@ -162,19 +177,22 @@ def _target_block(runs: Sequence[Run], target: Target | None) -> Block:
             (
                 LABELS[row],
                 str(len(own)),
-                f"{mean_sd(met)}{short_of}" if met else NEVER if times else "-",
-                mean_sd([_last(run, "time/train_seconds") for run in own]),
+                f"{_amount(met)}{short_of}" if met else NEVER if times else "-",
+                _amount([_last(run, "time/train_seconds") for run in own]),
                 mean_sd([_last(run, "train/loss") for run in own]),
-                mean_sd([_last(run, "test/accuracy_percent") for run in own]),
-                mean_sd([_last(run, "comm/payload_bytes") / 1e6 for run in own]),
-                mean_sd([run.summary.get(COUNTED, math.nan) / 1e6 for run in own]),
+                mean_sd([_last(run, quality) for run in own]),
+                _amount([_last(run, "comm/payload_bytes") / 1e6 for run in own]),
+                _amount([run.summary.get(COUNTED, math.nan) / 1e6 for run in own]),
             )
         )
     return Block(
         "Time to the target loss",
         "Target: " + ("-" if target is None else target.text) + ". Seconds in training steps; bytes a worker "
         "over the whole run, payloads by the ledger and all that its interface has sent.",
-        ("row", "n", "s to target", "s in all", "train loss", "test %", "payload MB", "sent MB"),
+        (
+            *("row", "n", "s to target", "s in all", "train loss"),
+            *(quality.replace("/", " ").replace("_percent", " %"), "payload MB", "sent MB"),
+        ),
         tuple(rows),
         narrow=(0, 2, 3, 4, 5),
     )  # fmt: skip
@@ -194,10 +212,10 @@ def _sent_block(runs: Sequence[Run]) -> Block:
                 (
                     LABELS[row],
                     f"{part.rate}: {part.first}-{part.last}",
-                    mean_sd([factor(run, stretches(run)[number]) for run in own]),
+                    _amount([factor(run, stretches(run)[number]) for run in own]),
                     mean_sd(gains),
                     *(
-                        mean_sd([100 * each.branches[branch] for each in found])
+                        _amount([100 * each.branches[branch] for each in found])
                         if all(each.branches for each in found)
                         else "-"
                         for branch in ("candidate", "theta_min", "dense")
@@ -266,7 +284,7 @@ def _numbers(runs: Sequence[Run], target: Target | None) -> Iterator[dict[str, o
         for column, metric in (
             ("train_seconds", "time/train_seconds"),
             ("train_loss", "train/loss"),
-            ("test_accuracy_percent", "test/accuracy_percent"),
+            (_quality(runs).replace("/", "_"), _quality(runs)),
             ("payload_bytes", "comm/payload_bytes"),
         ):
             yield {**place, "column": column, "value": _last(run, metric)}
@@ -292,7 +310,11 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
                 label=LABELS[row], **look,
             )  # fmt: skip
         for axes in (factors, gains, throughputs):
-            _shade(axes, stretches(shown[0][1]))
+            for part in (parts := stretches(shown[0][1])):
+                if is_low(part, parts):
+                    axes.axvspan(
+                        part.first - 0.5, part.last + 0.5, color="#E8E8E8", zorder=0, linewidth=0
+                    )
             axes.set_xlabel("step")
         for axes, name in (
             (factors, "compression factor (log)"),
@@ -311,22 +333,11 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
             losses.axhline(target.loss, color="#666666", linewidth=0.8)
         seed = f"seed {shown[0][1].seed}"
         style.title(factors, "Factor", figures.caption(runs, scale))
-        style.title(gains, "Gain", f"{seed}; Accordion looks at none")
+        rates = ", ".join(part.rate for part in parts if is_low(part, parts)) or "nothing"
+        style.title(gains, "Gain", f"{seed}; Accordion looks at none; shaded: {rates}")
         style.title(throughputs, "Compression throughput", f"{seed}; medians of {ROLLING} steps")
         style.title(losses, "Time to the target loss", f"{seed}; grey line: the target")
         drawing.legend(
             *losses.get_legend_handles_labels(), loc="outside lower center", ncols=len(shown)
         )
     return drawing
-
-
-def _shade(axes: Axes, parts: Sequence[Stretch]) -> None:
-    """Grey where the rate is low, with the rates above."""
-    for part in parts:
-        if is_low(part, parts):
-            axes.axvspan(part.first - 0.5, part.last + 0.5, color="#E8E8E8", zorder=0, linewidth=0)
-        middle = float(np.mean([part.first, part.last]))
-        axes.annotate(
-            part.rate, xy=(middle, 0.01), xycoords=("data", "axes fraction"), ha="center",
-            va="bottom", fontsize=7.5, color="#444444",
-        )  # fmt: skip
