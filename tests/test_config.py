@@ -57,6 +57,7 @@ FAMILIES = {
     "lecture/density_fed": "",
     "gravac/table3_lstm": "text/",
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
+    **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
 """Papers whose experiments take another family of scales than images."""
 TRAINED = [

@@ -29,7 +29,7 @@ from dgc_repro.report.lab_runs import (
 )
 from dgc_repro.report.network import COUNTED, EXPECTED, counted, megabytes
 from dgc_repro.report.records import Run, require_alike
-from dgc_repro.report.study import Block, Page, distinct, header, judged, mean_sd
+from dgc_repro.report.study import Block, Page, distinct, header, judged, mean_sd, scale_label
 from dgc_repro.report.table import short
 from dgc_repro.report.verdict import Values
 
@@ -332,7 +332,9 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
         if target is not None:
             losses.axhline(target.loss, color="#666666", linewidth=0.8)
         seed = f"seed {shown[0][1].seed}"
-        style.title(factors, "Factor", figures.caption(runs, scale))
+        workers, counts = runs[0].setting("launch.workers"), [len(own) for _, own in rows_of(runs)]
+        caption = f"{scale_label(scale)}; {workers} workers; {figures.counts_label(counts)}"
+        style.title(factors, "Factor", caption)
         rates = ", ".join(part.rate for part in parts if is_low(part, parts)) or "nothing"
         style.title(gains, "Gain", f"{seed}; Accordion looks at none; shaded: {rates}")
         style.title(throughputs, "Compression throughput", f"{seed}; medians of {ROLLING} steps")

@@ -13,14 +13,18 @@ from test_stop_and_continue import Command
 pytestmark = pytest.mark.timeout(600)
 GRAVAC = (
     *(*RUN, "train.epochs=1", "model.width=8", "network.rate=1gbit", "compressor=dgc_sampled"),
-    *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.eps=0.8"),
+    *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
 )
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_counters_and_ledger_agree_whatever_branch_is_sent(workers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "eps", "branches"), [(2, 0.3, {"candidate", "theta_min"}), (4, 0.95, {"dense"})]
+)
+def test_counters_and_ledger_agree_whatever_branch_is_sent(
+    workers: int, eps: float, branches: set[str], tmp_path: Path
+) -> None:
     need_a_lab()
-    command = Command(tmp_path, *GRAVAC, f"launch.workers={workers}")
+    command = Command(tmp_path, *GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}")
     try:
         command.start()
         assert command.end() == (0, [])
@@ -32,5 +36,5 @@ def test_counters_and_ledger_agree_whatever_branch_is_sent(workers: int, tmp_pat
     assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
     told = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
     assert len(told) == summary["steps"]
-    assert {line["decision/branch"] for line in told} >= {"dense", "theta_min"}
+    assert {line["decision/branch"] for line in told} == branches
     assert all(line["decision/timed_seconds"] > 0 for line in told[1:])
