@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dgc_repro.policy.checks import check_flag, check_number, check_one_of
+
 ACCURACY, TOP5, PERPLEXITY = "accuracy", "top5", "perplexity"
 COLUMNS = {
     ACCURACY: "test/accuracy_percent",
@@ -33,21 +35,18 @@ class Goal:
     plateau: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.metric not in tuple(COLUMNS):
-            raise ValueError(f"metric: one of {', '.join(COLUMNS)}, got {self.metric!r}")
+        check_one_of("metric", self.metric, tuple(COLUMNS))
         if self.target is not None:
             low, high = (1, math.inf) if self.metric == PERPLEXITY else (0, 100)
             like = "1 up" if self.metric == PERPLEXITY else "0 to 100 percent"
-            if not _is_number(self.target) or not low <= self.target <= high:
-                raise ValueError(
-                    f"target: a number from {like} for metric {self.metric}, or null, got {self.target!r}"
-                )
-        if not isinstance(self.stop, bool):
-            raise ValueError(f"stop: true or false, got {self.stop!r}")
+            like = f"a number from {like} for metric {self.metric}, or null"
+            check_number("target", self.target, like, lambda target: low <= target <= high)
+        check_flag("stop", self.stop)
         if self.stop and self.target is None:
             raise ValueError("stop: needs goal.target, got null: there is nothing to stop at")
-        if not _is_number(self.plateau) or not 0 <= self.plateau < 1:
-            raise ValueError(f"plateau: a share from 0 to below 1, got {self.plateau!r}")
+        check_number(
+            "plateau", self.plateau, "a share from 0 to below 1", lambda share: 0 <= share < 1
+        )
 
     def is_reached(self, record: Mapping[str, Any]) -> bool:
         """Whether an epoch's record has the target. What is not a number reaches nothing."""
@@ -76,7 +75,3 @@ def refuse_misfit(goal: Goal, gives: str) -> None:
     if wrong.get(goal.metric) == gives:
         rest = ", ".join(name for name in COLUMNS if wrong.get(name) != gives)
         raise ValueError(f"metric: of {gives} there is {rest}, got {goal.metric}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
