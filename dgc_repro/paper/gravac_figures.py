@@ -7,6 +7,8 @@ paper prints is read as its share of `STEPS`, so that a shorter run has the same
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from dgc_repro.paper.claim import Check, Claim, SilentChoice, Source
 from dgc_repro.paper.gravac import LABELS, LSTM, OURS, PAPER, RESNET101, VGG16
@@ -25,6 +27,30 @@ ZERO = "0"
 def part(name: str, where: str) -> str:
     """A part of a row's steps."""
     return f"{name}, {where}"
+
+
+def against_raw(
+    claim: Claim, rows: Mapping[str, str] | None = None, quantities: Mapping[str, str] | None = None
+) -> Claim:
+    """The same claim with the published code's gain, against the gradient without its residual: of other
+    ``rows``, or of other ``quantities`` of the same rows."""
+    rows, quantities = rows or {}, quantities or {}
+    return replace(
+        claim,
+        id=f"{claim.id}.raw",
+        text=f"{claim.text[:-1]} (gain against the raw gradient).",
+        checks=tuple(
+            replace(
+                check,
+                quantity=quantities.get(check.quantity, check.quantity),
+                greater=rows.get(check.greater, check.greater),
+                lesser=rows.get(check.lesser, check.lesser),
+            )
+            for check in claim.checks
+        ),
+        reading=f"{claim.reading} With the published code's gain: energy of what is sent over that of the "
+        "gradient without its residual, at most 1.",
+    )
 
 
 # -- figure 1b: the variance of the gradient over the starting iterations. No series, no number printed.
@@ -180,10 +206,20 @@ _LSTM = (
         "decimal is allowed at either end.",
     ),
 )
-GAINS_CLAIMS = {
+RAW_GAIN = {"gain": "gain_raw", "gain_sd": "gain_raw_sd"}
+OF_GAINS = {
     RESNET101: (_near_one(RESNET101), *_RESNET101),
-    VGG16: (_near_one(VGG16), *_VGG16),
+    VGG16: (_near_one(VGG16),),
     LSTM: (_near_one(LSTM), *_LSTM),
+}
+"""By model: claims on the gain, as printed: against the error-fed gradient."""
+OF_RAW_GAINS = {
+    model: tuple(against_raw(claim, quantities=RAW_GAIN) for claim in claims)
+    for model, claims in OF_GAINS.items()
+}
+GAINS_CLAIMS = {
+    model: (*OF_GAINS[model], *OF_RAW_GAINS[model], *(_VGG16 if model == VGG16 else ()))
+    for model in MODEL_IDS
 }
 """By model: figures 4, 5 and 6."""
 
@@ -192,6 +228,11 @@ GAINS_CHOICES = (
         "the compressor",
         "DGC's sampled threshold with error feedback, layerwise, one factor for the whole run",
         "compressor",
+    ),
+    SilentChoice(
+        "the gain's denominator",
+        "both: error-fed (printed) and raw (published code)",
+        "policy.gain",
     ),
     SilentChoice(
         "which gradient's norm",

@@ -13,9 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dgc_repro.paper.claim import Claim
 from dgc_repro.paper.gravac_figures import STEPS
 from dgc_repro.paper.gravac_training import PERPLEXITY, QUALITY
-from dgc_repro.report.figures import caption
+from dgc_repro.report.figures import Look, caption
 from dgc_repro.report.gravac_pool import (
     Metric,
     Series,
@@ -26,7 +27,7 @@ from dgc_repro.report.gravac_pool import (
     written,
 )
 from dgc_repro.report.records import Run
-from dgc_repro.report.study import mean_sd, scale_label
+from dgc_repro.report.study import Block, mean_sd, scale_label
 from dgc_repro.report.verdict import Values
 
 
@@ -82,6 +83,47 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
+def raw_gain(run: Run) -> Series:
+    """The published code's gain of each recorded step: energy of what was sent over that of the gradient
+    without its residual, at most 1; NaN where that is not recorded. Empty without norms."""
+    raw = column(run, "raw_norm")
+    known = np.where(raw > 0, raw, np.nan)
+    gains: Series = np.clip((column(run, "norm_after") / known) ** 2, 0.0, 1.0)
+    return gains
+
+
+def points_its_way(claim: Claim, numbers: Values) -> bool | None:
+    """Whether the means over seeds lie where the claim says, without a judgement; None without numbers."""
+    ways = []
+    for check in claim.checks:
+        rows = numbers.get(check.quantity, {})
+        found = [rows.get(name, {}) for name in (check.greater, check.lesser)]
+        if check.lesser.replace(".", "", 1).isdigit():
+            found[1] = dict.fromkeys(found[0], float(check.lesser))
+        seeds = found[0].keys() & found[1].keys()
+        if not seeds:
+            return None
+        pairs = [(found[0][seed], found[1][seed]) for seed in seeds]
+        mean = float(np.mean([a / b if check.ratio else a - b for a, b in pairs]))
+        off = 0.0 if check.magnitude is None else abs(mean - check.magnitude)
+        ways.append(check.above < mean < check.below and off <= (check.tolerance or math.inf))
+    return all(ways)
+
+
+def gains_block(fed: Sequence[Claim], raw: Sequence[Claim], numbers: Values) -> Block:
+    """Which of two gains shows what is claimed. ``fed``, ``raw``: the same claims of either."""
+    words = {True: "yes", False: "no", None: "-"}
+    ways = [[points_its_way(claim, numbers) for claim in claims] for claims in (fed, raw)]
+    counts = [f"{sum(way is True for way in own)} of {len(own)}" for own in ways]
+    return Block(
+        "Which gain explains the figure",
+        f"The printed gain, against the error-fed gradient, shows {counts[0]} findings, the published "
+        f"code's, against the raw gradient, {counts[1]}. Means over seeds; the verdicts below judge.",
+        ("finding", "error-fed", "raw"),
+        tuple((claim.text, words[a], words[b]) for claim, a, b in zip(fed, *ways, strict=True)),
+    )
+
+
 def cell(numbers: Values, quantity: str, name: str, digits: int = 3) -> str:
     """Mean and spread over seeds, '-' where there is none."""
     return mean_sd(list(numbers.get(quantity, {}).get(name, {}).values()), digits)
@@ -130,20 +172,23 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
 
 
 def draw_quality(
-    axes: Axes, runs: Sequence[Run], metric: Metric, rows: Mapping[str, tuple[str, str, str]]
+    axes: Axes, runs: Sequence[Run], metric: Metric, rows: Mapping[str, tuple[str, Look]]
 ) -> None:
-    """The quality by step of each row that was run. ``rows``: label, colour and marker by row."""
-    for name, (label, colour, marker) in rows.items():
+    """The quality by step of each row that was run. ``rows``: label and look by row."""
+    for name, (label, look) in rows.items():
         own = rows_of(runs, name)
         if not own:
             continue
         points = curve(own, metric)
         steps, mean, sd = points.index.to_numpy(float), points["mean"], points["sd"]
         if len(own) > 1:
-            axes.fill_between(steps, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
+            low, high = mean - sd, mean + sd
+            axes.fill_between(steps, low, high, color=look.colour, alpha=0.15, linewidth=0)
         axes.plot(
-            steps, mean, color=colour, marker=marker, markersize=4, markevery=0.1, label=label
-        )
+            steps, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4,
+            markevery=max(1, len(steps) // 10), label=label,
+            markerfacecolor="white" if look.dashes != "-" else look.colour,
+        )  # fmt: skip
     if metric.sign < 0:
         axes.set_yscale("log")
     axes.set_xlabel("iteration")

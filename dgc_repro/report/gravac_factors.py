@@ -20,9 +20,11 @@ from dgc_repro.paper.gravac_factors import (
     GEOMETRIC_CLAIMS,
     GEOMETRIC_FIGURE,
     GEOMETRIC_NOTES,
+    RAW,
     SHORT,
     VARIANTS,
     named,
+    raw_claims,
 )
 from dgc_repro.paper.gravac_training import (
     DENSE,
@@ -31,11 +33,13 @@ from dgc_repro.paper.gravac_training import (
     row_id,
 )
 from dgc_repro.report import style
+from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_course import course
 from dgc_repro.report.gravac_decisions import (
     column,
     csv_lines,
     draw_quality,
+    gains_block,
     header,
     heading,
     panel,
@@ -45,6 +49,7 @@ from dgc_repro.report.gravac_factor_blocks import (
     branch_block,
     decay_block,
     factor_block,
+    throughput_block,
     variant_block,
     volume_block,
 )
@@ -60,26 +65,32 @@ from dgc_repro.report.records import Run
 from dgc_repro.report.study import Page
 
 LOOKS = {
-    DENSE: (style.BLACK, "o"),
-    GRAVAC: (style.BLUE, "^"),
-    GRAVAC_STRICT: (style.ORANGE, "s"),
-    GEOMETRIC: (style.GREEN, "D"),
+    DENSE: Look(style.BLACK, "o"),
+    GRAVAC: Look(style.BLUE, "^"),
+    GRAVAC_STRICT: Look(style.ORANGE, "s"),
+    GEOMETRIC: Look(style.GREEN, "D"),
 }
+LOOKS |= {raw: replace(LOOKS[method], dashes="--") for method, raw in RAW.items()}
 BESIDE = 3.0 * BANDWIDTH
 """How far beyond the factors the density is drawn, in log10."""
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The page and the figure of some of a model's methods. ``methods``: those drawn, dense not among them;
-    ``variants``: others that have a table."""
+    """The page and the figure of some of a model's methods. ``printed``: those of the paper's figure, dense
+    not among them; each is drawn with both gains. ``variants``: others that have a table."""
 
     number: int
     model: str
-    methods: tuple[str, ...]
+    printed: tuple[str, ...]
     claims: tuple[Claim, ...]
     notes: tuple[Contradiction, ...] = ()
     variants: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The rows that are drawn: of the printed gain, then of the published code's."""
+        return (*self.printed, *(RAW[method] for method in self.printed))
 
     @property
     def title(self) -> str:
@@ -98,20 +109,24 @@ class Factors:
         found = numbers(replace(one, runs=tuple(own)))
         rows = {row_id(self.model, method): SHORT[method] for method in self.methods}
         regret, more = regret_block(one, rows)
+        raw = raw_claims(self.model, self.claims)
+        fed = [claim for claim in self.claims if f"{claim.id}.raw" in {c.id for c in raw}]
         return Page(
             title=self.title,
             scale=scale,
             header=header(own, scale),
             warning="",
             blocks=(
+                gains_block(fed, raw, found),
                 factor_block(own, found, rows),
+                throughput_block(own, found, rows),
                 branch_block(found, rows),
                 volume_block(one, found, rows),
                 *([decay_block(own, found, rows)] if found.get("dip") else []),
                 *([variant_block(one, found)] if self.variants else []),
                 regret,
             ),
-            verdicts=judge(self.claims, found, scale),
+            verdicts=judge((*self.claims, *raw), found, scale),
             notes=self.notes,
             choices=FACTOR_CHOICES,
             numbers=csv_lines({**found, **more}),
@@ -125,13 +140,13 @@ class Factors:
             left, middle, right = drawing.subplots(1, 3)
             metric = metric_of(own)
             labels = {DENSE: "dense", **{method: named(method) for method in self.methods}}
-            looks = {row_id(self.model, m): (labels[m], *LOOKS[m]) for m in labels}
+            looks = {row_id(self.model, m): (labels[m], LOOKS[m]) for m in labels}
             draw_quality(left, own, metric, looks)
             panel(left, f"{metric.label.capitalize()} by iteration")
             for method in self.methods:
                 chosen = rows_of(own, row_id(self.model, method))
-                _draw_density(middle, chosen, LOOKS[method][0])
-                _draw_throughput(right, chosen, *LOOKS[method])
+                _draw_density(middle, chosen, LOOKS[method])
+                _draw_throughput(right, chosen, LOOKS[method])
             middle.set_ylabel(f"density of steps over log10 (bandwidth {BANDWIDTH:g})")
             panel(middle, "Iterations by compression factor")
             right.set_ylabel("samples/s times gain")
@@ -141,29 +156,35 @@ class Factors:
             heading(drawing, self.title, own, scale)
             handles, texts = left.get_legend_handles_labels()
             if handles:
-                drawing.legend(handles, texts, loc="outside lower center", ncols=len(handles))
+                drawing.legend(handles, texts, loc="outside lower center", ncols=3, handlelength=3)
         return drawing
 
 
-def _draw_density(axes: Axes, runs: Sequence[Run], colour: str) -> None:
+def _draw_density(axes: Axes, runs: Sequence[Run], look: Look) -> None:
     for run in runs:
         factors = column(run, "factor")
         if factors.size:
             grid = np.linspace(-BESIDE, math.log10(factors.max()) + BESIDE, 500)
-            axes.plot(10**grid, density(grid, factors), color=colour, linewidth=1.2)
+            drawn = density(grid, factors)
+            axes.plot(10**grid, drawn, color=look.colour, linestyle=look.dashes, linewidth=1.2)
 
 
-def _draw_throughput(axes: Axes, runs: Sequence[Run], colour: str, marker: str) -> None:
+def _draw_throughput(axes: Axes, runs: Sequence[Run], look: Look) -> None:
     for run in runs:
         points = {factor: throughput(run, factor) for factor in shares(run)}
         known = {factor: rate for factor, rate in points.items() if math.isfinite(rate)}
-        axes.plot(list(known), list(known.values()), color=colour, marker=marker, markersize=5)
+        axes.plot(
+            list(known), list(known.values()), color=look.colour, linestyle=look.dashes,
+            marker=look.marker, markersize=5,
+            markerfacecolor="white" if look.dashes != "-" else look.colour,
+        )  # fmt: skip
 
 
 def _by_factor(axes: Axes, runs: Sequence[Run]) -> None:
     """A log axis with a tick at each power of ten."""
     largest = max((factor for run in runs for factor in shares(run)), default=1000.0)
     axes.set_xscale("log")
+    style.plain_log(axes.xaxis, (1.0,))
     axes.set_xlim(10**-BESIDE, largest * 10**BESIDE)
     axes.set_xlabel("compression factor (log)")
 

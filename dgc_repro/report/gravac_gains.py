@@ -17,12 +17,15 @@ from dgc_repro.paper.gravac_figures import (
     GAINS_CLAIMS,
     LATER,
     LOW_STEPS,
+    OF_GAINS,
+    OF_RAW_GAINS,
     STRONG,
     WEAK,
     part,
 )
 from dgc_repro.paper.gravac_training import DENSE, row_id
 from dgc_repro.report import style
+from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_decisions import (
     at,
     cell,
@@ -30,10 +33,12 @@ from dgc_repro.report.gravac_decisions import (
     csv_lines,
     draw_quality,
     final,
+    gains_block,
     header,
     heading,
     mean_of,
     panel,
+    raw_gain,
     thinning,
 )
 from dgc_repro.report.gravac_pool import (
@@ -49,7 +54,13 @@ from dgc_repro.report.records import Run
 from dgc_repro.report.study import Block, Page
 
 FACTOR_LABELS = {WEAK: "10x", STRONG: "1000x"}
-LOOKS = {DENSE: (style.BLACK, "o"), WEAK: (style.BLUE, "^"), STRONG: (style.ORANGE, "s")}
+LOOKS = {
+    DENSE: Look(style.BLACK, "o"),
+    WEAK: Look(style.BLUE, "^"),
+    STRONG: Look(style.ORANGE, "s"),
+}
+DENOMINATORS = {"gain": "error-fed", "gain_raw": "raw"}
+"""The printed gain and the published code's."""
 
 
 def numbers(runs: Sequence[Run]) -> Numbers:
@@ -59,19 +70,22 @@ def numbers(runs: Sequence[Run]) -> Numbers:
         runs,
         {
             "gain": lambda run: mean_of(column(run, "gain")),
+            "gain_raw": lambda run: mean_of(raw_gain(run)),
+            "norm_raw": lambda run: mean_of(column(run, "raw_norm")),
             "norm_before": lambda run: mean_of(column(run, "norm_before")),
             "norm_after": lambda run: mean_of(column(run, "norm_after")),
             final(metric): lambda run: float(quality(run, metric)[-1]),
         },
     )
     for run in runs:
-        gains, early = column(run, "gain"), column(run, "step") <= at(run, LOW_STEPS)
-        for where, own in ((EARLY, early), (LATER, ~early)):
-            if own.any():
-                place = part(run.row, where)
-                found.setdefault("gain", {}).setdefault(place, {})[run.seed] = mean_of(gains[own])
-                spread = found.setdefault("gain_sd", {}).setdefault(place, {})
-                spread[run.seed] = float(np.nanstd(gains[own]))
+        early = column(run, "step") <= at(run, LOW_STEPS)
+        for name, gains in (("gain", column(run, "gain")), ("gain_raw", raw_gain(run))):
+            for where, own in ((EARLY, early), (LATER, ~early)):
+                if np.isfinite(gains[own]).any():
+                    place = part(run.row, where)
+                    found.setdefault(name, {}).setdefault(place, {})[run.seed] = mean_of(gains[own])
+                    spread = found.setdefault(f"{name}_sd", {}).setdefault(place, {})
+                    spread[run.seed] = float(np.nanstd(gains[own]))
     return found
 
 
@@ -92,6 +106,7 @@ class Gains:
             header=header(own, scale),
             warning="",
             blocks=(
+                gains_block(OF_GAINS[self.model], OF_RAW_GAINS[self.model], found),
                 self._gain_block(own, found),
                 self._norm_block(found),
                 self._quality_block(own, found),
@@ -110,21 +125,22 @@ class Gains:
         rows = []
         for method, label in FACTOR_LABELS.items():
             name = row_id(self.model, method)
-            rows.append(
-                (
-                    label,
-                    str(len(rows_of(runs, name))),
-                    cell(found, "gain", name),
-                    cell(found, "gain", part(name, EARLY)),
-                    cell(found, "gain", part(name, LATER)),
-                    cell(found, "gain_sd", part(name, LATER), 2),
+            for gain, against in DENOMINATORS.items():
+                rows.append(
+                    (
+                        f"{label}, {against}",
+                        str(len(rows_of(runs, name))),
+                        cell(found, gain, name),
+                        cell(found, gain, part(name, EARLY)),
+                        cell(found, gain, part(name, LATER)),
+                        cell(found, f"{gain}_sd", part(name, LATER), 2),
+                    )
                 )
-            )
         return Block(
             "Gain",
-            f"Means over {thinning(runs)}. Gain: energy of what is sent over that of the error-fed gradient. "
-            f"First: the share of the run that {LOW_STEPS:,} steps are of the paper's; sd: of the gain over "
-            "the later steps.",
+            f"Means over {thinning(runs)}. Gain: energy of what is sent over that of the error-fed gradient, "
+            "as printed, or of the gradient without its residual, as the published code (at most 1). First: "
+            f"the share of the run that {LOW_STEPS:,} steps are of the paper's; sd: over the later steps.",
             ("factor", "n", "gain", "gain: first", "gain: later", "sd: later"),
             tuple(rows),
         )
@@ -133,10 +149,11 @@ class Gains:
         names = {label: row_id(self.model, method) for method, label in FACTOR_LABELS.items()}
         return Block(
             "Norm of the gradient before and after compression",
-            "Means over the same steps. BC: before, of the error-fed gradient; AC: after, of what is sent.",
-            ("factor", "BC", "AC"),
+            "Means over the same steps. BC: before, of the error-fed gradient; AC: after, of what is sent; "
+            "raw: of the gradient without its residual.",
+            ("factor", "BC", "AC", "raw"),
             tuple(
-                (label, cell(found, "norm_before", name), cell(found, "norm_after", name))
+                (label, *(cell(found, f"norm_{what}", name) for what in ("before", "after", "raw")))
                 for label, name in names.items()
             ),
         )
@@ -178,18 +195,14 @@ class Gains:
                 panels[1, 0],
                 own,
                 metric,
-                {row_id(self.model, m): (FACTOR_LABELS.get(m, m), *LOOKS[m]) for m in LOOKS},
+                {row_id(self.model, m): (FACTOR_LABELS.get(m, m), LOOKS[m]) for m in LOOKS},
             )
             panel(panels[1, 0], f"{metric.label.capitalize()} by iteration")
-            for method in (WEAK, STRONG):
-                for run in rows_of(own, row_id(self.model, method)):
-                    panels[1, 1].plot(
-                        column(run, "step"), column(run, "gain"), color=LOOKS[method][0], linewidth=0.9
-                    )  # fmt: skip
+            self._draw_gains(panels[1, 1], own)
             panels[1, 1].set_ylim(0, 1.05)
             panels[1, 1].set_ylabel("gain")
             panels[1, 1].set_xlabel("iteration")
-            panel(panels[1, 1], "Compression gain by iteration")
+            panel(panels[1, 1], "Gain by iteration: error-fed, and raw (thin)")
             title = f"{gravac.LABELS[self.model]} at fixed compression factors"
             heading(drawing, title, own, scale)
             handles, labels = panels[1, 0].get_legend_handles_labels()
@@ -197,17 +210,27 @@ class Gains:
                 drawing.legend(handles, labels, loc="outside lower center", ncols=3)
         return drawing
 
+    def _draw_gains(self, axes: Axes, runs: Sequence[Run]) -> None:
+        for method in (WEAK, STRONG):
+            colour = LOOKS[method].colour
+            for run in rows_of(runs, row_id(self.model, method)):
+                steps = column(run, "step")
+                axes.plot(steps, column(run, "gain"), color=colour, linewidth=1.4)
+                axes.plot(steps, raw_gain(run), color=colour, linewidth=0.5, alpha=0.7)
+
     def _draw_norms(self, axes: Axes, runs: Sequence[Run], method: str) -> None:
         for number, run in enumerate(rows_of(runs, row_id(self.model, method))):
             for name, label, colour in (
                 ("norm_before", "before (BC)", style.BLACK),
-                ("norm_after", "after (AC)", LOOKS[method][0]),
+                ("norm_after", "after (AC)", LOOKS[method].colour),
+                ("raw_norm", "before, without residual", "#999999"),
             ):
                 axes.plot(
                     column(run, "step"), column(run, name), color=colour, linewidth=0.9, alpha=0.9,
                     label=label if number == 0 else None,
                 )  # fmt: skip
         axes.set_yscale("log")
+        style.plain_log(axes.yaxis)
         axes.set_xlabel("iteration")
         axes.set_ylabel("norm of the gradient (log)")
         panel(axes, f"Norm before and after compression, {FACTOR_LABELS[method]}")

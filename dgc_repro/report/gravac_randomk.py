@@ -14,6 +14,7 @@ from dgc_repro.paper.gravac import RESNET101
 from dgc_repro.paper.gravac_factors import lead_of
 from dgc_repro.paper.gravac_training import DENSE, FLOATS, QUALITY, row_id
 from dgc_repro.report import style
+from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_course import Course, course
 from dgc_repro.report.gravac_decisions import (
     branch_share,
@@ -46,10 +47,10 @@ from dgc_repro.report.study import Block, Page
 from dgc_repro.report.verdict import Values
 
 LOOKS = {
-    DENSE: (style.BLACK, "o"),
-    paper.FED: (style.BLUE, "^"),
-    paper.RAW: (style.ORANGE, "s"),
-    paper.ACCORDION: (style.GREEN, "D"),
+    DENSE: Look(style.BLACK, "o"),
+    paper.FED: Look(style.BLUE, "^"),
+    paper.RAW: Look(style.ORANGE, "s"),
+    paper.ACCORDION: Look(style.GREEN, "D"),
 }
 SHORT = {
     DENSE: "dense",
@@ -211,7 +212,7 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
         drawing = Figure(figsize=(10.4, 4.6), layout="constrained")
         left, right = drawing.subplots(1, 2)
         metric = metric_of(own)
-        looks = {row_id(RESNET101, m): (paper.LABELS[m], *LOOKS[m]) for m in LOOKS}
+        looks = {row_id(RESNET101, m): (paper.LABELS[m], LOOKS[m]) for m in LOOKS}
         draw_quality(left, own, metric, looks)
         panel(left, f"{metric.label.capitalize()} by iteration")
         _draw_factors(right, own)
@@ -226,10 +227,11 @@ def _draw_factors(axes: Axes, runs: Sequence[Run]) -> None:
     for method in CHOSEN:
         for run in rows_of(runs, row_id(RESNET101, method)):
             axes.plot(
-                column(run, "step"), column(run, "factor"), color=LOOKS[method][0],
+                column(run, "step"), column(run, "factor"), color=LOOKS[method].colour,
                 marker=".", linestyle="none", markersize=3,
             )  # fmt: skip
     axes.set_yscale("log")
+    style.plain_log(axes.yaxis)
     axes.set_xlabel("iteration")
     axes.set_ylabel("compression factor (log), 1 = dense")
     panel(axes, "Factor of each recorded step")

@@ -116,6 +116,7 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
                 label = gravac.LABELS[model] if number == 0 else None
                 axes.plot(steps, spread, color=colour, linewidth=1.0, alpha=0.9, label=label)
         axes.set_yscale("log")
+        style.plain_log(axes.yaxis)
         axes.set_xlabel("iteration")
         axes.set_ylabel("variance over workers (log)")
         heading(drawing, "Variance of the gradient, starting iterations", own, scale)

@@ -162,6 +162,8 @@ STUDIED = {
     "variance": ("gradient variance", ""),
     "gain": ("mean gain", ""),
     "gain_sd": ("deviation of the gain", ""),
+    "gain_raw": ("mean raw gain", ""),
+    "gain_raw_sd": ("deviation of the raw gain", ""),
     "share": ("share of steps", ""),
     "dense_share": ("share of dense steps", ""),
     "lead": ("lead of a factor, share of steps", ""),

@@ -84,14 +84,32 @@ def test_every_piece_of_the_notes_on_these_figures_is_judged(repository: Path) -
         assert piece in text
 
 
+RAW_GAINS = {claim.id for claims in gravac_figures.OF_RAW_GAINS.values() for claim in claims}
+
+
 def test_every_claim_is_named_once_and_comes_from_a_piece_of_the_notes_or_is_ours() -> None:
     ids = [claim.id for claim in CLAIMS]
     assert len(ids) == len(set(ids))
     said = {name for names in SAID.values() for name in names}
     assert said <= set(ids)
-    assert {claim.id for claim in CLAIMS if claim.id not in said} == {
+    assert {f"{name}.raw" for name in said} >= RAW_GAINS
+    assert {claim.id for claim in CLAIMS if claim.id not in said} == RAW_GAINS | {
         claim.id for claim in CLAIMS if claim.source == OURS
     }
+
+
+def test_with_the_published_code_s_gain_all_else_of_a_claim_is_the_same() -> None:
+    for model, fed in FACTOR_CLAIMS.items():
+        raw = gravac_factors.raw_claims(model, fed)
+        assert {c.id for c in raw} | {"resnet101.window.raw"} >= {f"{c.id}.raw" for c in fed}
+        kept = [claim for claim in fed if claim.id != "resnet101.window"]
+        for own, other in zip(kept, raw, strict=True):
+            rows = [
+                [c.greater.replace("_raw", ""), c.lesser.replace("_raw", "")] for c in other.checks
+            ]
+            assert rows == [[c.greater, c.lesser] for c in own.checks]
+            named = {name for c in other.checks for name in (c.greater, c.lesser)}
+            assert any(name.endswith("_raw") for name in named)
 
 
 def test_every_quantity_has_a_label() -> None:

@@ -31,9 +31,10 @@ def decisions(
     theta_min: float = 10.0,
     every: int = 1,
     variance: Of = lambda step: np.nan * step,
+    raw: Of = lambda step: np.nan * step,
 ) -> pd.DataFrame:
-    """Decisions of a run that sent ``factor`` at each recorded step, 1 being dense. ``gain`` and
-    ``variance`` are functions of the step."""
+    """Decisions of a run that sent ``factor`` at each recorded step, 1 being dense. ``gain``, ``raw`` (the
+    gain against the gradient without its residual) and ``variance`` are functions of the step."""
     step = np.arange(1, len(factor) + 1) * every
     gains = np.asarray(gain(step), dtype=float)
     sent = np.asarray(factor, dtype=float)
@@ -51,7 +52,7 @@ def decisions(
             "gain": np.where(sent == 1, 1.0, gains),
             "norm_before": 3.0,
             "norm_after": 3.0 * np.sqrt(gains),
-            "raw_norm": np.nan,
+            "raw_norm": 3.0 * np.sqrt(gains / np.asarray(raw(step), dtype=float)),
             "seconds": 0.1,
             "samples": 128.0,
             "throughput": 1280.0 * np.where(sent == 1, 1.0, gains),

@@ -19,8 +19,10 @@ FALLS = [0.1] * 10 + [0.01] * 10
 """The learning rate by epoch: it falls after epoch 10 of 20, step 500 of 1,000."""
 
 
-def words(page: Page) -> dict[str, str]:
-    return {claim.id: verdict.word for claim, verdict in page.verdicts}
+def words(page: Page, raw: bool = False) -> dict[str, str]:
+    """Verdicts on the rows with the printed gain, or with the published code's."""
+    found = {claim.id: verdict.word for claim, verdict in page.verdicts}
+    return {name: word for name, word in found.items() if name.endswith(".raw") == raw}
 
 
 def dipping(depth: float, final: float = 80.0) -> list[float]:
@@ -39,8 +41,9 @@ def write_model(
     dips: tuple[float, float] = (6.0, 2.0),
     theta_min: float = 10.0,
     seeds: int = 3,
+    raw: str = "",
 ) -> None:
-    """Dense and GraVAC at both eps. ``loose``, ``tight``: the factor by step."""
+    """Dense and GraVAC at both eps. ``loose``, ``tight``: the factor by step; ``raw``: the rows' ending."""
     first, second = reductions or tuple(REDUCTIONS[model][m] for m in ("gravac07", "gravac09"))
     for seed in range(seeds):
         write_run(runs, f"{model}.dense", seed=seed, lr=FALLS)
@@ -49,7 +52,7 @@ def write_model(
             ("gravac09", tight, second, dips[1]),
         ):
             write_run(
-                runs, f"{model}.{method}", seed=seed, lr=FALLS, floats=1 / less,
+                runs, f"{model}.{method}{raw}", seed=seed, lr=FALLS, floats=1 / less,
                 curve=dipping(dip), decided=decisions(factors, theta_min=theta_min),
             )  # fmt: skip
 
@@ -65,6 +68,22 @@ def test_resnet101_as_the_paper_says_agrees_but_for_the_window_that_nobody_ran(
     found = words(FIGURES["fig7"].page(read(tmp_path), "small"))
     assert found.pop("resnet101.window") == "not run"
     assert set(found.values()) == {"agrees"}
+
+
+def test_rows_with_the_published_code_s_gain_are_judged_beside_the_printed_ones(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "resnet101", MOSTLY_1000, EVENLY, raw="_raw")
+    for seed in range(3):
+        for method in ("gravac07", "gravac09"):
+            dense = decisions([1.0] * 1000)
+            write_run(tmp_path, f"resnet101.{method}", seed=seed, lr=FALLS, decided=dense)
+    page = FIGURES["fig7"].page(read(tmp_path), "small")
+    assert set(words(page, raw=True).values()) == {"agrees"}
+    assert words(page)["resnet101.mostly"] == words(page)["resnet101.gravac07.less"] == "differs"
+    shown = page.blocks[0]
+    assert "shows 1 of 10 findings" in shown.text  # theta_min is left at 10
+    assert "against the raw gradient, 10 of 10" in shown.text
 
 
 @pytest.mark.parametrize(
@@ -190,17 +209,17 @@ def test_a_dip_is_measured_from_the_last_evaluation_before_the_rate_falls(tmp_pa
 def test_steps_throughput_and_branches_are_tables_by_factor_and_row(tmp_path: Path) -> None:
     write_model(tmp_path, "vgg16", stretches((100, 1), (500, 10), (400, 40)), EVENLY, seeds=1)
     page = FIGURES["fig8"].page(read(tmp_path), "small")
-    factors, branches, volume, *_ = page.blocks
-    assert factors.headings == (
-        *("factor", "steps: eps 0.7", "steps: eps 0.9", "throughput: eps 0.7"),
-        "throughput: eps 0.9",
-    )
+    _, factors, throughput, branches, volume, *_ = page.blocks
+    assert factors.headings == ("factor", "eps 0.7", "eps 0.9", "eps 0.7, raw", "eps 0.9, raw")
     assert factors.rows == (
-        ("1x (dense)", "10.0 %", "0.0 %", "1280", "-"),
-        ("10x", "50.0 %", "50.0 %", "1216", "1216"),
-        ("40x", "40.0 %", "0.0 %", "1216", "-"),
-        ("1000x", "0.0 %", "50.0 %", "-", "1216"),
+        ("1x (dense)", "10.0 %", "0.0 %", "-", "-"),
+        ("10x", "50.0 %", "50.0 %", "-", "-"),
+        ("40x", "40.0 %", "0.0 %", "-", "-"),
+        ("1000x", "0.0 %", "50.0 %", "-", "-"),
     )
+    assert [row[1:3] for row in throughput.rows] == [
+        *(("1280", "-"), ("1216", "1216"), ("1216", "-"), ("-", "1216")),
+    ]
     assert branches.rows[0][1:] == ("40.0 %", "50.0 %", "10.0 %", "10", "40")
     # A float of GraVAC's has a place beside it, and is gathered by 4 workers.
     assert volume.rows[1][1:6] == ("80x", "80.0x", "40.0x", "20.0x", "2.50x")
@@ -215,10 +234,11 @@ def test_rows_that_were_not_run_are_dashes_and_no_network_has_no_throughput(tmp_
     )  # fmt: skip
     runs = read(tmp_path)
     page = FIGURES["fig9"].page(runs, "small")
-    assert page.blocks[0].rows[0] == ("10x", "-", "50.0 %", "-", "-")
-    assert page.blocks[1].rows[0][1:] == ("-",) * 5
-    assert page.blocks[2].rows[0][-1] == "-"
-    assert page.blocks[2].rows[1][1:] == ("289x", "-", "-", "-", "-", "-")
+    assert page.blocks[1].rows[0] == ("10x", "-", "50.0 %", "-", "-")
+    assert page.blocks[2].rows[0] == ("10x", "-", "-", "-", "-")
+    assert page.blocks[3].rows[0][1:] == ("-",) * 5
+    assert page.blocks[4].rows[0][-1] == "-"
+    assert page.blocks[4].rows[1][1:] == ("289x", "-", "-", "-", "-", "-")
     assert FIGURES["fig9"].figure(runs, "small").axes
 
 
