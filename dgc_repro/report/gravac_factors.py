@@ -149,6 +149,7 @@ class Factors:
                 _draw_throughput(right, chosen, LOOKS[method])
             middle.set_ylabel(f"density of steps over log10 (bandwidth {BANDWIDTH:g})")
             panel(middle, "Iterations by compression factor")
+            right.set_ylim(bottom=0)
             right.set_ylabel("samples/s times gain")
             panel(right, "Compression throughput by factor")
             for axes in (middle, right):
