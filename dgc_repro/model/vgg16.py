@@ -7,7 +7,8 @@ Differs: batch normalization after each convolution is torchvision's `vgg16_bn` 
 before it). GraVAC (IEEE CLOUD 2023) says VGG16 and its published code builds `vgg16_bn`; without
 normalization its learning rate of 0.1 is not expected to train. A 32x32 image leaves the
 convolutions as one pixel, which the pooling before the classifier repeats 7 x 7 times. Layers,
-parameter names, forward pass and initialization are torchvision's; at width 64 the network is
+parameter names, forward pass and initialization are torchvision's (of slim networks the linear layers
+start with a wider spread: torchvision's is meant for 4,096 inputs); at width 64 the network is
 `torchvision.models.vgg16_bn()` or `vgg16()`, the same bits for the same seed.
 
 Parameters at width 64 and 1,000 classes: 138,365,992 with batch normalization (527.8 MiB),
@@ -16,6 +17,7 @@ Parameters at width 64 and 1,000 classes: 138,365,992 with batch normalization (
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -27,6 +29,7 @@ PAPER_WIDTH = 64
 POOLED_PIXELS = 7 * 7
 HIDDEN_PER_WIDTH = 64  # the classifier's two hidden layers: 4,096 at width 64
 DROPOUT = 0.5
+LINEAR_SPREAD = 0.01  # at width 64; slimmer ones in proportion, or their signal would die out
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class _VGG16(VGG):
             nn.Dropout(p=DROPOUT),
             nn.Linear(hidden, num_classes),
         )
+        spread = LINEAR_SPREAD * math.sqrt(PAPER_WIDTH / width)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -91,5 +95,5 @@ class _VGG16(VGG):
                 nn.init.constant_(module.weight, 1)
                 nn.init.constant_(module.bias, 0)
             elif isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, 0, 0.01)
+                nn.init.normal_(module.weight, 0, spread)
                 nn.init.constant_(module.bias, 0)
