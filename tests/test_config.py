@@ -33,7 +33,7 @@ from dgc_repro.launch.main import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
 from dgc_repro.launch.worker import make_sink
-from dgc_repro.report.publish import ARTIFACTS, pool_of
+from dgc_repro.report.publish import pool_of
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.goal import Goal
 
@@ -60,13 +60,7 @@ FAMILIES = {
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
 """Papers whose experiments take another family of scales than images."""
-TRAINED = [
-    name
-    for name in artifacts()
-    if not is_studied(name)
-    and tuple(name.split("/")) in ARTIFACTS  # reports of GraVAC's pool come later
-    and (not name.startswith("gravac/fig") or (CONF / "policy" / "probed.yaml").is_file())
-]
+TRAINED = [name for name in artifacts() if not is_studied(name)]
 MADE_BY_THE_BUILDER = {Ladder, Scatter, Tree}
 """Components that no YAML names: a policy's field and values make them, or exchange.combine."""
 

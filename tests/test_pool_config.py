@@ -24,9 +24,6 @@ from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.gravac import MODELS as PRINTED
 
 MODELS = ("resnet101", "vgg16", "lstm")
-pytestmark = pytest.mark.skipif(
-    not (conf_dir() / "policy" / "probed.yaml").is_file(), reason="policy=probed comes later"
-)
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
 METHODS = sorted(path.stem for path in (conf_dir() / "method" / "gravac").glob("*.yaml"))
 POOLED = {
