@@ -302,7 +302,9 @@ FACTOR_CHOICES = (
         "dgc_repro.report.gravac_factors.BANDWIDTH",
     ),
     SilentChoice(
-        "smoothing of the gain with few workers", "min(1, workers / 100)", "policy.smoothing"
+        "smoothing of the gain with few workers",
+        "N / 100 at scale paper; at the reduced scales 0.32, that of the paper's 32 workers",
+        "policy.smoothing",
     ),
     SilentChoice(
         "after the ideal factor is found", "it stays (the authors' code)", "policy.freeze"

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from dgc_repro.paper.claim import Claim
 from dgc_repro.paper.gravac_figures import STEPS
 from dgc_repro.paper.gravac_training import PERPLEXITY, QUALITY
+from dgc_repro.report import style
 from dgc_repro.report.figures import Look, caption
 from dgc_repro.report.gravac_pool import (
     Metric,
@@ -191,6 +192,7 @@ def draw_quality(
         )  # fmt: skip
     if metric.sign < 0:
         axes.set_yscale("log")
+        style.plain_log(axes.yaxis)
     axes.set_xlabel("iteration")
     axes.set_ylabel(f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}")
 

@@ -135,7 +135,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         warning="",
         blocks=(_which_block(found), _rows_block(own, found), _printed_block()),
         verdicts=judge(paper.CLAIMS, found, scale),
-        notes=(paper.CANNOT_FOLLOW,),
+        notes=(paper.CANNOT_FOLLOW, paper.FROM_DENSE),
         choices=paper.CHOICES,
         numbers=csv_lines(found),
     )

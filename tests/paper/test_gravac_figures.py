@@ -131,6 +131,7 @@ def test_random_ks_gain_is_one_over_the_factor_and_below_eps_at_every_printed_on
     arithmetic = gravac_randomk.CANNOT_FOLLOW.arithmetic
     assert "1/1.5 = 0.667" in arithmetic
     assert "every step is dense" in arithmetic
+    assert "are 1/1.5 = 0.667, below eps = 0.7" in gravac_randomk.FROM_DENSE.arithmetic
     judged = {claim.id for claim in gravac_randomk.CLAIMS if claim.cannot_follow is not None}
     assert judged == {"better.fed", "quality.fed", "reduction.fed", "factors.fed"}
 
