@@ -54,7 +54,8 @@ FROM_DENSE = Contradiction(
     "Nor does the raw gain alone let it begin: after a dense step the residual is empty, and both gains "
     "are one.",
     f"At the first step, and after every dense one, they are 1/{FACTORS[0]:g} = {gain(FACTORS[0]):.3f}, "
-    f"below eps = {EPS:g}: what begins dense stays dense. With a residual at work the raw one would be about 1.",
+    f"below eps = {EPS:g}: what begins dense stays dense. With a residual at work the raw one would be "
+    "about 1.",
 )
 _RAW_READING = " With the published code's denominator: the raw gradient, without its residual."
 _lead = GRAVAC_QUALITY - ACCORDION_QUALITY

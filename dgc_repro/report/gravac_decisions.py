@@ -6,6 +6,7 @@ Decisions of long runs are thinned: shares and means are of the recorded steps, 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ from dgc_repro.report.gravac_pool import (
 from dgc_repro.report.records import Run
 from dgc_repro.report.study import Block, mean_sd, scale_label
 from dgc_repro.report.verdict import Values
+
+CHARACTERS_AN_INCH = 11
+"""Of a figure's title."""
 
 
 def final(metric: Metric) -> str:
@@ -200,6 +204,7 @@ def draw_quality(
 def heading(figure: Figure, what: str, runs: Sequence[Run], scale: str) -> None:
     """The figure's title, with scale, data, world and n under it."""
     under = caption(runs, scale) if runs else scale_label(scale)
+    under = textwrap.fill(under, int(CHARACTERS_AN_INCH * figure.get_figwidth()))
     figure.suptitle(f"{what}\n{under}", x=0.01, ha="left", fontsize=9.5)
 
 

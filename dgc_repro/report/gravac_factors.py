@@ -149,7 +149,7 @@ class Factors:
                 _draw_throughput(right, chosen, LOOKS[method])
             middle.set_ylabel(f"density of steps over log10 (bandwidth {BANDWIDTH:g})")
             panel(middle, "Iterations by compression factor")
-            right.set_ylim(bottom=0)
+            right.set_ylim(0, 1.05 * max(1.0, right.dataLim.y1) if right.lines else 1.0)
             right.set_ylabel("samples/s times gain")
             panel(right, "Compression throughput by factor")
             for axes in (middle, right):
@@ -183,7 +183,7 @@ def _draw_throughput(axes: Axes, runs: Sequence[Run], look: Look) -> None:
 
 def _by_factor(axes: Axes, runs: Sequence[Run]) -> None:
     """A log axis with a tick at each power of ten."""
-    largest = max((factor for run in runs for factor in shares(run)), default=1000.0)
+    largest = max((1000.0, *(factor for run in runs for factor in shares(run))))
     axes.set_xscale("log")
     style.plain_log(axes.xaxis, (1.0,))
     axes.set_xlim(10**-BESIDE, largest * 10**BESIDE)

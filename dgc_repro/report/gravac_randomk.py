@@ -232,6 +232,7 @@ def _draw_factors(axes: Axes, runs: Sequence[Run]) -> None:
             )  # fmt: skip
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)
+    axes.set_ylim(0.8, 2 * max((paper.FACTORS[-1], *(f for run in runs for f in shares(run)))))
     axes.set_xlabel("iteration")
     axes.set_ylabel("compression factor (log), 1 = dense")
     panel(axes, "Factor of each recorded step")
