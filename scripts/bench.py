@@ -19,7 +19,7 @@ import bench_layers
 import bench_methods
 import bench_worker
 from bench_figures import draw_exchange, draw_gravac, draw_methods
-from bench_measure import Machine, markdown, write_csv
+from bench_measure import Machine, Row, markdown, write_csv
 
 from dgc_repro.launch.replay import RanksFailed
 
@@ -68,9 +68,7 @@ def _methods(options: argparse.Namespace, machine: Machine, folder: Path) -> Non
     rows = bench_methods.measure(plan)
     head = machine.lines(plan.describe())
     table = markdown("Methods", head, bench_methods.COLUMNS, rows)
-    print(table)
-    (folder / "methods.md").write_text(table)
-    write_csv(folder / "methods.csv", rows, {**asdict(machine), "threads": bench_methods.THREADS})
+    _keep(METHODS, table, rows, machine, folder, bench_methods.THREADS)
     draw_methods(rows, machine.caption, folder)
 
 
@@ -81,10 +79,7 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
     plan = replace(plan, width=options.width or plan.width, repeats=options.repeats or plan.repeats)
     rows, layers = bench_worker.measure(plan)
     head = machine.lines(plan.describe())
-    table = markdown("Exchange", head, bench_exchange.COLUMNS, rows)
-    print(table)
-    (folder / "exchange.md").write_text(table)
-    write_csv(folder / "exchange.csv", rows, {**asdict(machine), "threads": 1})
+    _keep(EXCHANGE, markdown("Exchange", head, bench_exchange.COLUMNS, rows), rows, machine, folder)
     draw_exchange(rows, machine.caption, folder)
     if layers:
         head = machine.lines(
@@ -92,9 +87,7 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
             f"1 thread each; median of {plan.layer_repeats} pairs (middle half)"
         )
         table = markdown("Layer by layer", head, bench_layers.COLUMNS, layers)
-        print(table)
-        (folder / "layers.md").write_text(table)
-        write_csv(folder / "layers.csv", layers, {**asdict(machine), "threads": 1})
+        _keep("layers", table, layers, machine, folder)
 
 
 def _gravac(options: argparse.Namespace, machine: Machine, folder: Path) -> None:
@@ -104,11 +97,28 @@ def _gravac(options: argparse.Namespace, machine: Machine, folder: Path) -> None
     plan = replace(plan, width=options.width or plan.width, repeats=options.repeats or plan.repeats)
     rows = bench_gravac.measure(plan)
     head = machine.lines(plan.describe())
-    table = markdown("GraVAC's own cost", head, bench_gravac.COLUMNS, rows)
-    print(table)
-    (folder / "gravac.md").write_text(table)
-    write_csv(folder / "gravac.csv", rows, {**asdict(machine), "threads": 1})
+    _keep(
+        GRAVAC,
+        markdown("GraVAC's own cost", head, bench_gravac.COLUMNS, rows),
+        rows,
+        machine,
+        folder,
+    )
     draw_gravac(rows, machine.caption, folder)
+
+
+def _keep(
+    name: str,
+    table: str,
+    rows: Sequence[Row],
+    machine: Machine,
+    folder: Path,
+    threads: int = 1,
+) -> None:
+    """Print a table; it and all of its numbers stay in the folder."""
+    print(table)
+    (folder / f"{name}.md").write_text(table)
+    write_csv(folder / f"{name}.csv", rows, {**asdict(machine), "threads": threads})
 
 
 if __name__ == "__main__":

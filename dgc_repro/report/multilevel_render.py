@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -295,19 +297,8 @@ def _draw_times(axes: Axes, cells: list[Cell]) -> None:
         ]
         if not found:
             continue
-        axes.errorbar(
-            [value.middle for _, value in found],
-            [place + shift for place, _ in found],
-            xerr=[
-                [value.middle - value.low for _, value in found],
-                [value.high - value.middle for _, value in found],
-            ],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            linestyle="none",
-            label=f"{WAY_LABELS[way]} (median, middle half)",
-        )
+        look = {"color": colour, "marker": marker}
+        _whiskers(axes, found, shift, f"{WAY_LABELS[way]} (median, middle half)", look)
     axes.set_xscale("log")
     style.plain_log(axes.xaxis)
     axes.set_xlabel("multiples of a copy_ of the gradient (log)")
@@ -328,17 +319,28 @@ def _draw_speedups(axes: Axes, rows: list[tuple[Cell, Cell]]) -> None:
         found = [(p, q) for p, pair in enumerate(rows) if (q := pair[block].speedup) is not None]
         if not found:
             continue
-        axes.errorbar(
-            [value.middle for _, value in found],
-            [place + shift for place, _ in found],
-            xerr=[
-                [value.middle - value.low for _, value in found],
-                [value.high - value.middle for _, value in found],
-            ],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            linestyle="none",
-            label=f"ours, {BLOCKS[block]}",
-        )
+        look = {"color": colour, "marker": marker}
+        _whiskers(axes, found, shift, f"ours, {BLOCKS[block]}", look)
     axes.set_xlabel("time of direct / time of multi-level")
+
+
+def _whiskers(
+    axes: Axes,
+    found: Sequence[tuple[int, Spread | Quotient]],
+    shift: float,
+    label: str,
+    look: dict[str, Any],
+) -> None:
+    """Medians with their ranges, each on its row."""
+    axes.errorbar(
+        [value.middle for _, value in found],
+        [place + shift for place, _ in found],
+        xerr=[
+            [value.middle - value.low for _, value in found],
+            [value.high - value.middle for _, value in found],
+        ],
+        markersize=5,
+        linestyle="none",
+        label=label,
+        **look,
+    )
