@@ -95,7 +95,7 @@ class Plan:
             f"{THETA_MIN}x (theta_min) and {CANDIDATE}x (candidate). Over static: this way's step minus "
             "that of a static factor that sends the same, in one round. Of two compressions: that over the "
             "compress times of both static ways, error feedback and packing included. Twice: the candidate "
-            "is chosen from the whole tensor again, all else as GraVAC; of what twice adds: over the median of "
+            "is chosen from the whole tensor again, else as GraVAC; of what twice adds: over the median of "
             f"what that adds. Targets: GraVAC adds at most {AT_MOST_PERCENT:g} % to a step with static "
             f"theta_min, and at most {AT_MOST_OF_TWO:g} of what two compressions take."
         )
