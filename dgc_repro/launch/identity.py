@@ -41,8 +41,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
             node = node.get(key, {})
         node.pop(last, None)
     for group, key, before in ADDED:
-        if kept.get(group, {}).get(key) == before:
-            kept[group].pop(key, None)
+        node = kept.get(group) or {}
+        if key in node and node[key] == before:
+            del node[key]
     if kept.get("goal", {}).get("target") is None:
         kept.pop("goal", None)
     if _unnamed(kept.get("network")):
