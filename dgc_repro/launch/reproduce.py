@@ -3,8 +3,9 @@
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by
 their config and not made again; seeds are the outer loop, so that every row has one number early.
 A line may name the family of scales that it takes: with ``family=gravac/lstm``, ``scale=small`` means
-``scale=gravac/lstm/small`` for it. Artifacts made of one pool of runs (report/publish.py) take a run that
-is not in runs/ from the records that another of them has published, unless ``published=false`` is given.
+``scale=gravac/lstm/small`` for it. With ``published=true``, artifacts made of one pool of runs
+(report/publish.py) take a run that is not in runs/ from the records that one of them has published; else
+it is trained: what is printed was measured here.
 ``roots.<dataset>=<folder>`` says where a data set lies, for the lines that take it.
 With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py),
 and ``measure.<key>=...`` on the command line overrides how. With ``study``, it is computed
@@ -92,7 +93,7 @@ def _takes_published(name: str, given: Sequence[str]) -> tuple[bool, list[str]]:
     pooled = pool_of(*name.split("/")) != tuple(name.split("/"))
     if own and not pooled:
         raise UserError(f"published: {name} takes no published runs, it has no such setting")
-    return pooled and "false" not in words, others
+    return "true" in words, others
 
 
 def _roots(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
