@@ -279,6 +279,13 @@ def load_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return sorted(runs, key=lambda run: (run.row, run.seed)), skipped
 
 
+def _in_order(value: Any) -> Any:
+    """With the keys of mappings in order: a config is the same however its keys are."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return value
+
+
 def require_alike(runs: Sequence[Run | Measurement], keys: Sequence[str]) -> None:
     """UserError unless all runs share these config values and no row has a seed twice.
 
@@ -290,7 +297,7 @@ def require_alike(runs: Sequence[Run | Measurement], keys: Sequence[str]) -> Non
             value = run.setting(key)
             if isinstance(value, dict):
                 value = {k: v for k, v in value.items() if k not in FREE_KEYS}
-            found.setdefault(repr(value), run.name)
+            found.setdefault(repr(_in_order(value)), run.name)
         if len(found) > 1:
             which = ", ".join(f"{value} in {name}" for value, name in found.items())
             raise UserError(f"{key}: the same in every run of one table, got {which}")
