@@ -108,6 +108,14 @@ def test_the_folder_of_the_data_may_differ(tmp_path: Path) -> None:
     require_alike(runs, ["dataset"])
 
 
+def test_a_config_is_the_same_however_its_keys_are_ordered(tmp_path: Path) -> None:
+    runs, _ = load_runs([write_run(tmp_path, "none", seed) for seed in (0, 1)])
+    model = runs[1].config["model"]
+    runs[1].config["model"] = dict(reversed(model.items()))
+    assert list(model) != list(runs[1].config["model"])
+    require_alike(runs, ["model"])
+
+
 def test_a_row_with_a_seed_twice_is_refused(tmp_path: Path) -> None:
     first = write_run(tmp_path, "none", 0)
     again = write_run(tmp_path / "again", "none", 0)
