@@ -24,8 +24,8 @@ class Cifar10:
     """Settings of CIFAR-10; sizes count images.
 
     root: folder with the hub's parquet files (also under plain_text/) or torchvision's; None is
-    ./data, and downloads what is not there. validation: held out of the training images by
-    `split_seed`. train_size, test_size: use the first so many of a fixed permutation of the rest
+    ./data/cifar10 with the former, else ./data with the latter, downloaded where absent. validation:
+    held out of the training images by `split_seed`. train_size, test_size: use the first so many of a fixed permutation of the rest
     and of the test images; None uses all. augment: `none`, `crop` or `crop_flip`.
 
     Raises ValueError for a value out of range.
