@@ -26,7 +26,8 @@ class Cifar100:
     root: folder with the hub's parquet files (also under cifar100/) or torchvision's; None is
     ./data/cifar100 with the former, else ./data with the latter, downloaded where absent. validation:
     held out of the training images by `split_seed`. train_size, test_size: use the first so many of a
-    fixed permutation of the rest and of the test images; None uses all. augment: `none`, `crop` or `crop_flip`.
+    fixed permutation of the rest and of the test images; None uses all. augment: `none`, `crop` or
+    `crop_flip`.
 
     Raises ValueError for a value out of range.
     """
