@@ -34,7 +34,7 @@ from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch.components import build_compressor, build_policy, component, nearest
 from dgc_repro.launch.environment import available_bytes, cores_at_hand
 from dgc_repro.launch.in_lab import KIND as NETLAB
-from dgc_repro.launch.in_lab import pieces_of, validate_lab
+from dgc_repro.launch.in_lab import validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.paths import option
 from dgc_repro.network.lab import Lab
@@ -381,16 +381,15 @@ def build_run(
         workers_per_node=node_size,
         notes=notes,
         goal=goal,
-        meter=_meter(config, link, progress),
+        meter=_meter(config, link),
     )
 
 
-def _meter(config: Config, link: Link, progress: Progress) -> Meter:
+def _meter(config: Config, link: Link) -> Meter:
     """In a lab the interface is read beside the ledger."""
     if config["launch"]["kind"] != NETLAB:
         return NoMeter()
-    pieces = pieces_of(config, link.wire.rank)
-    return InterfaceMeter(link, Lab.interface, lambda: pieces(progress.step))
+    return InterfaceMeter(link, Lab.interface)
 
 
 def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:

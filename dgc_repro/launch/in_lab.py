@@ -10,7 +10,7 @@ from typing import Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
-from dgc_repro.network.lab import check_rates, packets_at_once
+from dgc_repro.network.lab import check_rates
 from dgc_repro.network.profile import Network
 from dgc_repro.train.meter import Meter, NoMeter
 
@@ -63,13 +63,6 @@ def rates_at(network: Network, first: Sequence[float], step: int) -> list[float]
         if since <= step:
             rates = [rate] * len(rates)
     return rates
-
-
-def pieces_of(config: Mapping[str, Any], rank: int) -> Callable[[int], int]:
-    """By step of the run: how many packets this worker's kernel hands over in one piece."""
-    network = network_of(config)
-    first = rates_of(network, config["launch"]["workers"])
-    return lambda step: packets_at_once(rates_at(network, first, step)[rank])
 
 
 def network_of(config: Mapping[str, Any]) -> Network:

@@ -15,7 +15,7 @@ import torch
 from dgc_repro.exchange.wire import Link
 from dgc_repro.network import counters
 from dgc_repro.network.counters import Counters
-from dgc_repro.network.headers import expected_bytes
+from dgc_repro.network.headers import PACKET_HEADER, handed_over
 
 Reader = Callable[[str], Counters]
 
@@ -57,40 +57,30 @@ class NoMeter:
 
 
 class InterfaceMeter:
-    """Reads one interface of this worker; the numbers are means over all workers.
+    """Reads one interface of this worker; the numbers are means over all workers."""
 
-    ``packets_at_once``: how many packets this worker's kernel hands over in one piece, asked at each
-    `start` and taken to hold until `stop`."""
-
-    def __init__(
-        self,
-        link: Link,
-        interface: str,
-        packets_at_once: Callable[[], float],
-        read: Reader = counters.read,
-    ) -> None:
+    def __init__(self, link: Link, interface: str, read: Reader = counters.read) -> None:
         self._link = link
         self._interface = interface
-        self._packets_at_once = packets_at_once
         self._read = read
         self._sums = dict.fromkeys(("tx_bytes", "rx_bytes", "expected_tx_bytes"), 0.0)
-        self._since: tuple[Counters, float, float] | None = None
+        self._since: tuple[Counters, float] | None = None
 
     def start(self) -> None:
         self._link.wire.barrier()
-        pieces = self._packets_at_once()
-        self._since = self._read(self._interface), self._expected(pieces), pieces
+        self._since = self._read(self._interface), self._handed_over()
 
     def stop(self) -> None:
         if self._since is None:
             return
         wire = self._link.wire
         wire.barrier()
-        before, expected_before, pieces = self._since
+        before, handed_over = self._since
         counted = self._read(self._interface) - before
         self._since = None
+        expected = self._handed_over() - handed_over + PACKET_HEADER * counted.tx_packets
+        found = [counted.tx_bytes, counted.rx_bytes, expected]
         # Past the ledger: it is not read now either.
-        found = [counted.tx_bytes, counted.rx_bytes, self._expected(pieces) - expected_before]
         sums = torch.tensor(found, dtype=torch.float64, device=wire.device)
         wire.sum_(sums).wait()
         for name, value in zip(self._sums, (sums / wire.world_size).tolist(), strict=True):
@@ -105,15 +95,10 @@ class InterfaceMeter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sums.update(state)
 
-    def _expected(self, pieces: float) -> float:
-        """Bytes an interface counts for all that the ledger has, since the start of the run."""
+    def _handed_over(self) -> float:
+        """Bytes for all that the ledger has, since the start of the run, without headers of packets."""
         ledger = self._link.ledger
         return sum(
-            expected_bytes(
-                ledger.moved_by_collective(purpose),
-                calls,
-                self._link.wire.world_size,
-                pieces,
-            )
+            handed_over(ledger.moved_by_collective(purpose), calls, self._link.wire.world_size)
             for purpose, calls in ledger.calls.items()
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,6 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.wire import Link
-from dgc_repro.network.lab import packets_at_once
 from dgc_repro.policy.gravac import GEOMETRIC, GraVAC
 from dgc_repro.policy.interface import Plan, StepReport
 from dgc_repro.train.meter import InterfaceMeter
@@ -77,7 +75,6 @@ def measured(
     method: Compressor,
     combine: str,
     shape: tuple[int, int],
-    rates: list[float],
     policy: GraVAC | None = None,
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
@@ -87,7 +84,7 @@ def measured(
     exchange = GradientExchange(
         method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose
     )
-    meter = InterfaceMeter(link, "eth0", lambda: packets_at_once(rates[dist.get_rank()]))
+    meter = InterfaceMeter(link, "eth0")
     source = torch.Generator().manual_seed(dist.get_rank())
     meter.start()
     for step in range(STEPS):
@@ -104,10 +101,7 @@ def measured(
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rates = [float(rate) for rate in sys.argv[1:]]
-    told = {
-        name: measured(*settings, rates, POLICIES.get(name)) for name, settings in METHODS.items()
-    }
+    told = {name: measured(*settings, POLICIES.get(name)) for name, settings in METHODS.items()}
     if dist.get_rank() == 0:
         print(json.dumps(told), flush=True)
     dist.barrier()

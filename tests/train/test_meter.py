@@ -15,7 +15,7 @@ from labs import need_a_lab
 
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.network.counters import Counters
-from dgc_repro.network.headers import expected_bytes, messages, per_byte
+from dgc_repro.network.headers import handed_over, messages
 from dgc_repro.network.lab import Lab
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 
@@ -42,7 +42,7 @@ def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
         ranks: list[subprocess.Popen[str]] = [
             lab.popen(
                 rank,
-                [sys.executable, str(RANK), *map(str, rates)],
+                [sys.executable, str(RANK)],
                 env=os.environ | meeting | {"RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -105,13 +105,13 @@ def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_chec
 
     def read(interface: str) -> Counters:
         assert interface == "eth0"
-        return Counters(counted[0], 2 * counted[0], 0, 0)
+        return Counters(counted[0], 2 * counted[0], counted[0] // 1000, 0)
 
     def send(size: int) -> None:
         link.ledger.add("gradient", "allgather", size, 2)
         counted[0] += size
 
-    meter = InterfaceMeter(link, "eth0", lambda: 1.0, read)
+    meter = InterfaceMeter(link, "eth0", read)
     send(5_000_000)  # before
     meter.start()
     send(1_000_000)
@@ -125,19 +125,16 @@ def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_chec
     assert metrics["net/tx_bytes"] == 3_000_000
     assert metrics["net/rx_bytes"] == 6_000_000
     assert metrics["net/expected_tx_bytes"] == pytest.approx(
-        expected_bytes({"allgather": 3e6}, {"allgather": 2}, 2)
+        handed_over({"allgather": 3e6}, {"allgather": 2}, 2) + 66 * 3000
     )
 
-    other = InterfaceMeter(link, "eth0", lambda: 1.0, read)
+    other = InterfaceMeter(link, "eth0", read)
     other.load_state_dict(meter.state_dict())
     assert other.metrics() == metrics
     assert NoMeter().metrics() == {}
 
 
-def test_headers_by_packet_and_by_message() -> None:
-    # 66 bytes for each 1448, and a quarter of an acknowledgement.
-    assert per_byte() == 1 + 66 / 1448 * 1.25
-    assert per_byte(41) < 1.002
+def test_headers_by_message() -> None:
     # A ring of 4: 3 steps twice, each of two parts; shares over 2 MB in parts of 1 MB.
     assert messages("allreduce", 4, 1e6) == 12
     assert messages("allreduce", 4, 6 * (5 << 20)) == 6 * 6
@@ -146,6 +143,7 @@ def test_headers_by_packet_and_by_message() -> None:
     assert messages("broadcast", 4, 1e6) == 0.75
     with pytest.raises(ValueError, match=r"^collective: one of allreduce, .*, got 'alltoal'"):
         messages("alltoal", 4, 1e6)
-    one = expected_bytes({"allgather": 1e6}, {"allgather": 1}, 2)
-    many = expected_bytes({"allgather": 1e6}, {"allgather": 11}, 2)
-    assert many - one == pytest.approx(10 * 2 * 3 * (66 + 48))
+    one = handed_over({"allgather": 1e6}, {"allgather": 1}, 2)
+    assert one == 1e6 + 2 * 3 * 48
+    many = handed_over({"allgather": 1e6}, {"allgather": 11}, 2)
+    assert many - one == 10 * 2 * 3 * 48
