@@ -75,7 +75,7 @@ def network_of(config: Mapping[str, Any]) -> Network:
 class Schedule:
     """A rank's side of the rates that change: `before` is called by all ranks before each step.
 
-    ``meter``: stopped while rates change, so that what it counts between is of one rate."""
+    ``meter``: stopped while rates change, whose barriers are nobody's exchange."""
 
     steps: frozenset[int]
     barrier: Callable[[], None]

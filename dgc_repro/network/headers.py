@@ -3,14 +3,15 @@
 The interface counts packets too, so that nothing is assumed of them: each has 66 bytes of headers (Ethernet
 14, IPv4 20, TCP 20, its timestamps 12), acknowledgements that travel alone are nothing else, and what the
 kernel hands over in one piece for later cutting (segmentation offload) counts as one packet with one
-header. Two things remain unknown: data that TCP has sent twice, and options of selective acknowledgements
-(12 bytes and more in the packets after a loss).
+header. Not known are data that TCP has sent twice, and options of selective acknowledgements (12 bytes and
+more in packets after a loss); barriers, whose packets have hardly a byte of data, are left out.
 
 gloo sends each message with a header of 48 bytes, after the sender has announced it and the receiver has
 said that it waits, 48 bytes each: 144 bytes a message. How many messages a
 collective has, a rank, follows from its algorithm (gloo as torch has it): allreduce.cc cuts each rank's
-share of a ring in two, and shares over 2 MB in segments of 1 MB; allgather.cc cuts in two;
-alltoallv.cc and broadcast.cc send each part whole.
+share of a ring in two, and shares over 2 MB in segments of 1 MB; allgather.cc cuts in two, each of the
+pieces in which exchange/process_group.py hands over a large gather; alltoallv.cc and broadcast.cc send
+each part whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 PACKET_HEADER = 66
 PER_MESSAGE = 3 * 48
 LARGEST_SEGMENT = 1 << 20
+PIECE_BYTES = 1 << 20  # of exchange/process_group.py, which needs torch
 
 
 def messages(collective: str, workers: int, moved_bytes: float) -> float:
@@ -31,7 +33,12 @@ def messages(collective: str, workers: int, moved_bytes: float) -> float:
     if collective == "allreduce":
         share = moved_bytes / (2 * others) if others else 0.0
         return 2 * others * max(2, 2 * math.ceil(share / (2 * LARGEST_SEGMENT)))
-    known = {"allgather": 2.0 * others, "alltoall": float(others), "broadcast": others / workers}
+    pieces = max(1, math.ceil(moved_bytes / (others * PIECE_BYTES))) if others else 1
+    known = {
+        "allgather": 2.0 * others * pieces,
+        "alltoall": float(others),
+        "broadcast": others / workers,
+    }
     if collective not in known:
         raise ValueError(f"collective: one of allreduce, {', '.join(known)}, got {collective!r}")
     return known[collective]

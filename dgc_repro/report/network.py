@@ -17,7 +17,7 @@ def counted(summary: Mapping[str, Any]) -> str | None:
     difference = 100 * (summary[COUNTED] / summary[EXPECTED] - 1)
     return (
         f"{megabytes(summary[COUNTED])} sent a worker by its interface, "
-        f"{megabytes(summary[EXPECTED])} by the ledger with headers ({difference:+.1f} %; "
+        f"{megabytes(summary[EXPECTED])} by the ledger with headers ({difference:+.2f} %; "
         f"{megabytes(summary[LEDGER])} without)"
     )
 

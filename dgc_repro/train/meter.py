@@ -30,7 +30,7 @@ class Meter(Protocol):
         """Count no more; the sums are agreed."""
 
     def metrics(self) -> dict[str, float]:
-        """The columns of a record, cumulative: bytes a worker, the mean over workers."""
+        """The columns of a record, cumulative: bytes and packets a worker, the mean over workers."""
 
     def state_dict(self) -> dict[str, float]: ...
 
@@ -63,7 +63,7 @@ class InterfaceMeter:
         self._link = link
         self._interface = interface
         self._read = read
-        self._sums = dict.fromkeys(("tx_bytes", "rx_bytes", "expected_tx_bytes"), 0.0)
+        self._sums = dict.fromkeys(("tx_bytes", "rx_bytes", "tx_packets", "expected_tx_bytes"), 0.0)
         self._since: tuple[Counters, float] | None = None
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class InterfaceMeter:
         counted = self._read(self._interface) - before
         self._since = None
         expected = self._handed_over() - handed_over + PACKET_HEADER * counted.tx_packets
-        found = [counted.tx_bytes, counted.rx_bytes, expected]
+        found = [counted.tx_bytes, counted.rx_bytes, counted.tx_packets, expected]
         # Past the ledger: it is not read now either.
         sums = torch.tensor(found, dtype=torch.float64, device=wire.device)
         wire.sum_(sums).wait()

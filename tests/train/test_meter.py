@@ -13,14 +13,14 @@ import pytest
 from in_lab import METHODS
 from labs import need_a_lab
 
+from dgc_repro.exchange import process_group
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.network.counters import Counters
-from dgc_repro.network.headers import handed_over, messages
+from dgc_repro.network.headers import PIECE_BYTES, handed_over, messages
 from dgc_repro.network.lab import Lab
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 
 RANK = Path(__file__).with_name("in_lab.py")
-WITHIN = 0.02
 TIMEOUT_SECONDS = 200
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS + 20)
@@ -56,20 +56,21 @@ def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    "rates",
+    ("rates", "within"),
     [
-        pytest.param([35e6] * 2, id="2 workers, every packet real"),
-        pytest.param([1e9] * 4, id="4 workers, segmentation offload"),
-        pytest.param([10e9, 35e6], id="unequal links"),
+        pytest.param([35e6] * 2, 0.005, id="2 workers, every packet real"),
+        pytest.param([1e9] * 4, 0.005, id="4 workers, segmentation offload"),
+        # A quick link into a slow one's queue: what overflows is sent twice.
+        pytest.param([10e9, 35e6], 0.02, id="unequal links"),
     ],
 )
-def test_ledger_and_counters_agree(rates: list[float]) -> None:
+def test_ledger_and_counters_agree(rates: list[float], within: float) -> None:
     told = told_in_a_lab(rates)
     assert told.keys() == METHODS.keys()
     for name, metrics in told.items():
         assert metrics["comm/total_wire_bytes"] > 2e6, name  # or overheads would be all there is
         ratio = metrics["net/tx_bytes"] / metrics["net/expected_tx_bytes"]
-        assert abs(ratio - 1) <= WITHIN, (name, metrics)
+        assert abs(ratio - 1) <= within, (name, metrics)
         # All that one sends another receives; each counts when it comes by. In front of a slower link
         # pieces are cut, with a header each.
         cut = 1e-3 if len(set(rates)) == 1 else 0.05
@@ -124,6 +125,7 @@ def test_what_lies_outside_start_and_stop_is_not_counted_and_sums_survive_a_chec
     metrics = meter.metrics()
     assert metrics["net/tx_bytes"] == 3_000_000
     assert metrics["net/rx_bytes"] == 6_000_000
+    assert metrics["net/tx_packets"] == 3_000
     assert metrics["net/expected_tx_bytes"] == pytest.approx(
         handed_over({"allgather": 3e6}, {"allgather": 2}, 2) + 66 * 3000
     )
@@ -138,12 +140,14 @@ def test_headers_by_message() -> None:
     # A ring of 4: 3 steps twice, each of two parts; shares over 2 MB in parts of 1 MB.
     assert messages("allreduce", 4, 1e6) == 12
     assert messages("allreduce", 4, 6 * (5 << 20)) == 6 * 6
-    assert messages("allgather", 4, 1e6) == 6
+    assert messages("allgather", 4, 3 * PIECE_BYTES) == 6
+    assert messages("allgather", 4, 3 * PIECE_BYTES + 3) == 12
+    assert PIECE_BYTES == process_group.PIECE_BYTES
     assert messages("alltoall", 4, 1e6) == 3
     assert messages("broadcast", 4, 1e6) == 0.75
     with pytest.raises(ValueError, match=r"^collective: one of allreduce, .*, got 'alltoal'"):
         messages("alltoal", 4, 1e6)
-    one = handed_over({"allgather": 1e6}, {"allgather": 1}, 2)
+    one = handed_over({"allgather": 1e6}, {"allgather": 1}, 2)  # of a piece or less
     assert one == 1e6 + 2 * 3 * 48
     many = handed_over({"allgather": 1e6}, {"allgather": 11}, 2)
     assert many - one == 10 * 2 * 3 * 48
