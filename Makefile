@@ -18,7 +18,7 @@ GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fi
 .PHONY: help install test check format lint types bench bench-network validate-network \
 	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
 	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
-	reproduce-gravac-fig1a reproduce-gravac-fig3 \
+	reproduce-gravac-fig1 reproduce-gravac-fig1a reproduce-gravac-fig3 \
 	reproduce-gravac reproduce-gravac-table1 $(GRAVAC_TRAINED) reproduce-gravac-lab \
 	report notebook clean
 
@@ -89,6 +89,8 @@ reproduce-lecture-allreduce: $(INSTALLED) ## model ring, tree and halving-doubli
 
 reproduce-gravac-fig1a: $(INSTALLED) ## model throughput against cluster size (GraVAC, figure 1a)
 	$(BIN)/python -m dgc_repro reproduce gravac/fig1a scale=$(SCALE) $(ARGS)
+
+reproduce-gravac-fig1: reproduce-gravac-fig1a reproduce-gravac-fig1b ## both parts of GraVAC's figure 1
 
 reproduce-gravac-fig3: $(INSTALLED) ## model throughput by compression factor (GraVAC, figure 3)
 	$(BIN)/python -m dgc_repro reproduce gravac/fig3 scale=$(SCALE) $(ARGS)

@@ -132,7 +132,8 @@ class Claim:
     only runs whose config has that key meet the claim's premise; without one it is not run.
     ``assumed``: an input of the study that nobody has measured and that the verdict rests on; it is then
     *indicative* at most and names it. ``by_construction``: both sides are formulas, so that only a defect
-    could make it fail; it then never counts as agreement.
+    could make it fail; it then never counts as agreement. ``premises``: what must be so of the same runs
+    for the claim to be tested at all; where one does not hold the verdict is *not tested*.
     """
 
     id: str
@@ -144,6 +145,7 @@ class Claim:
     needs_setting: str | None = None
     assumed: str = ""
     by_construction: bool = False
+    premises: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.checks:

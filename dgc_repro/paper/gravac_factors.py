@@ -18,6 +18,7 @@ from dgc_repro.paper.gravac_training import (
     MILESTONES,
     QUALITY,
     REDUCTIONS,
+    compressed,
     row_id,
 )
 
@@ -124,6 +125,7 @@ _RESNET101 = (
         _source(RESNET101),
         (Check("theta_min", row_id(RESNET101, GRAVAC_STRICT), f"{TEN:g}", above=-0.5, below=0.5),),
         "The largest theta_min of the run.",
+        premises=compressed(RESNET101, GRAVAC_STRICT),
     ),
     Claim(
         "resnet101.mostly",
@@ -140,6 +142,7 @@ _RESNET101 = (
         "Of the convergence curve: test quality at the last evaluation before the learning rate first falls, "
         f"less the lowest of the evaluations in the next {AFTER_DECAY:,} of {STEPS:,} steps (one at "
         "least). Our notes do not say of which curve; gains around the decay stand in a table.",
+        premises=compressed(RESNET101, GRAVAC, GRAVAC_STRICT),
     ),
     Claim(
         "resnet101.deeper",
@@ -147,6 +150,7 @@ _RESNET101 = (
         _source(RESNET101),
         (Check("dip", row_id(RESNET101, GRAVAC), row_id(RESNET101, GRAVAC_STRICT)),),
         "The same dips.",
+        premises=compressed(RESNET101, GRAVAC, GRAVAC_STRICT),
     ),
     Claim(
         "resnet101.window",
@@ -154,6 +158,7 @@ _RESNET101 = (
         Source(PAPER, "conclusion"),
         (Check(QUALITY, row_id(RESNET101, GRAVAC), row_id(RESNET101, SHORT_WINDOW)),),
         "Final quality with the window of the figure against a tenth of it; the direction only.",
+        premises=compressed(RESNET101, GRAVAC, SHORT_WINDOW),
     ),
 )
 _VGG16 = (
@@ -263,6 +268,7 @@ GEOMETRIC_CLAIMS = (
         (Check("curve_mean", row_id(RESNET101, GRAVAC), row_id(RESNET101, GEOMETRIC)),),
         "Mean of the test quality over all evaluations of a run, the area under the convergence curve. Both "
         "eps 0.7; the exponential one is on DGC, as figure 7's, so that the compressor differs too.",
+        premises=compressed(RESNET101, GRAVAC, GEOMETRIC),
     ),
     *reduction_claims(RESNET101, GEOMETRIC, _fig10),
 )

@@ -35,19 +35,21 @@ def against_raw(
     """The same claim with the published code's gain, against the gradient without its residual: of other
     ``rows``, or of other ``quantities`` of the same rows."""
     rows, quantities = rows or {}, quantities or {}
+
+    def of_raw(check: Check) -> Check:
+        return replace(
+            check,
+            quantity=quantities.get(check.quantity, check.quantity),
+            greater=rows.get(check.greater, check.greater),
+            lesser=rows.get(check.lesser, check.lesser),
+        )
+
     return replace(
         claim,
         id=f"{claim.id}.raw",
         text=f"{claim.text[:-1]} (gain against the raw gradient).",
-        checks=tuple(
-            replace(
-                check,
-                quantity=quantities.get(check.quantity, check.quantity),
-                greater=rows.get(check.greater, check.greater),
-                lesser=rows.get(check.lesser, check.lesser),
-            )
-            for check in claim.checks
-        ),
+        checks=tuple(map(of_raw, claim.checks)),
+        premises=tuple(map(of_raw, claim.premises)),
         reading=f"{claim.reading} With the published code's gain: energy of what is sent over that of the "
         "gradient without its residual, at most 1.",
     )

@@ -117,7 +117,7 @@ class GraVAC:
             check_one_of(name, getattr(self, name), known)
         check_flag("freeze", self.freeze)
         if self.ladder is not None and (
-            isinstance(self.ladder, str) or not isinstance(self.ladder, Sequence)
+            isinstance(self.ladder, str) or not isinstance(self.ladder, Sequence) or not self.ladder
         ):
             raise ValueError(f"ladder: settings, weakest first, or null, got {self.ladder!r}")
         factors = factors_between(self.theta_min, self.theta_max, self.scaling, self.ratio)

@@ -86,8 +86,8 @@ def _savings_block(courses: Sequence[Course], found: Numbers) -> Block:
         "What GraVAC saves: Accordion over GraVAC",
         "Paired by seed, of whole runs of as many steps; below 1x Accordion sends less, or is faster. "
         "Communication in three units, of which the paper prints floats. Time: modelled (assumed compute, "
-        "the paper's cluster) and measured (wall time here, where simulated workers take turns and nothing "
-        "is moved).",
+        "free compression, the paper's cluster) and measured (wall time here, where simulated workers take "
+        "turns and nothing is moved).",
         (
             *("model", "n", "floats: paper", "ours", "payload", "wire"),
             *("time: paper", "modelled", "measured"),

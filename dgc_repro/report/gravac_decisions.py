@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dgc_repro.paper.claim import Claim
+from dgc_repro.paper.claim import Check, Claim
 from dgc_repro.paper.gravac_figures import STEPS
 from dgc_repro.paper.gravac_training import PERPLEXITY, QUALITY
 from dgc_repro.report import style
@@ -98,21 +98,26 @@ def raw_gain(run: Run) -> Series:
 
 
 def points_its_way(claim: Claim, numbers: Values) -> bool | None:
-    """Whether the means over seeds lie where the claim says, without a judgement; None without numbers."""
-    ways = []
-    for check in claim.checks:
-        rows = numbers.get(check.quantity, {})
-        found = [rows.get(name, {}) for name in (check.greater, check.lesser)]
-        if check.lesser.replace(".", "", 1).isdigit():
-            found[1] = dict.fromkeys(found[0], float(check.lesser))
-        seeds = found[0].keys() & found[1].keys()
-        if not seeds:
-            return None
-        pairs = [(found[0][seed], found[1][seed]) for seed in seeds]
-        mean = float(np.mean([a / b if check.ratio else a - b for a, b in pairs]))
-        off = 0.0 if check.magnitude is None else abs(mean - check.magnitude)
-        ways.append(check.above < mean < check.below and off <= (check.tolerance or math.inf))
-    return all(ways)
+    """Whether the means over seeds lie where the claim says, without a judgement; None without numbers, or
+    where a premise does not hold."""
+    ways = [_points(check, numbers) for check in (*claim.premises, *claim.checks)]
+    premises = ways[: len(claim.premises)]
+    return None if None in ways or not all(premises) else all(ways)
+
+
+def _points(check: Check, numbers: Values) -> bool | None:
+    """The same of one check."""
+    rows = numbers.get(check.quantity, {})
+    found = [rows.get(name, {}) for name in (check.greater, check.lesser)]
+    if check.lesser.replace(".", "", 1).isdigit():
+        found[1] = dict.fromkeys(found[0], float(check.lesser))
+    seeds = found[0].keys() & found[1].keys()
+    if not seeds:
+        return None
+    pairs = [(found[0][seed], found[1][seed]) for seed in seeds]
+    mean = float(np.mean([a / b if check.ratio else a - b for a, b in pairs]))
+    off = 0.0 if check.magnitude is None else abs(mean - check.magnitude)
+    return check.above < mean < check.below and off <= (check.tolerance or math.inf)
 
 
 def gains_block(fed: Sequence[Claim], raw: Sequence[Claim], numbers: Values) -> Block:

@@ -41,6 +41,7 @@ LOOKS = {
     lab.ACCORDION: (style.GREEN, "-"),
     lab.GRAVAC: (style.BLUE, "-"),
     lab.THAWED: (style.ORANGE, "--"),
+    lab.BUCKET: (style.YELLOW, ":"),
 }
 ROLLING = 5
 """Steps: throughputs are drawn as medians of so many, a single step's time is noise."""
@@ -54,10 +55,13 @@ def values(runs: Sequence[Run]) -> Values:
         lab.SLOWDOWN: {lab.EVEN: {run.seed: 1.0 for run in runs}},
         lab.TARGET_SECONDS: {},
         lab.FACTOR: {},
+        lab.STEP: {},
     }
     for run in runs:
         label, parts = LABELS[run.row], stretches(run)
         found[lab.SLOWDOWN].setdefault(label, {})[run.seed] = slowdown(run)
+        milliseconds = 1e3 * _last(run, "time/train_seconds") / _last(run, "step")
+        found[lab.STEP].setdefault(label, {})[run.seed] = milliseconds
         if target is not None:
             seconds = seconds_to(run, target.loss)
             found[lab.TARGET_SECONDS].setdefault(label, {})[run.seed] = seconds
@@ -109,7 +113,7 @@ def _facts(runs: Sequence[Run], target: Target | None) -> list[tuple[str, str]]:
             "no interface was read"
             if worst is None
             else f"interfaces of {len(read)} of {len(runs)} runs were read; they differ from the ledger with "
-            f"headers by at most {abs(_apart(worst)):.1f} % ({LABELS[worst.row]}, "
+            f"headers by at most {abs(_apart(worst)):.2f} % ({LABELS[worst.row]}, "
             f"{megabytes(worst.summary[COUNTED])})",
         ),
     ]  # fmt: skip
@@ -234,7 +238,7 @@ def _sent_block(runs: Sequence[Run]) -> Block:
 def _window_block(runs: Sequence[Run]) -> Block:
     rows = []
     for row, own in rows_of(runs):
-        if row not in (lab.GRAVAC, lab.THAWED):
+        if row not in (lab.GRAVAC, lab.THAWED, lab.BUCKET):
             continue
         first = min(own, key=lambda run: run.seed)
         for entry in first.policy.to_dict("records"):

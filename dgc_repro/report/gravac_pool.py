@@ -202,8 +202,8 @@ def pool_header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
     as_workers = distinct([run.setting("network.as_workers") for run in runs])
     modelled = (
         f"{distinct([run.setting('network.source') for run in runs])}; collectives of {as_workers} "
-        f"workers; compute assumed: {distinct(computes)} a step; bytes of a slim model times: "
-        f"{distinct(scales)}"
+        f"workers, one a step for all tensors; compute assumed: {distinct(computes)} a step; compression and "
+        f"decompression for nothing; bytes of a slim model times: {distinct(scales)}"
     )
     return header(
         runs,

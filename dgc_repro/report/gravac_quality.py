@@ -35,7 +35,7 @@ from dgc_repro.report.gravac_pool import (
     written,
 )
 from dgc_repro.report.gravac_quality_figure import draw
-from dgc_repro.report.gravac_setup import setup_block
+from dgc_repro.report.gravac_setup import setup_block, twins_block
 from dgc_repro.report.gravac_volume import held_block, of_row, volume_block
 from dgc_repro.report.records import Run
 from dgc_repro.report.study import Block, Page
@@ -64,6 +64,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             *(_quality_block(one, found) for one in courses),
             volume_block(courses, shown, found),
             held_block(courses, found, held),
+            twins_block(courses),
             setup_block(courses),
         ),
         verdicts=(*judge(paper.CLAIMS, found, scale), *held),
@@ -177,9 +178,10 @@ def _text(one: Course) -> str:
         f"{said} Mean +- standard deviation over n seeds (2/3: of three runs two have trained, one failed); "
         "differences are positive where the target is met. The paper's are of "
         f"{printed.METRICS[one.model]}, target {printed.SETUP.printed(one.model, 'target'):g}. Speedup to "
-        "the plateau over Top-k 10x, paired by seed: modelled (assumed compute, the paper's cluster) and "
-        f"measured (wall time here). Failed: less than {printed.failed_share():.3f} of the way from chance "
-        "to the target, or not finite; such a row has no speedup."
+        "the plateau over Top-k 10x, paired by seed: modelled (assumed compute, free compression, the "
+        "paper's cluster) and measured (wall time here). Failed: less than "
+        f"{printed.failed_share():.3f} of the way from chance to the target, or not finite; such a row has "
+        "no speedup."
     )
 
 

@@ -118,6 +118,7 @@ def held_text(held: Sequence[tuple[Claim, Verdict]]) -> str:
         "agrees": "Holds",
         "differs": "Does not hold",
         "indicative": "Fewer than three seeds, not judged",
+        "not tested": "Not tested, nearly nothing was compressed",
         "not run": "Not run",
     }
     parts = []

@@ -177,6 +177,7 @@ STUDIED = {
     "lab_slowdown": ("step while the rate is low over steps at other times", ""),
     "lab_target_seconds": ("measured time to the target loss", "s"),
     "lab_factor": ("log2 of the factor sent", ""),
+    "lab_step_ms": ("measured step", "ms"),
 }
 """Label and unit of what studies compute; report/<study>.py has the definitions. A claim may say where,
 as in ``seconds@ethernet_1gbit, 16 workers``, which is then the label."""

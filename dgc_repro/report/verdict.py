@@ -6,6 +6,7 @@ differs        n >= 3 and it does not; the detail says reversed, not established
 indicative     n < 3, or it rests on an assumed input: which way it points, no judgement
 by construction  it compares two formulas, and they are as they should be: no finding
 not run        a row of the claim has no finished run
+not tested     a premise of the claim does not hold of its runs (nothing was compressed, say)
 cannot follow  the paper's own numbers contradict each other; the arithmetic is the detail
 
 A verdict always carries the scale of its runs, and its text shows both. What is timed is judged from
@@ -27,7 +28,9 @@ from dgc_repro.paper.claim import Check, Claim
 from dgc_repro.report.quantities import QUANTITIES, STUDIED
 from dgc_repro.report.records import Run
 
-Word = Literal["agrees", "differs", "indicative", "not run", "cannot follow", "by construction"]
+Word = Literal[
+    "agrees", "differs", "indicative", "not run", "not tested", "cannot follow", "by construction"
+]
 PAPER_SCALE = "paper"
 MIN_SEEDS = 3
 RESAMPLES = 10_000
@@ -201,21 +204,39 @@ def verdict(claim: Claim, runs: Sequence[Run], scale: str) -> Verdict:
     measured = [outcome for outcome in outcomes if outcome is not None]
     n = min((o.n for o in measured), default=0) if len(measured) == len(outcomes) else 0
     if claim.cannot_follow is not None:
-        ours = "; ".join(o.detail.rpartition(":")[0] for o in measured) or "not run"
+        ours = _numbers(measured) or "not run"
         return Verdict(
             "cannot follow", scale, n, f"{claim.cannot_follow.arithmetic} Measured: {ours}."
         )
     key = claim.needs_setting
     if key is not None and not all(run.setting(key) for run in runs):
-        ours = "; ".join(o.detail.rpartition(":")[0] for o in measured) or "nothing"
+        ours = _numbers(measured) or "nothing"
         return Verdict("not run", scale, 0, f"needs runs with {key}; measured without: {ours}")
     if not n:
         return Verdict("not run", scale, 0, _missing(claim, runs))
+    if unmet := _unmet(claim, [paired_differences(check, runs) for check in claim.premises]):
+        return Verdict("not tested", scale, n, f"{unmet}. Measured: {_numbers(measured)}.")
     detail = "; ".join(o.detail for o in measured)
     if n < MIN_SEEDS:
         return Verdict("indicative", scale, n, detail)
     word: Word = "agrees" if all(o.holds for o in measured) else "differs"
     return Verdict(word, scale, n, detail)
+
+
+def _numbers(outcomes: Sequence[Outcome]) -> str:
+    """What was measured, without a judgement."""
+    return "; ".join(outcome.detail.rpartition(":")[0] for outcome in outcomes)
+
+
+def _unmet(claim: Claim, compared: Sequence[Sequence[float]]) -> str:
+    """Which premise does not hold in the mean over seeds, in words; nothing where all do."""
+    for check, differences in zip(claim.premises, compared, strict=True):
+        outcome = _outcome(check, differences)
+        if outcome is None:
+            return f"its premise is unknown: no {check.quantity} of {check.greater}, {check.lesser}"
+        if not check.above < outcome.mean < check.below:
+            return f"its premise does not hold: {outcome.detail.rpartition(':')[0]}"
+    return ""
 
 
 def verdict_of_repeats(claim: Claim, ratios: Sequence[float], scale: str) -> Verdict:
@@ -258,13 +279,21 @@ def verdict_of_values(
     exact = modelled or claim.by_construction
     outcomes = [o for check, some in pairs if (o := _outcome(check, some, exact)) is not None]
     if claim.cannot_follow is not None:
-        ours = "; ".join(o.detail.rpartition(":")[0] for o in outcomes) or "not run"
+        ours = _numbers(outcomes) or "not run"
         n = min((o.n for o in outcomes), default=0)
         detail = f"{claim.cannot_follow.arithmetic} Measured: {ours}."
         return Verdict("cannot follow", scale, n, detail, modelled, claim.assumed)
     if len(outcomes) < len(claim.checks):
         return Verdict("not run", scale, 0, "no finished record of it", modelled, claim.assumed)
     n = min(outcome.n for outcome in outcomes)
+    premises = [
+        _compared(c, found.get(c.greater, {}), found.get(c.lesser, {}))
+        for c in claim.premises
+        for found in [values.get(c.quantity, {})]
+    ]
+    if unmet := _unmet(claim, premises):
+        detail = f"{unmet}. Measured: {_numbers(outcomes)}."
+        return Verdict("not tested", scale, n, detail, modelled)
     detail = "; ".join(outcome.detail for outcome in outcomes)
     if claim.assumed or (n < MIN_SEEDS and not exact):
         return Verdict("indicative", scale, n, detail, modelled, claim.assumed)

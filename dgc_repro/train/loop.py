@@ -100,8 +100,11 @@ def end_epoch(run: Run) -> dict[str, Any]:
             torch.linalg.vector_norm(torch.stack(torch._foreach_norm(change)))
         ),
     }
-    here, following = progress.epoch - 1 / run.steps_per_epoch, float(progress.epoch)
-    factors = [run.schedule.factor(epoch, run.settings.epochs) for epoch in (here, following)]
+    epochs = run.settings.epochs
+    ends = [
+        min(end, epochs) - 1 / run.steps_per_epoch for end in (progress.epoch, progress.epoch + 1)
+    ]
+    factors = [run.schedule.factor(end, epochs) for end in ends]
     report = EpochReport(
         progress.epoch,
         progress.tally.mean_loss,

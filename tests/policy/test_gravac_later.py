@@ -114,6 +114,7 @@ def test_any_setting_can_be_its_ladder() -> None:
     [
         ({"decide": "later"}, "decide: one of now, last, got 'later'"),
         ({"ladder": "16,8"}, "ladder: settings, weakest first, or null, got '16,8'"),
+        ({"ladder": []}, "ladder: settings, weakest first, or null, got []"),
         ({"ladder": [8, 8]}, "values: each setting once, weakest first, got [8, 8]"),
     ],
 )

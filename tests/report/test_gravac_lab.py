@@ -84,7 +84,7 @@ def write(
             for s in range(1, EPOCHS * STEPS + 1)
         ]
         (folder / "decisions.csv").write_text("\n".join([head, *table]) + "\n")
-    if row in (lab.GRAVAC, lab.THAWED):
+    if row in (lab.GRAVAC, lab.THAWED, lab.BUCKET):
         (folder / "policy.csv").write_text(
             "step,rung,next_rung,theta_min,throughputs,reason,label,next_label\n"
             "8,1,2,10.0,{},,factor=10.0,factor=20.0\n"
@@ -108,6 +108,7 @@ def all_rows(runs: Path, seeds: range = range(1), **gravac: Any) -> list[Path]:
         folders.append(write(runs, lab.ACCORDION, seed, **quick, decides=False))
         folders.append(write(runs, lab.GRAVAC, seed, **(quick | gravac)))
         folders.append(write(runs, lab.THAWED, seed, **quick))
+        folders.append(write(runs, lab.BUCKET, seed, high_ms=45.0, low_ms=55.0))
     return folders
 
 
@@ -174,6 +175,9 @@ def test_verdicts_follow_the_numbers(tmp_path: Path) -> None:
     found = verdicts(load(all_rows(tmp_path / "a", range(3))))
     assert found["drop"] == found["gravac.slowdown"] == found["gravac.sooner.dense"] == "agrees"
     assert found["gravac.reacts"] == "differs"  # one factor throughout
+    assert found["gravac_bucket.quicker"] == "agrees"
+    faster = verdicts(load(all_rows(tmp_path / "c", range(3), high_ms=40.0, low_ms=50.0)))
+    assert faster["gravac_bucket.quicker"] == "differs"
     reacting: Factors = lambda step: 1000.0 if 40 < step <= 80 else 10.0  # noqa: E731
     slow = {"high_ms": 400.0, "low_ms": 9000.0}
     found = verdicts(load(all_rows(tmp_path / "b", range(3), factors=reacting, **slow)))
@@ -209,7 +213,7 @@ def test_the_page_is_published_rebuilt_and_fits_a_terminal(tmp_path: Path) -> No
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {"table.md", "table.csv", "verdicts.json", "lab.svg", "lab.png"} <= before.keys()
     text = before["table.md"].decode()
-    for said in ("100mbit: steps 41-80", "20x is as fast as any", "by at most 1.0 %"):
+    for said in ("100mbit: steps 41-80", "20x is as fast as any", "by at most 1.00 %"):
         assert said in text
     assert rebuild(folder) == folder
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before

@@ -99,7 +99,9 @@ def test_the_paper_agrees_with_its_own_claims_on_its_own_numbers(as_printed: lis
         if claim.assumed:
             assert "points the" not in found.detail, "three seeds are judged, and called indicative"
             assert "hold" in found.detail
-            assert found.text == "indicative (assumed compute, reduced scale: small)"
+            assert (
+                found.text == "indicative (assumed compute, compression free, reduced scale: small)"
+            )
 
 
 def test_the_cells_are_the_printed_ones_and_ours_beside_them(as_printed: list[Run]) -> None:
@@ -121,10 +123,51 @@ def test_the_cells_are_the_printed_ones_and_ours_beside_them(as_printed: list[Ru
 
 
 @pytest.mark.parametrize(
+    ("reduction", "word"), [(1.0, "not tested"), (1.09, "not tested"), (1.2, "agrees")]
+)
+def test_quality_without_compression_is_not_tested(
+    tmp_path: Path, as_printed: list[Run], reduction: float, word: str
+) -> None:
+    """A run that sends everything ends where dense ends, whatever the method is worth."""
+    row = "resnet101.gravac07"
+    made = replace(world()[row], reduction=reduction)
+    page = gravac_quality.page(changed(tmp_path, as_printed, {row: made}), "small")
+    found = verdicts(page)
+    for claim in ("gravac.target", "gravac.difference", "gravac07.loss"):
+        assert found[f"resnet101.{claim}"].word == word, claim
+    assert found["resnet101.gravac07.volume"].word == "differs"
+    assert found["vgg16.gravac.target"].word == "agrees"
+    if word == "not tested":
+        detail = found["resnet101.gravac.target"].detail
+        assert "premise does not hold: log10 of floats a step" in detail
+        assert "Measured: " in detail
+        said = " ".join(markdown(page).split())
+        assert "Not tested, nearly nothing was compressed: resnet101.gravac07.loss." in said
+
+
+def test_rows_that_are_one_training_are_named(tmp_path: Path, as_printed: list[Run]) -> None:
+    title = "Rows that are one training"
+    dense, weak = (world()[f"vgg16.{method}"] for method in ("dense", "topk10"))
+    rows = {
+        "vgg16.gravac09": replace(dense, reduction=1.0),
+        "vgg16.accordion": replace(dense, test_loss=2.0),
+        "vgg16.dgc10": weak,
+        "vgg16.redsync10": replace(weak, test_loss=1.0 + 1e-12),
+    }
+    (block,) = [
+        block
+        for block in gravac_quality.page(changed(tmp_path, as_printed, rows), "small").blocks
+        if block.title == title
+    ]
+    of_vgg = [row[1:] for row in block.rows if row[0] == "VGG16"]
+    assert of_vgg == [("GraVAC, eps 0.9", "dense", "3"), ("DGC 10x", "Top-k 10x", "3")]
+
+
+@pytest.mark.parametrize(
     ("row", "made", "claims"),
     [
-        ("resnet101.gravac07", Made(79.0), ("gravac.target", "gravac.difference")),
-        ("lstm.gravac07", Made(25.0), ("gravac.target", "gravac.difference")),
+        ("resnet101.gravac07", Made(79.0, reduction=100.0), ("gravac.target", "gravac.difference")),
+        ("lstm.gravac07", Made(25.0, reduction=100.0), ("gravac.target", "gravac.difference")),
         ("resnet101.topk1000", Made(81.0), ("topk.loses", "topk.loss")),
         ("lstm.topk1000", Made(21.0), ("topk.loses", "topk.loss")),
         ("vgg16.randomk1000", Made(89.0), ("randomk1000.fails",)),

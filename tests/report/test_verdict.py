@@ -172,6 +172,32 @@ def test_the_synthetic_paper_agrees_with_every_claim_of_the_paper_that_can_follo
     assert set(words.values()) == {"agrees"}
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("below", "word"), [(91.5, None), (91.0, "not tested")])
+def test_what_does_not_meet_a_premise_is_not_tested(
+    tmp_path: Path, seeds: int, below: float, word: str | None
+) -> None:
+    premise = Check("test_accuracy", "dynamic", "0", below=below)
+    claim = replace(CLAIM, premises=(premise,))
+    values = {
+        "test_accuracy": {
+            "dynamic": dict.fromkeys(range(seeds), 91.0),
+            "static8": dict.fromkeys(range(seeds), 86.0),
+            "0": dict.fromkeys(range(seeds), 0.0),
+        }
+    }
+    judged = verdict_of_values(claim, values, "small")
+    assert judged.word == (word or ("agrees" if seeds == 3 else "indicative"))
+    runs = records(tmp_path, {"dynamic": [91.0] * seeds, "static8": [86.0] * seeds})
+    of_runs = replace(claim, premises=(replace(premise, lesser="static8", below=below - 86.0),))
+    assert (verdict(of_runs, runs, "small").word == "not tested") == (word is not None)
+    if word is not None:
+        assert judged.detail.startswith("its premise does not hold: ")
+        assert "Measured: " in judged.detail
+    unknown = replace(claim, premises=(replace(premise, quantity="train_accuracy"),))
+    assert "its premise is unknown" in verdict_of_values(unknown, values, "small").detail
+
+
 def test_a_claim_with_a_premise_is_judged_where_the_runs_meet_it(tmp_path: Path) -> None:
     folders = [write_run(tmp_path, row, seed) for row in ROWS for seed in range(3)]
     runs, _ = load_runs(folders)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_run import STEPS_PER_EPOCH, built, play
 
+from dgc_repro.policy.interface import EpochReport, Policy, State
 from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step
 from dgc_repro.train.settings import SGD
 
@@ -92,3 +93,20 @@ def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
     expected = [base * min(1, e) * c for e, c in zip(epochs, cosine, strict=True)]
     assert rates == pytest.approx(expected)
     assert told.records[-1]["lr"] == rates[-1]
+
+
+@pytest.mark.parametrize("milestone", [1.0, 1.5])
+def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
+    milestone: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = built("schedule=step", f"schedule.milestones_epochs=[{milestone}]", "train.epochs=3")
+    told = []
+    observe = type(run.policy).observe
+
+    def listening(self: Policy, state: State, report: EpochReport) -> State:
+        told.append([rate / run.base_lr for rate in report.learning_rate])
+        return observe(self, state, report)
+
+    monkeypatch.setattr(type(run.policy), "observe", listening)
+    play(run)
+    assert told == [pytest.approx(rates) for rates in ([1, 0.1], [0.1, 0.1], [0.1, 0.1])]
