@@ -19,7 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     ]
     if not known:
         raise UserError("nothing has been measured with this code; run without --tables")
-    missing = not_measured(options, recorded, store, cores)
+    missing = not_measured(of_everything(options, known), recorded, store, cores)
     print(network_tables.write(known, recorded, machine, folder, missing))
     print(f"written to {folder}")
     return folder
@@ -317,6 +317,23 @@ def asked_computes(options: Options, workers: int) -> Sequence[str]:
     return options.computes
 
 
+def of_everything(options: Options, known: Sequence[Mapping[str, Any]]) -> Options:
+    """What the tables are about, whatever the last command asked for: the default, and what is known."""
+    default = Options()
+
+    def both(usual: Sequence[Any], column: str) -> list[Any]:
+        return list(dict.fromkeys([*usual, *(row[column] for row in known)]))
+
+    return replace(
+        options,
+        workers=both(default.workers, "workers"),
+        rates=both(default.rates, "rate"),
+        computes=both(default.computes, "compute"),
+        methods=default.methods,
+        junctions=default.junctions,
+    )
+
+
 def not_measured(
     options: Options, recorded: Mapping[str, Recorded], store: Store, cores: int
 ) -> dict[str, list[str]]:
@@ -326,7 +343,11 @@ def not_measured(
         options.models, options.workers, options.rates, options.computes
     ):
         place = f"{model}, {workers} workers, {rate}, compute {compute}"
-        if compute not in asked_computes(options, workers):
+        if (
+            compute != NONE
+            and workers != COMPUTE_WORKERS
+            and not _is_known(store, workers, compute)
+        ):
             reason = f"compute is looked at with {COMPUTE_WORKERS} workers"
             found.setdefault(reason, []).append(place)
             continue
@@ -342,6 +363,11 @@ def not_measured(
         for reason, cases in reasons.items():
             found.setdefault(reason, []).append(f"{place}: {'; '.join(cases)}")
     return found
+
+
+def _is_known(store: Store, workers: int, compute: str) -> bool:
+    rows = store.rows.values()
+    return any((row.get("workers"), row.get("compute")) == (workers, compute) for row in rows)
 
 
 def _world(

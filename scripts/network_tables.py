@@ -228,13 +228,15 @@ def _against_limit(row: dict[str, Any], point: Mapping[str, Any], speed: float, 
     waited = row["step_ms"] - row["compute_ms"]
     parts = {
         "bytes on the link": 1e3 * wire,
-        "communicate beyond them": row["communicate_ms"] - 1e3 * wire,
         "compress": row["compress_ms"],
         "decompress": row["decompress_ms"],
     }
-    if row["junction"] == AFTER:  # per bucket, spans overlap with each other and with backward
+    if row["junction"] == AFTER:
+        parts["communicate beyond bytes"] = row["communicate_ms"] - 1e3 * wire
         parts["other"] = waited - sum(parts.values())
     row["where"] = ", ".join(f"{name} {ms:.1f}" for name, ms in parts.items())
+    if row["junction"] != AFTER:  # its parts run beside each other and beside backward: no sum
+        row["where"] += f", side by side in {waited:.1f}"
 
 
 def _overlap(row: dict[str, Any], points: Points, place: tuple[Key, str, str]) -> None:

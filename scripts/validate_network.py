@@ -17,6 +17,7 @@ import argparse
 import csv
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,23 +27,26 @@ from bench_measure import Machine, markdown
 from matplotlib.figure import Figure
 from network_points import METHODS
 
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import AFTER_BACKWARD
 from dgc_repro.launch.calibrate import measure as measure_collectives
 from dgc_repro.launch.collectives import time_collective
+from dgc_repro.launch.components import nearest
 from dgc_repro.launch.own_keys import sizes_range
-from dgc_repro.launch.record import MODELS, Recorded, record
-from dgc_repro.launch.replay import Ranks
+from dgc_repro.launch.record import MODELS, MOST_WORKERS, Recorded, record
+from dgc_repro.launch.replay import Ranks, RanksFailed
 from dgc_repro.measure.replay import Case, Compute
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, fit
 from dgc_repro.network.iteration import Part, Step
-from dgc_repro.network.lab import HIGHEST, Lab
+from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second, seconds
 from dgc_repro.report import style
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RATES = ("100mbit", "300mbit", "1gbit")
 CHOSEN = ("dense", "uniform4", "topk1", "powersgd4")
+OURS = [name for name, method in METHODS.items() if method.compressor is not None]
 SIGNALS = {"allreduce": (1.0, 8.0)}  # `Attached.step` shares one float64
 MEDIAN_AT_MOST, P90_AT_MOST = 0.10, 0.25
 LOOKS = {2: "o", 4: "^", 8: "s"}
@@ -106,13 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 
 
 def parsed(arguments: Sequence[str] | None) -> Options:
-    """The command line."""
+    """The command line. Raises UserError."""
     parser = argparse.ArgumentParser(description="the network model against measured steps")
     parser.add_argument("--quick", action="store_true", help="a slim model, 2 workers, few repeats")
     parser.add_argument("--model", choices=sorted(MODELS))
     parser.add_argument("--workers", help="as 2,4")
     parser.add_argument("--rates", help="as 100mbit,1gbit")
-    parser.add_argument("--methods", help=f"of {','.join(METHODS)}")
+    parser.add_argument("--methods", help=f"of {','.join(OURS)}")
     parser.add_argument("--compute", help="the sleep of a step, as 50ms")
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--output", type=Path)
@@ -127,13 +131,29 @@ def parsed(arguments: Sequence[str] | None) -> Options:
         if told[name]:
             told[name] = told[name].split(",")
     if told["workers"]:
-        told["workers"] = [int(n) for n in told["workers"].split(",")]
-    options = replace(options, **{name: value for name, value in told.items() if value})
-    for rate in options.rates:
-        bits_per_second("rates", rate)
-    if unknown := [name for name in options.methods if name not in METHODS]:
-        parser.error(f"--methods: no {unknown[0]}; there are {', '.join(METHODS)}")
+        told["workers"] = [whole("workers", text) for text in told["workers"].split(",")]
+    options = replace(options, **{n: value for n, value in told.items() if value is not None})
+    try:
+        check_rates("rates", [bits_per_second("rates", rate) for rate in options.rates])
+        seconds("compute", options.compute)
+    except ValueError as error:
+        raise UserError(f"--{error}") from error
+    if not all(2 <= count <= MOST_WORKERS for count in options.workers):
+        raise UserError(f"--workers: from 2 to {MOST_WORKERS}, got {told['workers']}")
+    if options.repeats < 1:
+        raise UserError(f"--repeats: a whole number from 1, got {options.repeats}")
+    for name in options.methods:
+        if name not in OURS:
+            raise UserError(f"--methods: no {name!r}; {nearest(name, OURS)}")
     return options
+
+
+def whole(name: str, text: str) -> int:
+    """Raises UserError."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UserError(f"--{name}: whole numbers, got {text!r}") from error
 
 
 def world(options: Options, recorded: Recorded, workers: int) -> tuple[list[Row], Fit]:
@@ -332,4 +352,12 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"validate-network: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RanksFailed as error:
+        sys.exit(f"validate-network: {error}")
+    except KeyboardInterrupt:
+        sys.exit("validate-network: stopped; nothing was written")

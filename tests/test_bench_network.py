@@ -432,6 +432,26 @@ def test_what_is_left_out_is_listed_with_the_reason(scripts: dict[str, ModuleTyp
     assert len(listed) > sum(map(len, left.values())) > 0
 
 
+def test_the_list_is_of_everything_whatever_the_last_command_asked_for(
+    scripts: dict[str, ModuleType],
+) -> None:
+    script = scripts["bench_network"]
+    _, recorded, store, _ = planned(scripts)
+    models = ",".join(recorded)
+    narrow = script.parsed(
+        ["--model", models, "--workers", "2", "--rates", "1gbit", "--compute", "100ms"]
+    )
+    known = [{"workers": 2, "rate": "1gbit", "compute": "100ms"}]
+    found = script.of_everything(narrow, known)
+    assert found.workers == [2, 4]
+    assert found.rates == ["100mbit", "1gbit", "loopback"]
+    assert found.computes == ["none", "gpu", "100ms"]
+    missing = script.not_measured(found, recorded, store, 2)
+    (reason,) = [reason for reason in missing if reason.startswith("compute is looked at")]
+    assert any("4 workers, 1gbit, compute gpu" in place for place in missing[reason])
+    assert any("4 workers, 1gbit, compute 100ms" in place for place in missing[reason])
+
+
 class FailingRanks:
     """Ranks that fail in the second case's steps."""
 

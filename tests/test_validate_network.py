@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 import validate_network as script  # noqa: E402
 from bench_measure import Machine  # noqa: E402
 
+from dgc_repro.errors import UserError  # noqa: E402
 from dgc_repro.network.cost import Costs  # noqa: E402
 from dgc_repro.network.fit import Fit  # noqa: E402
 from dgc_repro.network.iteration import Part, Step  # noqa: E402
@@ -57,8 +59,36 @@ def test_the_verdict_is_the_targets_and_says_when_points_are_few(tmp_path: Path)
 def test_by_default_there_are_24_points() -> None:
     options = script.parsed([])
     assert len(options.workers) * len(options.rates) * len(options.methods) == 24
-    with pytest.raises(SystemExit):
-        script.parsed(["--methods", "tpk"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--methods", "tpk"], "--methods: no 'tpk'; did you mean"),
+        (["--methods", "torch-fp16"], "--methods: no 'torch-fp16'"),
+        (["--rates", "100"], "--rates: "),
+        (["--rates", "1mbit"], "--rates: "),
+        (["--workers", "x"], "--workers: whole numbers, got 'x'"),
+        (["--workers", "0"], "--workers: from 2 to"),
+        (["--compute", "x"], "--compute: "),
+        (["--repeats", "0"], "--repeats: a whole number from 1, got 0"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        script.parsed(arguments)
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_input_ends_the_script_with_one_line_and_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "validate_network.py"), "--workers", "1"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("validate-network: --workers: from 2 to ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_quantile_is_a_value_that_was_there() -> None:

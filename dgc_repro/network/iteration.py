@@ -109,10 +109,6 @@ class Step:
             processor = max(processor, came) + seconds(part.later, costs) + part.decompress
         return processor + self.compute - done
 
-    def communication_limit(self, costs: Costs) -> float:
-        """What nothing can go below: compute, and the collectives of all parts."""
-        return max(self.compute, self.communicate(costs))
-
 
 def seconds(calls: Calls, costs: Costs) -> float:
     """Of some collectives, one after the other: each is a constant and its bytes."""

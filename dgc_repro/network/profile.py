@@ -117,6 +117,11 @@ class Network:
                 raise ValueError(
                     f"workers_per_node: a whole number from 2, got {self.workers_per_node!r}"
                 )
+        elif seconds("node_latency", self.node_latency) > 0:
+            raise ValueError(
+                "node_latency: does nothing without workers_per_node and node_rate; give them too, got "
+                f"{self.node_latency!r} alone"
+            )
         self._check_stand_ins()
         self._check_without_rate()
 
@@ -213,6 +218,8 @@ class Network:
             ("workers_per_node", self.workers_per_node is not None),
             ("as_workers", self.as_workers is not None),
             ("message_scale", self.message_scale != 1),
+            ("efficiency", not math.isclose(self.efficiency, TCP_SHARE, rel_tol=1e-3)),
+            ("allreduce", self.allreduce != RING),
         ):
             if given:
                 raise ValueError(

@@ -81,6 +81,12 @@ def test_a_schedule_is_read() -> None:
         ({"software": {"allreduce": {"rate": "1"}}}, "software: a rate with its unit"),
         ({"latency": "50us"}, "latency: does nothing without a rate"),
         ({"loss": 0.1}, "loss: does nothing without a rate"),
+        ({"efficiency": 0.9}, "efficiency: does nothing without a rate"),
+        ({"allreduce": "tree"}, "allreduce: does nothing without a rate"),
+        (
+            {"rate": "1gbit", "node_latency": "5us"},
+            "node_latency: does nothing without workers_per",
+        ),
         ({"schedule": [{"step": 1, "rate": "1gbit"}]}, "schedule: does nothing without a rate"),
         ({"software": {"allreduce": {"rate": "1gbit"}}}, "software: does nothing without a rate"),
         (
