@@ -49,10 +49,16 @@ def show(
         best = compared[0]
         overlap = " with overlap" if best.best_ms < best.step_ms else ""
         console.print(
-            f"fastest: {best.method}{overlap}, {best.best_ms:.4g} ms a step; what a method does to the "
-            "loss is not in a prediction",
+            f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step; what a "
+            "method does to the loss is not in a prediction",
             highlight=False,
         )
+        if any("scatter" in one.method for one in compared):
+            console.print(
+                "scatter goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
+                "slow links (docs/networks.md): calibrate at this rate before you believe it",
+                highlight=False,
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_csv(folder / "predictions.csv", [*by_size, *compared], about)
