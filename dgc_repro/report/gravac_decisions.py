@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -184,19 +185,23 @@ def header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
 def draw_quality(
     axes: Axes, runs: Sequence[Run], metric: Metric, rows: Mapping[str, tuple[str, Look]]
 ) -> None:
-    """The quality by step of each row that was run. ``rows``: label and look by row."""
+    """The quality by step of each row that was run; one that lies on another says so in the legend.
+    ``rows``: label and look by row."""
+    drawn: list[tuple[str, pd.DataFrame]] = []
     for name, (label, look) in rows.items():
         own = rows_of(runs, name)
         if not own:
             continue
         points = curve(own, metric)
+        below = next((other for other, line in drawn if line.equals(points)), None)
+        drawn.append((label, points))
         steps, mean, sd = points.index.to_numpy(float), points["mean"], points["sd"]
         if len(own) > 1:
             low, high = mean - sd, mean + sd
             axes.fill_between(steps, low, high, color=look.colour, alpha=0.15, linewidth=0)
         axes.plot(
             steps, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=4,
-            markevery=max(1, len(steps) // 10), label=label,
+            markevery=max(1, len(steps) // 10), label=f"{label} (= {below})" if below else label,
             markerfacecolor="white" if look.dashes != "-" else look.colour,
         )  # fmt: skip
     if metric.sign < 0:

@@ -280,3 +280,18 @@ def test_a_window_too_small_is_judged_where_it_was_run(
             decided=decisions(MOSTLY_1000),
         )  # fmt: skip
     assert words(FIGURES["fig7"].page(read(tmp_path), "small"))["resnet101.window"] == word
+
+
+def test_a_curve_that_lies_on_another_says_so_in_the_legend(tmp_path: Path) -> None:
+    for seed in range(2):
+        for method, final in (("dense", 80.0), ("gravac07", 79.0), ("gravac09", 80.0)):
+            write_run(
+                tmp_path, f"resnet101.{method}", seed=seed, lr=FALLS, final=final,
+                decided=decisions([1.0] * 1000),
+            )  # fmt: skip
+    (legend,) = FIGURES["fig7"].figure(read(tmp_path), "small").legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "dense",
+        "GraVAC, eps 0.7, exponential with DGC",
+        "GraVAC, eps 0.9, exponential with DGC (= dense)",
+    ]
