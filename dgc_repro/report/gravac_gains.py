@@ -220,14 +220,14 @@ class Gains:
 
     def _draw_norms(self, axes: Axes, runs: Sequence[Run], method: str) -> None:
         for number, run in enumerate(rows_of(runs, row_id(self.model, method))):
-            for name, label, colour in (
-                ("norm_before", "before (BC)", style.BLACK),
-                ("norm_after", "after (AC)", LOOKS[method].colour),
-                ("raw_norm", "before, without residual", "#999999"),
+            for name, label, colour, height in (
+                ("norm_before", "before (BC)", style.BLACK, 2),
+                ("norm_after", "after (AC)", LOOKS[method].colour, 2),
+                ("raw_norm", "before, without residual", "#999999", 1),  # below: AC lies on it
             ):
                 axes.plot(
                     column(run, "step"), column(run, name), color=colour, linewidth=0.9, alpha=0.9,
-                    label=label if number == 0 else None,
+                    label=label if number == 0 else None, zorder=height,
                 )  # fmt: skip
         axes.set_yscale("log")
         style.plain_log(axes.yaxis)

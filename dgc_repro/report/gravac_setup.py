@@ -94,8 +94,10 @@ def _paper_row(model: str) -> tuple[str, ...]:
 
 def _our_row(one: Course) -> tuple[str, ...]:
     def used(key: str) -> str:
+        values = [value for run in one.runs if (value := run.setting(key)) is not None]
+        # A record written on another day may have the same settings in another order.
         return distinct(
-            [short(value) for run in one.runs if (value := run.setting(key)) is not None]
+            [short(dict(sorted(v.items())) if isinstance(v, dict) else v) for v in values]
         )
 
     return (
