@@ -29,6 +29,7 @@ from dgc_repro.policy.interface import Plan
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "combining.md"
 BEGIN, END = "<!-- made by scripts/combine_table.py -->\n", "<!-- end of the table -->\n"
 NUM_VALUES = 11_173_962  # ResNet18 for CIFAR-10
+NAME = "model"
 WORKERS = (2, 4, 8, 32)
 METHODS: dict[str, Compressor] = {
     "8 bits": Uniform(8, block=2048),
@@ -43,14 +44,14 @@ def wire_bytes(compressor: Compressor, n: int, workers: int) -> float:
     """What worker 0 puts on the wire in one step, by the ledger."""
     device = torch.device("cpu")
     link = Link(SimulatedWire(workers), Ledger(), Clock(device))
-    exchange = GradientExchange(compressor, {"model": torch.empty(n)}, link)
+    exchange = GradientExchange(compressor, {NAME: torch.empty(n)}, link)
     source = torch.Generator().manual_seed(0)
     gradient = torch.empty(n)
     for worker in range(workers):
         if worker == 1:
             gradient = torch.empty(n)  # the first one's is where the mean goes
         gradient.normal_(generator=source)
-        exchange.open(worker, {"model": gradient}, Plan(0))
+        exchange.open(worker, {NAME: gradient}, Plan(0))
     exchange.finish()
     return float(link.ledger.metrics()["comm/wire_bytes"])
 
@@ -65,10 +66,10 @@ def rows(n: int, workers: Iterable[int] = WORKERS) -> list[tuple[str, ...]]:
                 if way not in ways(method):
                     cells.append("")
                     continue
-                size = wire_bytes(combined(method, way, n, count), n, count)
+                size = wire_bytes(combined(method, way, {NAME: n}, count), n, count)
                 cells.append(megabytes(size))
             dense = megabytes(wire_bytes(Dense(), n, count))
-            found.append((title, str(count), dense, *cells, choose(method, n, count).way))
+            found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
     return found
 
 

@@ -17,6 +17,7 @@ from combine_table import (  # noqa: E402
     COLUMNS,
     END,
     METHODS,
+    NAME,
     NUM_VALUES,
     PAGE,
     WORKERS,
@@ -31,15 +32,14 @@ def test_the_table_holds_what_the_formulas_say() -> None:
     made = rows(n, (2, 5))
     assert [row[:2] for row in made] == [(name, str(w)) for name in METHODS for w in (2, 5)]
     for title, workers, dense, *cells, auto in made:
-        expected = wire_bytes(METHODS[title], n, int(workers), "model")
+        expected = wire_bytes(METHODS[title], {NAME: n}, int(workers))
         assert dense == megabytes(dense_bytes(n, int(workers)))
         assert cells == [megabytes(expected[way]) if way in expected else "" for way in COLUMNS]
-        assert auto == choose(METHODS[title], n, int(workers)).way
+        assert auto == choose(METHODS[title], {NAME: n}, int(workers)).way
 
 
 def test_the_page_has_the_table_of_the_script() -> None:
-    """Of a tensor this large the formulas know sizes from a sample of 0.38 of it: the headers of 32
-    shards, 2 kB of 176 in the smallest cell, count 2.7 times, 2 %."""
+    """Of a tensor this large the formulas know sizes from a sample of 0.38 of it."""
     shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
     heads, cells = (
         [cell.strip() for cell in shown[0].strip("|").split("|")],
@@ -48,7 +48,7 @@ def test_the_page_has_the_table_of_the_script() -> None:
     assert heads == ["payload", "N", "dense", *COLUMNS, AUTO]
     assert [row[:2] for row in cells] == [[name, str(w)] for name in METHODS for w in WORKERS]
     for title, workers, dense, *sizes, auto in cells:
-        choice = choose(METHODS[title], NUM_VALUES, int(workers))
+        choice = choose(METHODS[title], {NAME: NUM_VALUES}, int(workers))
         assert dense == megabytes(dense_bytes(NUM_VALUES, int(workers)))
         assert auto == choice.way
         for way, size in zip(COLUMNS, sizes, strict=True):

@@ -1,17 +1,19 @@
 """How quantized and sparse payloads are combined (`exchange.combine`), and what each way moves.
 
 `gather`: everybody gets everybody's payload. `scatter`: compressor/scatter.py. `tree`:
-compressor/tree.py. `auto`: what moves the fewest bytes for this method, size and number of workers;
-of equals the one that comes first here, which changes less.
+compressor/tree.py. `auto`: what moves the fewest bytes for this method, these tensors and this number
+of workers; of equals the one that comes first here, which changes less.
 
-Bytes are a worker's on the wire, per tensor and step, as the ledger counts them for one tensor.
+Bytes are worker 0's on the wire in a step, as the ledger counts them where all tensors are exchanged
+at once.
 
 Letters: n = values, N = workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +25,8 @@ from dgc_repro.compressor.sparsifier import Sparsifier, coded
 from dgc_repro.compressor.tree import Tree, turns
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
+from dgc_repro.exchange.packing import Kind, kinds, places
 from dgc_repro.exchange.payload import Payload
-from dgc_repro.exchange.payload import num_bytes as bytes_of
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
@@ -33,10 +35,13 @@ WAYS = (GATHER, SCATTER, TREE, AUTO)
 SAMPLE = 1 << 22  # values; larger tensors are estimated from a sample of so many
 LENGTH_BYTES = 8
 
+Parts = list[Kind]
+"""Lengths and types of what travels in one buffer."""
 
-def filled(num_bytes: int) -> int:
-    """Bytes of a buffer: a multiple of 8."""
-    return -(-num_bytes // 8) * 8
+
+def packed_bytes(parts: Parts) -> int:
+    """Bytes of a buffer of these parts."""
+    return places(parts)[1]
 
 
 def dense_bytes(n: int, workers: int) -> float:
@@ -44,25 +49,25 @@ def dense_bytes(n: int, workers: int) -> float:
     return 4 * n * moved_by("allreduce", workers)
 
 
-def gather_bytes(payload: int, workers: int, lengths: int = 0) -> float:
-    """An allgather of a payload; ``lengths``: of how many parts travel first (ragged ones)."""
-    return (filled(payload) + LENGTH_BYTES * lengths) * moved_by("allgather", workers)
+def gather_bytes(rows: Sequence[Parts], workers: int, *, ragged: bool) -> float:
+    """An allgather of buffers of these parts, all filled up to the longest; of ``ragged`` ones the
+    lengths of the parts travel first."""
+    lengths = LENGTH_BYTES * len(rows[0]) if ragged else 0
+    return (max(map(packed_bytes, rows)) + lengths) * moved_by("allgather", workers)
 
 
-def scatter_bytes(
-    pieces: Sequence[int], averages: Sequence[int], rank: int = 0, lengths: int = 0
-) -> float:
-    """An all-to-all of the pieces, by owner (the own one stays), and an allgather of the averages, by
-    owner (all filled up to the longest)."""
-    others = [filled(piece) + LENGTH_BYTES * lengths for piece in pieces]
-    del others[rank]
-    return sum(others) + gather_bytes(max(averages), len(pieces), lengths)
+def scatter_bytes(pieces: Sequence[Parts], averages: Sequence[Parts], *, ragged: bool) -> float:
+    """An all-to-all of the pieces, by owner (worker 0's own one stays), and an allgather of the
+    averages, by owner."""
+    lengths = LENGTH_BYTES * len(pieces[0]) if ragged else 0
+    others = sum(packed_bytes(piece) + lengths for piece in pieces[1:])
+    return others + gather_bytes(averages, len(pieces), ragged=ragged)
 
 
-def tree_bytes(payload: int, workers: int, rank: int = 0) -> float:
-    """A payload to every partner in every round."""
-    sends = sum(len(turn.to) for turn in turns(rank, workers))
-    return float(filled(payload) * sends)
+def tree_bytes(parts: Parts, workers: int) -> float:
+    """A buffer to every partner in every round."""
+    sends = sum(len(turn.to) for turn in turns(0, workers))
+    return float(packed_bytes(parts) * sends)
 
 
 @dataclass(frozen=True)
@@ -91,49 +96,65 @@ def ways(method: Compressor) -> list[str]:
     return []
 
 
-def wire_bytes(method: Compressor, n: int, workers: int, name: str = "model") -> dict[str, float]:
-    """What each way moves for a tensor of n values: exact up to `SAMPLE` values for methods whose
-    size does not depend on the values; of larger tensors in proportion to so many, where headers
-    hardly count."""
-    known = ways(method)
+def wire_bytes(method: Compressor, sizes: Mapping[str, int], workers: int) -> dict[str, float]:
+    """What each way moves that the method can go as it is set. ``sizes``: values of the tensors that
+    are exchanged, by name.
+
+    Exact for methods whose payload's size does not depend on the values, in tensors up to `SAMPLE`
+    values, but for how a selection falls into shards: random numbers stand for gradients. Larger
+    tensors are so many values in proportion."""
+    known = []
+    for way in ways(method):
+        with contextlib.suppress(ValueError):  # refused for one of its settings
+            around(method, way)
+            known.append(way)
     if len(known) < 2:  # nothing to choose: what travels is not looked into
         return {}
-    values = torch.randn(min(n, SAMPLE), generator=torch.Generator().manual_seed(0))
-    share = max(1.0, n / SAMPLE)
-    context = Context(name, 0, 0, 0, workers, 0, (0, 0), Workspace())
-    shards = Shards.of(method, values.numel(), name, workers)
-    whole = bytes_of(compressed(method, values, context))
+    by_size = {n: Sent.of(method, n, workers, cut=SCATTER in known) for n in set(sizes.values())}
+    ragged = getattr(method, "ragged", False)
+    whole = [kind for n in sizes.values() for kind in by_size[n].whole]
     found = {}
     for way in known:
-        ragged = 3 if isinstance(method, Sparsifier) else 0  # parts whose lengths travel
         if way == GATHER:
-            lengths = ragged if getattr(method, "ragged", False) else 0
-            found[way] = gather_bytes(whole, workers, lengths) * share
+            found[way] = gather_bytes([whole], workers, ragged=ragged)
         elif way == TREE:
-            found[way] = tree_bytes(whole, workers) * share
+            found[way] = tree_bytes(whole, workers)
         else:
-            averages = _by_owner(method, values, shards, context)
-            pieces = _pieces(values, method, shards, context) if ragged else averages
-            found[way] = scatter_bytes(pieces, averages, 0, ragged) * share
+            pieces: list[Parts] = [[] for _ in range(workers)]
+            averages: list[Parts] = [[] for _ in range(workers)]
+            for name, n in sizes.items():
+                shards = Shards.of(method, n, name, workers)
+                for rank in range(workers):
+                    shard = shards.owned_by(rank)
+                    pieces[rank] += by_size[n].pieces[shard]
+                    averages[rank] += by_size[n].averages[shard]
+            selects = isinstance(method, Sparsifier)
+            found[way] = scatter_bytes(pieces, averages, ragged=selects)
     return found
 
 
-def choose(method: Compressor, n: int, workers: int) -> Choice:
-    """The way that moves the fewest bytes; the same on all ranks."""
-    sizes = wire_bytes(method, n, workers)
-    return Choice(min(sizes, key=lambda way: sizes[way]) if sizes else GATHER, sizes)
+def choose(method: Compressor, sizes: Mapping[str, int], workers: int) -> Choice:
+    """The way that moves the fewest bytes for tensors of so many values, by name; the same on all
+    ranks."""
+    moved = wire_bytes(method, sizes, workers)
+    return Choice(min(moved, key=lambda way: moved[way]) if moved else GATHER, moved)
 
 
 def combined(
-    method: Compressor, way: str, n: int, workers: int, notes: list[str] | None = None
+    method: Compressor,
+    way: str,
+    sizes: Mapping[str, int],
+    workers: int,
+    notes: list[str] | None = None,
 ) -> Compressor:
-    """The method, or what combines its payloads in this way. ``n``: values of the model, for ``auto``,
-    which leaves a line in ``notes``. Raises UserError where they do not go together."""
+    """The method, or what combines its payloads in this way. ``sizes``: values of the tensors that
+    are exchanged, by name, for ``auto``, which leaves a line in ``notes``. Raises UserError where they
+    do not go together."""
     if way not in WAYS:
         raise UserError(f"exchange.combine: one of {', '.join(WAYS)}, got {way!r}")
     title = type(method).__name__
     if way == AUTO:
-        choice = choose(method, n, workers)
+        choice = choose(method, sizes, workers)
         way = choice.way
         line = f"exchange.combine=auto: {method}: {choice}"
         if notes is not None and line not in notes:
@@ -152,9 +173,57 @@ def combined(
             f"exchange.combine: {way} needs {needs}; {title} {can}; use exchange.combine=gather or auto"
         )
     try:
-        return Scatter(method) if way == SCATTER else Tree(method)  # type: ignore[arg-type]
+        return around(method, way)
     except ValueError as error:
         raise UserError(f"exchange.combine: {way}: {error}") from error
+
+
+def around(method: Compressor, way: str) -> Compressor:
+    """What combines the payloads of a method that can go this way. Raises ValueError for a setting of
+    it that does not suit."""
+    if way == GATHER:
+        return method
+    return Scatter(method) if way == SCATTER else Tree(method)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a method sends of one tensor: the ``whole``, and by shard ``pieces`` of it and compressed
+    ``averages`` (empty where it is not cut)."""
+
+    whole: Parts
+    pieces: list[Parts]
+    averages: list[Parts]
+
+    @classmethod
+    def of(cls, method: Compressor, n: int, workers: int, *, cut: bool) -> Sent:
+        """For random values."""
+        values = torch.randn(min(n, SAMPLE), generator=torch.Generator().manual_seed(0))
+        context = Context("model", 0, 0, 0, workers, 0, (0, 0), Workspace())
+        whole = kinds([compressed(method, values, context)])
+        pieces: list[Parts] = []
+        averages: list[Parts] = []
+        if cut:
+            shards = Shards.of(method, values.numel(), "model", workers)
+            bounds = [shards.bounds(shard) for shard in range(workers)]
+            of_size = {
+                size: kinds([compressed(method, values[:size], context)])
+                for size in {end - start for start, end in bounds}
+            }
+            averages = [of_size[end - start] for start, end in bounds]
+            selects = isinstance(method, Sparsifier)
+            pieces = _pieces(values, method, bounds, context) if selects else averages
+        share = max(1.0, n / SAMPLE)
+        return cls(
+            _scaled(whole, share),
+            [_scaled(piece, share) for piece in pieces],
+            [_scaled(average, share) for average in averages],
+        )
+
+
+def _scaled(parts: Parts, share: float) -> Parts:
+    """Of a tensor that many times as large; headers and the scale of a whole tensor stay one."""
+    return [(n if n < 2 else round(n * share), dtype) for n, dtype in parts]
 
 
 def compressed(method: object, flat: Tensor, context: Context) -> Payload:
@@ -165,26 +234,17 @@ def compressed(method: object, flat: Tensor, context: Context) -> Payload:
     return method.encode(flat, context)
 
 
-def _by_owner(method: object, values: Tensor, shards: Shards, context: Context) -> list[int]:
-    """Bytes of every rank's shard, compressed by itself; shards have few different sizes."""
-    known: dict[int, int] = {}
-    sizes = []
-    for start, end in shards.by_owner():
-        size = end - start
-        if size not in known:
-            known[size] = bytes_of(compressed(method, values[:size], context))
-        sizes.append(known[size])
-    return sizes
-
-
-def _pieces(values: Tensor, method: object, shards: Shards, context: Context) -> list[int]:
-    """Bytes of what was selected in every rank's shard."""
+def _pieces(
+    values: Tensor, method: object, bounds: Sequence[tuple[int, int]], context: Context
+) -> list[Parts]:
+    """What was selected, by shard."""
     assert isinstance(method, Sparsifier)
     chosen = method.select(values, context)
-    edges = torch.tensor(shards.by_owner(), dtype=chosen.indices.dtype)
-    places = torch.searchsorted(chosen.indices, edges)
-    sizes = []
-    for (start, end), (low, high) in zip(shards.by_owner(), places.tolist(), strict=True):
+    edges = torch.tensor(bounds, dtype=chosen.indices.dtype)
+    found = []
+    for (start, end), (low, high) in zip(
+        bounds, torch.searchsorted(chosen.indices, edges).tolist(), strict=True
+    ):
         piece = Selection(chosen.values[low:high], chosen.indices[low:high] - start, end - start)
-        sizes.append(bytes_of(coded(method, piece)))
-    return sizes
+        found.append(kinds([coded(method, piece)]))
+    return found

@@ -311,8 +311,7 @@ def build_run(
     policy = build_policy(config)
     progress = Progress(policy=policy.init())
     notes: list[str] = []
-    num_values = sum(p.numel() for p in module.parameters())
-    compressor = build_compressor(config, policy, num_values, notes)
+    compressor = build_compressor(config, policy, dict(module.named_parameters()), notes)
     notes += unexpected(config, policy, compressor)
     if simulated:
         check_memory(

@@ -9,16 +9,21 @@ from __future__ import annotations
 import difflib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import combined
+from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.policy.interface import Policy, measures
 
 LADDER = "ladder"
+PER_LAYER = "per_layer"
 MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
 Config = Mapping[str, Any]
 
@@ -63,14 +68,18 @@ def build_policy(config: Config) -> Policy:
 
 
 def build_compressor(
-    config: Config, policy: Policy, num_values: int = 1, notes: list[str] | None = None
+    config: Config,
+    policy: Policy,
+    parameters: Mapping[str, Tensor] = MappingProxyType({}),
+    notes: list[str] | None = None,
 ) -> Compressor:
     """Fold leaf, ladder and wrappers: ``wrap`` is outermost first; ``ladder`` in it says where the
     ladder goes (default: innermost, so that all rungs share what is around it).
 
-    ``num_values``: of the model, for ``exchange.combine=auto``, which says in ``notes`` what it took.
+    ``parameters``: of the model, for ``exchange.combine=auto``, which says in ``notes`` what it took.
     """
     wrap = _wrap_list(config)
+    sizes = _sizes(wrap, parameters, config)
     has_ladder = policy.field is not None
     if LADDER in wrap and not has_ladder:
         raise UserError(
@@ -84,7 +93,7 @@ def build_compressor(
         method = component(leaf, "compressor", **setting)
         launch = config["launch"]
         workers = launch["workers"] // (launch["workers_per_node"] or 1)  # between nodes
-        return combined(method, config["exchange"]["combine"], num_values, workers, notes)
+        return combined(method, config["exchange"]["combine"], sizes, workers, notes)
 
     if not has_ladder:
         return _wrapped(wrap, made(), config)
@@ -121,6 +130,20 @@ def _wrap_list(config: Config) -> list[str]:
     if len(set(wrap)) != len(wrap):
         raise UserError(f"wrap: each wrapper once, got {list(wrap)}")
     return list(wrap)
+
+
+def _sizes(wrap: Sequence[str], parameters: Mapping[str, Tensor], config: Config) -> dict[str, int]:
+    """Values of what is compressed, by name: each tensor that ``per_layer`` does not exempt, or the
+    one vector of all."""
+    if config["exchange"]["unit"] == MODEL:
+        return {MODEL: sum(tensor.numel() for tensor in parameters.values())}
+    sizes = {name: tensor.numel() for name, tensor in parameters.items()}
+    if PER_LAYER in wrap:
+        rule = component(config["wrapper"][PER_LAYER], f"wrapper.{PER_LAYER}", inner=Dense())
+        for name, tensor in parameters.items():
+            if rule.exempt(tensor, name):
+                del sizes[name]
+    return sizes
 
 
 def _wrapped(names: Sequence[str], inner: Compressor, config: Config) -> Compressor:

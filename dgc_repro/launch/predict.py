@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.combine import AUTO
 from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.launch import own_keys
 from dgc_repro.launch.build import SECTIONS, validate
@@ -121,6 +122,11 @@ def predict(arguments: Sequence[str]) -> Path:
         raise UserError(
             "network.schedule: a prediction is of one step, at one rate; give the rate that is asked for, "
             "such as network.rate=100mbit"
+        )
+    if config["exchange"]["combine"] == AUTO:
+        raise UserError(
+            "exchange.combine: auto takes another way for another number of workers, a prediction is of one; "
+            "name it (gather, scatter or tree)"
         )
     among = {n: costs(network, n) for n in settings["workers"]}
     validate(_plain(config))

@@ -146,9 +146,7 @@ class Bench:
             )
         plan = policy.plan(policy.init(), 0)
         key = f"{junction} {_method(config)} {asdict(plan)}"
-        example = build_compressor(
-            {**config, "launch": _launch(config, 2)}, policy, times.parameters
-        )
+        example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
         fit_together(example, policy, config["exchange"]["unit"], junction)
         shards = any(isinstance(part, Scatter) for part in nested(example))
         tree = any(isinstance(part, Tree) for part in nested(example))
@@ -175,7 +173,7 @@ class Bench:
         ]
         for workers in self._numbers(gradients, simulated=simulated):
             among = {**config, "launch": _launch(config, workers)}
-            compressor = build_compressor(among, policy, self.times.parameters)
+            compressor = build_compressor(among, policy)
             measured = time_exchange(
                 compressor,
                 gradients,

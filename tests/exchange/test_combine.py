@@ -11,16 +11,21 @@ import torch
 from jobs import Script, disagree, exchange_here, exchanged, train
 from laws import same
 from processes import World
-from samples import Letters, Threshold, letter
+from samples import Letters, letter
 from test_requests import link_of, run_once
-from tiny_run import built
+from tiny_run import built, play
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, State
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.scatter import Scatter, Shards
+from dgc_repro.compressor.sidco import SIDCo
+from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.tree import Tree
 from dgc_repro.compressor.uniform import Uniform
@@ -48,7 +53,9 @@ COMBINED: list[tuple[Compressor, int]] = [
     (Scatter(Uniform(8, block=512)), 0),
     (ErrorFeedback(Scatter(Uniform(4, "stochastic", 100))), 0),
     (ErrorFeedback(Ladder((Dense(), Scatter(Uniform(8)), Scatter(Uniform(3, block=7))))), 2),
+    (ErrorFeedback(Scatter(QSGD(7, 64, "max"))), 0),
     (ErrorFeedback(Scatter(TopK(0.05))), 0),
+    (ErrorFeedback(Scatter(Threshold(0.05))), 0),
     (ErrorFeedback(Tree(TopK(0.05))), 0),
     (Tree(TopK(0.05), own="result"), 0),
 ]
@@ -182,16 +189,20 @@ def test_junctions_and_a_resumed_run_give_the_same_bits(
 # What moves fewer bytes.
 
 
-def step_bytes(compressor: Compressor, n: int, workers: int) -> float:
-    """Wire bytes of a step over one tensor, by the ledger."""
+def step_bytes(compressor: Compressor, sizes: dict[str, int], workers: int) -> float:
+    """Wire bytes of a step over tensors of so many values, by the ledger."""
     link = link_of(workers)
-    exchange = GradientExchange(compressor, {"x": torch.empty(n)}, link)
-    source = torch.Generator().manual_seed(0)
-    gradient = torch.randn(n, generator=source)
+    like = {name: torch.empty(n) for name, n in sizes.items()}
+    exchange = GradientExchange(compressor, like, link)
     for worker in range(workers):
-        exchange.open(worker, {"x": gradient.clone()}, Plan(0))
+        exchange.open(worker, {name: normal(n) for name, n in sizes.items()}, Plan(0))
     exchange.finish()
     return link.ledger.metrics()["comm/wire_bytes"]
+
+
+def normal(n: int) -> Tensor:
+    """The values that stand for a gradient in exchange/combine.py."""
+    return torch.randn(n, generator=torch.Generator().manual_seed(0))
 
 
 METHODS = (Uniform(8, block=2048), Uniform(4, block=512), Uniform(6), TopK(0.01), TopK(0.001))
@@ -204,11 +215,80 @@ def test_the_formulas_are_what_the_ledger_counts(method: Any, n: int, workers: i
     ways = {GATHER: method, SCATTER: Scatter(method)}
     if isinstance(method, TopK):
         ways[TREE] = Tree(method)
-    expected = wire_bytes(method, n, workers, "x")
+    expected = wire_bytes(method, {"x": n}, workers)
     assert expected.keys() == ways.keys()
     for way, compressor in ways.items():
-        assert step_bytes(compressor, n, workers) == pytest.approx(expected[way], rel=1e-12)
-    assert step_bytes(Dense(), n, workers) == pytest.approx(dense_bytes(n, workers), rel=1e-12)
+        assert step_bytes(compressor, {"x": n}, workers) == pytest.approx(expected[way], rel=1e-12)
+    assert step_bytes(Dense(), {"x": n}, workers) == pytest.approx(
+        dense_bytes(n, workers), rel=1e-12
+    )
+
+
+LAYERS = {
+    "one": 1,
+    "bias": 7,
+    "none": 0,
+    "rows": 8192,
+    "odd": 4097,
+    "head": 9000,
+    **{f"layer{index}.weight": 3000 for index in range(4)},
+    **{f"layer{index}.bias": 64 for index in range(4)},
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *METHODS,
+        Natural(),
+        EFSignSGD(),
+        TopK(0.01, indices="bitmap"),
+        TopK(0.1, indices="delta16", values="fp16"),
+        Threshold(threshold=1.0),
+        SIDCo(0.05, values="int8"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_several_tensors_are_counted_as_the_ledger_counts_them(method: Any, workers: int) -> None:
+    """Headers, least entries, alignment within a buffer, rows filled up to the longest."""
+    coded_otherwise = getattr(method, "values", "fp32") != "fp32"
+    built: dict[str, Compressor] = {GATHER: method}
+    if not coded_otherwise:
+        built[SCATTER] = Scatter(method)
+        if isinstance(method, TopK):
+            built[TREE] = Tree(method)
+    expected = wire_bytes(method, LAYERS, workers)
+    assert expected.keys() == (built.keys() if len(built) > 1 else set())
+    for way, moved in expected.items():
+        if way == SCATTER and getattr(method, "ragged", False):
+            continue  # how many entries of an average pass depends on the values
+        assert step_bytes(built[way], LAYERS, workers) == pytest.approx(moved, rel=1e-12)
+
+
+def test_auto_takes_the_way_of_the_fewest_bytes_among_small_tensors() -> None:
+    """In one vector of 120,000 values the shards would be smaller than the tree."""
+    method, sizes = TopK(0.01), {f"layer{index}": 3000 for index in range(40)}
+    moved = {
+        way: step_bytes(compressor, sizes, 8)
+        for way, compressor in (
+            (GATHER, method),
+            (TREE, Tree(method)),
+            (SCATTER, Scatter(method)),
+        )
+    }
+    choice = choose(method, sizes, 8)
+    assert choice.way == TREE == min(moved, key=lambda way: moved[way])
+    assert choice.wire_bytes == pytest.approx(moved, rel=1e-12)
+    assert choose(method, {"model": 120_000}, 8).way == SCATTER
+
+
+def test_auto_takes_no_way_that_is_refused() -> None:
+    method = TopK(1e-5, values="fp16")
+    assert combined(method, AUTO, {"x": 300_000}, 8) == method
+    assert choose(method, {"x": 300_000}, 8).wire_bytes == {}
+    with pytest.raises(UserError, match=r"^exchange.combine: scatter: values: sums are sent on"):
+        combined(method, SCATTER, {"x": 300_000}, 8)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 32])
@@ -216,18 +296,18 @@ def test_the_ledger_shows_which_way_moves_fewer_bytes(workers: int) -> None:
     """Of P bytes a worker: gathering moves (N - 1) P, shards 2 (N - 1) / N P, pairs log2(N) P."""
     n = 1 << 20
     for method in (Uniform(8, block=2048), Uniform(4, block=2048)):
-        gather, scatter = (step_bytes(c, n, workers) for c in (method, Scatter(method)))
+        gather, scatter = (step_bytes(c, {"x": n}, workers) for c in (method, Scatter(method)))
         size = gather / (workers - 1)
         assert gather / size == workers - 1
         # 512 rows, a multiple of N: nothing is filled up but the headers' few bytes.
         assert scatter / size == pytest.approx(2 * (workers - 1) / workers, rel=1e-3)
         assert (scatter < gather) == (workers > 2)
     sparse = TopK(0.01)
-    gather, tree = step_bytes(sparse, n, workers), step_bytes(Tree(sparse), n, workers)
+    gather, tree = (step_bytes(c, {"x": n}, workers) for c in (sparse, Tree(sparse)))
     assert tree / gather == pytest.approx(math.log2(workers) / (workers - 1), rel=1e-12)
     # Pitfalls: gathering 1 % (8 bytes an entry) costs more than dense from N = 100 on; 10 % from 10.
-    dense = step_bytes(Dense(), n, workers)
-    assert (step_bytes(TopK(0.1), n, workers) > dense) == (workers > 10)
+    dense = step_bytes(Dense(), {"x": n}, workers)
+    assert (step_bytes(TopK(0.1), {"x": n}, workers) > dense) == (workers > 10)
 
 
 @pytest.mark.parametrize(
@@ -242,23 +322,23 @@ def test_the_ledger_shows_which_way_moves_fewer_bytes(workers: int) -> None:
 )
 def test_auto_takes_the_way_of_the_fewest_bytes(method: Any, ways: dict[int, str]) -> None:
     for workers, way in ways.items():
-        n = 300_000
-        choice = choose(method, n, workers)
+        sizes = {"x": 300_000}
+        choice = choose(method, sizes, workers)
         assert choice.way == way, str(choice)
         built = {GATHER: method, SCATTER: None, TREE: None}
         if not isinstance(method, Dense):
             built[SCATTER] = Scatter(method)
         if isinstance(method, TopK):
             built[TREE] = Tree(method)
-        measured = {k: step_bytes(c, n, workers) for k, c in built.items() if c is not None}
+        measured = {k: step_bytes(c, sizes, workers) for k, c in built.items() if c is not None}
         assert measured[way] == min(measured.values())
 
 
 def test_auto_says_once_what_it_took_and_why() -> None:
     notes: list[str] = []
     for _ in range(2):
-        assert combined(Uniform(8), AUTO, 10**6, 8, notes) == Scatter(Uniform(8))
-    assert combined(Dense(), AUTO, 10**6, 8, notes) == Dense()
+        assert combined(Uniform(8), AUTO, {"model": 10**6}, 8, notes) == Scatter(Uniform(8))
+    assert combined(Dense(), AUTO, {"model": 10**6}, 8, notes) == Dense()
     assert len(notes) == 2
     assert notes[0].startswith("exchange.combine=auto: Uniform(bits=8")
     assert "scatter (gather 7 MB, scatter 1.778 MB a" in notes[0]
@@ -267,15 +347,43 @@ def test_auto_says_once_what_it_took_and_why() -> None:
 
 def test_a_run_is_told_what_auto_took_for_its_model_and_workers() -> None:
     run = built("compressor=uniform", "wrap=[]", "exchange.combine=auto", "launch.workers=4")
-    n = sum(p.numel() for p in run.module.parameters())
+    sizes = {name: p.numel() for name, p in run.module.named_parameters()}
     assert run.exchange.compressor == Scatter(Uniform(8))
-    assert run.notes == [f"exchange.combine=auto: {Uniform(8)}: {choose(Uniform(8), n, 4)}"]
+    assert run.notes == [f"exchange.combine=auto: {Uniform(8)}: {choose(Uniform(8), sizes, 4)}"]
     assert built("compressor=uniform", "exchange.combine=scatter").notes == []
+
+
+SPARSE_RUN = (
+    "compressor=topk",
+    "compressor.density=0.01",
+    "exchange.combine=auto",
+    "launch.workers=4",
+)
+
+
+def test_what_auto_says_of_a_run_is_what_its_ledger_counts() -> None:
+    """What `per_layer` sends dense goes no way but its own, and is not in the line."""
+    run = built(*SPARSE_RUN, "wrap=[per_layer,error_feedback]")
+    sizes = {name: p.numel() for name, p in run.module.named_parameters() if p.dim() > 1}
+    vectors = sum(p.numel() for p in run.module.parameters() if p.dim() == 1)
+    choice = choose(TopK(0.01), sizes, 4)
+    assert choice.way == TREE, "of shards the bytes depend on where entries lie"
+    assert run.notes == [f"exchange.combine=auto: {TopK(0.01)}: {choice}"]
+    play(run, until=1)
+    moved = run.link.ledger.moved_by_collective("gradient")
+    assert moved == {"alltoall": choice.wire_bytes[TREE], "allreduce": dense_bytes(vectors, 4)}
+
+
+def test_auto_looks_at_one_vector_where_that_is_exchanged() -> None:
+    run = built(*SPARSE_RUN, "wrap=[error_feedback]", "exchange.unit=model")
+    n = sum(p.numel() for p in run.module.parameters())
+    choice = choose(TopK(0.01), {"model": n}, 4)
+    assert run.notes == [f"exchange.combine=auto: {TopK(0.01)}: {choice}"]
 
 
 def test_a_large_tensor_is_estimated_from_a_sample_in_proportion() -> None:
     method = Uniform(4, block=2048)
-    small, large = wire_bytes(method, SAMPLE, 4), wire_bytes(method, 100 * SAMPLE, 4)
+    small, large = (wire_bytes(method, {"x": n}, 4) for n in (SAMPLE, 100 * SAMPLE))
     assert large == {way: 100 * size for way, size in small.items()}
 
 
@@ -297,14 +405,14 @@ class Remembers(Uniform):
         (Dense(), TREE, "Dense is averaged by an allreduce"),
         (Uniform(8), TREE, "tree needs a sparsifier that sends a fixed number of entries; Uniform"),
         (Remembers(8), SCATTER, "keeps no state; Remembers"),
-        (Threshold(1.0), TREE, "Threshold"),
+        (Threshold(threshold=1.0), TREE, "Threshold goes by gather, scatter"),
         (Uniform(8), "ring", "one of gather, scatter, tree, auto, got 'ring'"),
         (Uniform(8), None, "one of gather, scatter, tree, auto, got None"),
     ],
 )
 def test_what_cannot_be_combined_so_is_refused_in_a_line(method: Any, way: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        combined(method, way, 100, 2)
+        combined(method, way, {"x": 100}, 2)
     assert str(refusal.value).startswith("exchange.combine: ")
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)

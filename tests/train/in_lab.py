@@ -79,7 +79,7 @@ def measured(
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
-    method = combined(method, combine, shape[0] * shape[1], link.wire.world_size)
+    method = combined(method, combine, {"w": shape[0] * shape[1]}, link.wire.world_size)
     rungs = Rungs(policy)
     exchange = GradientExchange(
         method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose
