@@ -108,3 +108,24 @@ def test_a_rank_that_raises_between_two_collectives_gives_its_reason_for_all(
     line, _ = failing(tmp_path, *raising, monkeypatch=monkeypatch)
     assert line.startswith("FloatingPointError: the forward pass went wrong (rank 1, at step 3); ")
     assert "no checkpoint yet, the same command starts again" in line
+
+
+@pytest.mark.parametrize("way", ["scatter", "tree"])
+def test_a_payload_that_one_rank_alone_receives_damaged_ends_the_run_with_its_reason(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender waits in the next collective by then: the averages' gather, or the next step's signals."""
+    line, _ = failing(
+        tmp_path,
+        *PLAIN,
+        *("compressor=topk", "compressor.density=0.1", f"exchange.combine={way}"),
+        *(
+            "+wrapper.damaged={_target_:damaged.OnItsWay,at_step:3}",
+            "wrap=[error_feedback,damaged]",
+        ),
+        monkeypatch=monkeypatch,
+    )
+    assert line.startswith(
+        "ValueError: sparse payload: 0x3039 is not a header of one: it was damaged on its way, or comes "
+        "from another version of this package (rank 0, at step 3); "
+    )
