@@ -9,10 +9,15 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.scatter import Scatter
+from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.tree import Tree
 from dgc_repro.compressor.uniform import Uniform
@@ -40,9 +45,14 @@ def _to_all(pieces: list[Parts], kind: str) -> Asked:
 def _(leaf: Scatter, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
     flat = tensor.reshape(-1)
 
+    strongest_k = leaf.method
+    if isinstance(strongest_k, Threshold):
+        # k <= 64 entries are estimated from 64 n / k >= n of them: that is exact top-k.
+        strongest_k = TopK(strongest_k.density)
+
     def coded(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
         """Every shard is coded by itself; its average too."""
-        row = getattr(leaf.method, "block", None) or 4096
+        row = getattr(leaf.method, "block", None) or getattr(leaf.method, "bucket", None) or 4096
         pieces = []
         for start, end in _stretches(flat.numel(), row, name, workers):
             (gathered,) = asks(leaf.method, flat[start:end], floats)
@@ -52,7 +62,7 @@ def _(leaf: Scatter, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
     def selected(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
         """8 bytes, and 8 for each entry of the tensor's k strongest that lies in a shard (worker 0's
         are looked at); then a header and the entries of each average."""
-        (whole,) = asks(leaf.method, flat, floats)
+        (whole,) = asks(strongest_k, flat, floats)
         strongest = flat.abs().sort(descending=True, stable=True).indices[: whole.parts[-1][0]]
         stretches = _stretches(flat.numel(), 4096, name, workers)
         pieces: list[Parts] = []
@@ -60,10 +70,10 @@ def _(leaf: Scatter, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
             k = int(((strongest >= start) & (strongest < end)).sum())
             pieces.append(sparse_parts(end - start, k, "auto", "fp32"))
         start, end = stretches[worker]
-        (average,) = asks(leaf.method, flat[start:end], floats)
+        (average,) = asks(strongest_k, flat[start:end], floats)
         return _to_all(pieces, "alltoall_ragged"), Asked("ragged", average.parts)
 
-    return selected if isinstance(leaf.method, TopK) else coded
+    return selected if isinstance(leaf.method, Sparsifier) else coded
 
 
 @asks.register
@@ -137,6 +147,25 @@ SETTINGS: tuple[Setting, ...] = (
         excuses=FED_BACK | {"averaging": _TWICE},
     ),
     Setting("scatter-topk", Scatter(TopK(0.1)), excuses=_SCATTERED),
+    Setting("scatter-threshold", Scatter(Threshold(0.01)), excuses=_SCATTERED),
+    *(
+        Setting(f"scatter-{name}", Scatter(leaf), excuses=_SCATTERED | {"contraction": why})
+        for name, leaf, why in (
+            ("qsgd-max", QSGD(7, 64, "max"), "unbiased instead: tests/compressor/test_qsgd.py"),
+            ("natural", Natural(), "unbiased instead: tests/compressor/test_natural.py"),
+            ("ef_signsgd", EFSignSGD(), "in the norm, not value by value: test_ef_signsgd.py"),
+        )
+    ),
+    Setting(
+        "ef-scatter-qsgd-max",
+        ErrorFeedback(Scatter(QSGD(7, 64, "max"))),
+        excuses=FED_BACK | {"averaging": _TWICE},
+    ),
+    Setting(
+        "ef-scatter-ef_signsgd",
+        ErrorFeedback(Scatter(EFSignSGD())),
+        excuses=FED_BACK | {"averaging": _TWICE},
+    ),
     *(
         Setting(f"tree-topk-{d:g}", Tree(TopK(d)), excuses={"conservation": _NO_RESIDUAL})
         for d in (1.0, 0.1, 0.01)

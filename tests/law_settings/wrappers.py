@@ -6,10 +6,13 @@ from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
@@ -28,6 +31,7 @@ _FACTORS = {
 SETTINGS: tuple[Setting, ...] = (
     Setting("momentum-dense", MomentumCorrection(Dense()), excuses=_FACTORS),
     Setting("momentum-uniform", MomentumCorrection(Uniform(4)), excuses=_FACTORS),
+    Setting("momentum-qsgd", MomentumCorrection(QSGD(7, 64, "max")), excuses=_FACTORS),
     Setting("momentum-ef-topk", MomentumCorrection(ErrorFeedback(TopK(0.1))), excuses=_OF_VELOCITY),
     Setting(
         "momentum-nesterov-unmasked",
@@ -47,6 +51,12 @@ SETTINGS: tuple[Setting, ...] = (
         ClipLocal(ErrorFeedback(Uniform(4)), 1e38, "mean"),
         excuses=FED_BACK | _CLIPPED,
     ),
+    Setting(
+        "clip-ef-onebit",
+        ClipLocal(ErrorFeedback(OneBit()), 1e38),
+        excuses=FED_BACK | _CLIPPED,
+    ),
+    Setting("block-momentum-ef_signsgd", BlockMomentum(EFSignSGD()), excuses=_OF_VELOCITY),
     Setting("block-momentum", BlockMomentum(Uniform(4, block=7)), excuses=_OF_VELOCITY),
     Setting("block-momentum-dense", BlockMomentum(PerLayer(Dense())), excuses=_OF_VELOCITY),
     Setting(
