@@ -39,7 +39,9 @@ def test_the_table_holds_what_the_formulas_say() -> None:
 
 
 def test_the_page_has_the_table_of_the_script() -> None:
-    """Of a tensor this large the formulas know sizes from a sample of 0.38 of it."""
+    """Of a tensor this large the formulas know sizes from a sample of 0.38 of it. Which half of a
+    selection stays with two workers' owner is random, of 4,194 entries in the sample 2,097 +- 32, of
+    11,174 here 5,587 +- 53: together 1 % of the smallest cell."""
     shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
     heads, cells = (
         [cell.strip() for cell in shown[0].strip("|").split("|")],
@@ -53,7 +55,7 @@ def test_the_page_has_the_table_of_the_script() -> None:
         assert auto == choice.way
         for way, size in zip(COLUMNS, sizes, strict=True):
             if way in choice.wire_bytes:
-                assert float(size) == pytest.approx(choice.wire_bytes[way] / 1e6, rel=0.03)
+                assert float(size) == pytest.approx(choice.wire_bytes[way] / 1e6, rel=0.02)
             else:
                 assert size == ""
 
