@@ -2,16 +2,23 @@
 
 Paper: Stich, Cordonnier, Jaggi, "Sparsified SGD with memory", NeurIPS 2018 (arXiv:1809.07599),
 definition 2.1, with error feedback; as GRACE (Xu et al., ICDCS 2021) and GraVAC use it.
-Asks: with shared places `Mean` of k = max(1, round(n density)) values: 4 k bytes, no index travels.
-With places of each worker's own `Gather` of k values and the key that tells the places: 8 + 4 k bytes.
+Asks: with shared places `Mean` of k = max(1, round(n density)) values: 4 k (fp32) or 2 k (fp16) bytes,
+no index travels. With places of each worker's own `Gather` of k values and the key that tells the
+places: 8 + 4 k, 8 + 2 k or (int8) 8 + k + 4 ceil(k / 2048) bytes. With shared places and int8 `Gather`
+of the values alone: k + 4 ceil(k / 2048) bytes.
 Differs: places are the first k of a keyed permutation (kernel/permute.py), distinct for certain, and
 those of a stronger setting are the first of a weaker one's. The key is of (seed, step, name), and of
-the worker where places are not shared; the rung of a ladder is no part of it, so that rungs nest.
+the worker where places are not shared; the rung of a ladder is no part of it, so that rungs nest. The
+papers send float32 values. 8-bit codes have a scale each worker's own and no sum: an allreduce cannot
+average them, so that with shared places they are gathered, and their bytes on the wire grow with the
+number of workers as they do with places of one's own. The mean of shared halves is made in fp16 by the
+allreduce, as of compressor=fp16: each worker's share is rounded after it was sent, which no error
+feedback sees.
 Silent: whether workers choose the same places. They do by default: the average then has k entries and
 costs an allreduce.
 
 ``unbiased`` sends n / k times the value, so that the expectation over the places is the gradient. Its
-variance grows as n / k, and it is no contraction: under an error feedback leave it off.
+variance grows as n / k, and it is no contraction: with a residual it is refused.
 
 Letters: n = values, k = entries sent.
 """
@@ -25,27 +32,32 @@ from torch import Tensor
 
 from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import check_density, num_kept
+from dgc_repro.compressor.sparsifier import check_coding, check_density, num_kept
 from dgc_repro.exchange.payload import Keyed
+from dgc_repro.exchange.payload.sparse import PLAIN
 from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
+from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
 
 
 @dataclass(frozen=True)
 class RandomK:
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
-    ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k."""
+    ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
+    ``values``: fp32, fp16 or int8."""
 
     density: float | None = None
     factor: float | None = None
     shared: bool = True
     unbiased: bool = False
+    values: str = "fp32"
     ragged = False
     gather_only = True  # a shard's places would have to travel
 
     def __post_init__(self) -> None:
         check_density(self.density, self.factor)
+        check_coding(PLAIN, self.values)
         for name in ("shared", "unbiased"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: true or false, got {getattr(self, name)!r}")
@@ -55,25 +67,30 @@ class RandomK:
         """Scaled up, it is unbiased and farther from its tensor than nothing is."""
         return self.unbiased
 
+    @property
+    def refines(self) -> bool:
+        """A selection holds values as they are, in the order of their places: neither scaled, nor with
+        the scales that 8-bit codes have in the order of the permutation."""
+        return not self.unbiased and self.values != "int8"
+
     def init(self, tensor: Tensor) -> State:
         return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        n, key = tensor.numel(), self.key(context)
-        values = self.draw(tensor, context)
-        if self.shared:
-            mean_values = yield Mean(values)
-            own, mean = Keyed(n, key, values), context.result(tensor)
-            Keyed(n, key, mean_values).copy_to_(mean, 1.0)
+        own = self._coded(tensor, context)
+        if self.shared and self.values != "int8":
+            mean_values = yield Mean(own.coded)
+            if self.values == "fp16":
+                mean_values = self._widened(mean_values, context)
+            mean = context.result(tensor)
+            Keyed(own.n, own.key, mean_values).copy_to_(mean, 1.0)
         else:
-            own = Keyed.with_header(n, key, values)
             payloads = yield Gather(own)
             mean = payloads.mean(context.result(tensor))
         return Outcome(mean.view(tensor.shape), own, state)
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        own = Keyed(tensor.numel(), self.key(context), self.draw(tensor, context))
-        return explained(tensor, own, context)
+        return explained(tensor, self._coded(tensor, context), context)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """The entries to send, not scaled."""
@@ -100,7 +117,7 @@ class RandomK:
         return counter.key(context.seed, context.step, context.name, "randomk", rank)
 
     def draw(self, tensor: Tensor, context: Context) -> Tensor:
-        """What is sent: f32[k], in the order of the permutation."""
+        """What is sent, before it is coded: f32[k], in the order of the permutation."""
         n = tensor.numel()
         k = self._kept(n)
         values = context.scratch("values", k, torch.float32, tensor.device)
@@ -113,6 +130,21 @@ class RandomK:
         k = self._kept(n)
         first = drawn[:k]
         return first * (drawn.numel() / k) if self.unbiased and k else first
+
+    def _coded(self, tensor: Tensor, context: Context) -> Keyed:
+        """What is sent, as it is sent."""
+        values = self.draw(tensor, context)
+        return Keyed.of(
+            tensor.numel(), self.key(context), values, self.values,
+            travels=not self.shared, scratch=context.scratch,
+        )  # fmt: skip
+
+    def _widened(self, halves: Tensor, context: Context) -> Tensor:
+        """A mean of halves as float32; one that was rounded up past their range is their largest."""
+        k = halves.numel()
+        values = context.scratch("mean_values", k, torch.float32, halves.device)
+        widen(halves, values, 1.0, accumulate=False, saturate=True)
+        return values
 
     def _scale(self, n: int, k: int) -> float:
         return n / k if self.unbiased else 1.0

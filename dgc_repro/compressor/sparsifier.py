@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Sparse
-from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN, VALUES
+from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
+from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import select
 from dgc_repro.kernel.select import Scratch, Selection

@@ -25,11 +25,13 @@ WITHOUT_EFFECT = (
 """Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, a network
 that is not named, and a goal without a target."""
 ADDED = (
-    ("model", "blocks", [3, 4, 23, 3]),
-    ("network", "as_workers", None),
-    ("network", "message_scale", 1.0),
+    ("model", "blocks", [3, 4, 23, 3], ""),
+    ("network", "as_workers", None, ""),
+    ("network", "message_scale", 1.0, ""),
+    ("compressor", "values", "fp32", ".RandomK"),
 )
-"""Settings that came later, with the value that every run had before: no other run for it."""
+"""Settings that came later, with the value that every run had before: no other run for it. Last, how the
+``_target_`` ends of the components that had no such setting before."""
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -40,9 +42,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
         for key in path:
             node = node.get(key, {})
         node.pop(last, None)
-    for group, key, before in ADDED:
+    for group, key, before, of in ADDED:
         node = kept.get(group) or {}
-        if key in node and node[key] == before:
+        if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
             del node[key]
     if kept.get("goal", {}).get("target") is None:
         kept.pop("goal", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from typing import Any
@@ -71,15 +72,13 @@ def hashed(number: int, key: int) -> int:
     return h ^ (h >> 16)
 
 
-def reference(x: Array, density: float, key: int, unbiased: bool) -> Array:
-    """comp_k of definition 2.1: x at k places, 0 elsewhere (times n / k where it is to be unbiased).
-    The places are those of a Feistel network, one entry at a time."""
-    n, key = len(x), key & 0xFFFFFFFF
-    k = min(n, max(1, round(n * density)))
+def places_of(n: int, k: int, key: int) -> list[int]:
+    """The first k places of the permutation: those of a Feistel network, one entry at a time."""
+    key &= 0xFFFFFFFF
     bits = (n - 1).bit_length()
     high_bits, low_bits = bits // 2, bits - bits // 2
     rounds = 24 if bits <= 6 else 8
-    sent = np.zeros(n)
+    found = []
     for place in range(k):
         while True:
             high, low = divmod(place, 1 << low_bits)
@@ -91,8 +90,33 @@ def reference(x: Array, density: float, key: int, unbiased: bool) -> Array:
             place = (high << low_bits) | low
             if place < n:
                 break
-        sent[place] = x[place] * (n / k if unbiased else 1)
+        found.append(place)
+    return found
+
+
+def reference(x: Array, density: float, key: int, unbiased: bool) -> Array:
+    """comp_k of definition 2.1: x at k places, 0 elsewhere (times n / k where it is to be unbiased)."""
+    n = len(x)
+    k = min(n, max(1, round(n * density)))
+    sent = np.zeros(n)
+    places = places_of(n, k, key)
+    sent[places] = x[places] * (n / k if unbiased else 1)
     return sent
+
+
+def halves(values: Array) -> Array:
+    """The nearest half, of those from -65504 to 65504."""
+    return np.clip(values, -65504, 65504).astype(np.float16).astype(np.float64)
+
+
+def codes(values: Array) -> Array:
+    """Every 2048 values, in the order in which they travel: s = max|x| / 127, s round(x / s)."""
+    out = np.zeros_like(values)
+    for start in range(0, len(values), 2048):
+        row = values[start : start + 2048]
+        scale = np.abs(row).max() / 127
+        out[start : start + 2048] = scale * np.round(row / scale)
+    return out
 
 
 @pytest.mark.usefixtures("kernels")
@@ -114,6 +138,58 @@ def test_what_is_sent_is_the_definition(
     kept = max(1, round(n * density))
     assert num_bytes(found.own) == 4 * kept + (0 if shared else 8)
     assert found.own.num_floats == kept
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("values", "coded", "num_bytes_of_k"),
+    [("fp16", halves, lambda k: 2 * k), ("int8", codes, lambda k: k + 4 * math.ceil(k / 2048))],
+)
+def test_values_travel_as_halves_or_as_codes(
+    values: str, coded: Any, num_bytes_of_k: Any, shared: bool, unbiased: bool
+) -> None:
+    """4,200 values, 3 scales, one beyond the largest half. Scale, quotient and product are rounded to
+    float32, 4 EPS; a value that lies in the middle between two codes to so much may get the other one."""
+    n, k = 6000, 4200
+    setting = RandomK(0.7, shared=shared, values=values, unbiased=unbiased)
+    key = setting.key(context())
+    places = places_of(n, k, key)
+    x = torch.randn(n, generator=torch.Generator().manual_seed(2))
+    x[places[100]] = 70_000.0
+    drawn = x.numpy()[places] * (np.float32(n / k) if unbiased else np.float32(1))
+    expected = coded(drawn.astype(np.float64))
+    found = outcome(setting, x, context())
+    assert isinstance(found.own, Keyed)
+    sent, mean = found.own.dense().double().numpy(), found.mean.double().numpy()
+    assert not sent[np.setdiff1d(np.arange(n), places)].any()
+    off = np.abs(sent[places] - expected) > 2.0**-22 * np.abs(expected)
+    assert off.sum() <= (0 if values == "fp16" else 2)
+    np.testing.assert_array_equal(mean, sent)
+    assert num_bytes(found.own) == num_bytes_of_k(k) + (0 if shared else 8)
+    assert found.own.num_floats == k * (0.5 if values == "fp16" else 0.25)
+
+
+def test_an_error_feedback_owes_what_was_rounded() -> None:
+    setting = Setting("", ErrorFeedback(RandomK(0.5, values="int8")))
+    exchange = simulation(setting, 2, {"w": torch.empty(500)})
+    first = 100 + numbered(500)  # none is rounded to 0
+    means = play(exchange, setting, [{"w": first.clone()}, {"w": first.clone()}])
+    owed = exchange.states[0]["w"]["residual"]
+    sent = means["w"] != 0
+    assert int(sent.sum()) == 250
+    # Half a step of the grid, which is 600 / 127 at most, and float32's rounding of 600.
+    assert 0 < float(owed[sent].abs().max()) <= 600 / 127 / 2 + 600 * 2.0**-22
+    torch.testing.assert_close(means["w"] + owed, first, rtol=2.0**-22, atol=0)
+
+
+def test_a_mean_of_halves_past_their_range_is_their_largest() -> None:
+    """Shares of 3 workers: 65504 / 3 is rounded up to a half, and three of these are past it."""
+    setting = Setting("", RandomK(1.0, values="fp16"))
+    exchange = simulation(setting, 3, {"w": torch.empty(4)})
+    mean = play(exchange, setting, [{"w": torch.full((4,), 1e30)} for _ in range(3)])["w"]
+    assert mean.tolist() == [65504.0] * 4
 
 
 @pytest.mark.usefixtures("kernels")
@@ -214,7 +290,7 @@ def test_workers_with_places_of_their_own_average_over_all_of_them() -> None:
 
 
 def test_a_broken_payload_is_refused() -> None:
-    payload = Keyed.with_header(50, -3, torch.ones(5))
+    payload = Keyed.of(50, -3, torch.ones(5), travels=True)
     (header, values) = payload.parts
     assert torch.equal(payload.like([header, values]).dense(), payload.dense())
     other = payload.like([torch.tensor([9]), values])
@@ -223,6 +299,13 @@ def test_a_broken_payload_is_refused() -> None:
         payload.like([header, torch.ones(4)])
     with pytest.raises(ValueError, match="no key of 32 bits"):
         payload.like([torch.tensor([2**40]), values])
+    codes = Keyed.of(50, -3, torch.ones(5), "int8", travels=True)
+    again = codes.like([part.clone() for part in codes.parts])
+    assert (again.key, again.dense().tolist()) == (-3, codes.dense().tolist())
+    with pytest.raises(ValueError, match="type 0, this worker's of type 2 .* one setting `values`"):
+        codes.like([header, *codes.parts[1:]])
+    with pytest.raises(ValueError, match="another number of values"):
+        codes.like([codes.parts[0], torch.ones(2), codes.parts[2]])
 
 
 @pytest.mark.parametrize(
@@ -234,6 +317,7 @@ def test_a_broken_payload_is_refused() -> None:
         ({"density": 0.1, "factor": 100}, "density: 0.1 is a factor of 10, and factor is 100"),
         ({"shared": "yes"}, "shared: true or false, got 'yes'"),
         ({"unbiased": 1}, "unbiased: true or false, got 1"),
+        ({"values": "int4"}, "values: one of fp32, fp16, int8, got 'int4'"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:

@@ -15,7 +15,8 @@ from laws import same_bits
 from torch import Tensor
 
 from dgc_repro.exchange.payload import Gathered, Sparse, num_bytes
-from dgc_repro.exchange.payload.sparse import CODINGS, VALUES, SparseLayout
+from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayout
+from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.kernel import native, sparse
 from dgc_repro.kernel.select import Selection, index_type
 

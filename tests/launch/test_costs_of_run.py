@@ -87,6 +87,15 @@ def test_defaults_that_came_later_make_no_other_run() -> None:
     ):
         del before[group][key]
     assert config_hash(before) == config_hash(config)
+    config, before = (composed(["compressor=randomk"]) for _ in range(2))
+    assert before["compressor"].pop("values") == "fp32"
+    assert config_hash(before) == config_hash(config)
+    assert config_hash(composed(["compressor=randomk", "compressor.values=fp16"])) != config_hash(
+        config
+    )
+    config, before = (composed(["compressor=topk"]) for _ in range(2))
+    assert before["compressor"].pop("values") == "fp32"
+    assert config_hash(before) != config_hash(config)  # which had the setting all along
     assert config_hash(composed(["network=ethernet_1gbit", "network.as_workers=4"])) != config_hash(
         composed(["network=ethernet_1gbit"])
     )

@@ -70,7 +70,14 @@ SETTINGS: tuple[Setting, ...] = (
 def _(leaf: RandomK, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n = tensor.numel()
     k = min(n, max(1, round(n * (leaf.density or 1 / (leaf.factor or 100)))))
-    return (Asked("mean", ((k, 4),)) if leaf.shared else Asked("gather", ((1, 8), (k, 4))),)
+    key = () if leaf.shared else ((1, 8),)
+    of_values = {
+        "fp32": ((k, 4),),
+        "fp16": ((k, 2),),
+        "int8": ((math.ceil(k / 2048), 4), (k, 1)),
+    }
+    kind = "mean" if leaf.shared and leaf.values != "int8" else "gather"
+    return (Asked(kind, (*key, *of_values[leaf.values])),)
 
 
 def _sees_energies(energies: Tensor) -> int:
@@ -79,6 +86,20 @@ def _sees_energies(energies: Tensor) -> int:
 
 _LOSES = {"conservation": "keeps no residual: what is not chosen is lost"}
 _RANDOM_LADDER = Ladder((Dense(), RandomK(0.5), RandomK(0.05)))
+_CODED_LADDER = Ladder((Dense(), *(RandomK(d, shared=False, values="int8") for d in (0.7, 0.05))))
+
+
+def _coded(name: str, leaf: RandomK) -> tuple[Setting, Setting]:
+    """Alone and under error feedback. Shared halves are averaged as such: relative error 2^-11, smallest
+    step 2^-24."""
+    halves = leaf.shared and leaf.values == "fp16"
+    bounds = {"eps": 2.0**-11, "smallest": 2.0**-24} if halves else {}
+    name = f"randomk-{name}-{leaf.values}"
+    return (
+        Setting(name, leaf, excuses=_LOSES, **bounds),
+        Setting(f"ef-{name}", ErrorFeedback(leaf), excuses=FED_BACK, **bounds),
+    )
+
 
 SETTINGS += (
     *(
@@ -94,11 +115,26 @@ SETTINGS += (
         )
         for shared in (True, False)
     ),
+    *(
+        setting
+        for shared in (True, False)
+        for values in ("fp16", "int8")
+        for setting in _coded(
+            "shared" if shared else "apart", RandomK(0.7, shared=shared, values=values)
+        )
+    ),
     Setting("ef-randomk", ErrorFeedback(RandomK(factor=20)), excuses=FED_BACK),
     Setting("ef-randomk-apart", ErrorFeedback(RandomK(0.1, shared=False)), excuses=FED_BACK),
     Setting(
         "ef-randomk-ladder-chooses",
         ErrorFeedback(_RANDOM_LADDER),
+        Plan(None, candidates=(1, 2)),
+        _sees_energies,
+        FED_BACK,
+    ),
+    Setting(
+        "ef-randomk-int8-ladder-chooses",
+        ErrorFeedback(_CODED_LADDER),
         Plan(None, candidates=(1, 2)),
         _sees_energies,
         FED_BACK,

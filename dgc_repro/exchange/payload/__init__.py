@@ -15,7 +15,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Pieces`              a tensor in stretches, each a payload of its own (compressor/scatter.py)
 `SharedValue`         k places of one value; k may differ between workers
 `LowRank`             two thin factors of a matrix
-`Keyed`               k values whose places are the first of a permutation that a key draws
+`Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
 """
 

@@ -17,8 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.codes import CodeLayout
-from dgc_repro.kernel import codes as code_kernels
+from dgc_repro.exchange.payload.values import DTYPES, VALUES, buffer, code_values, num_scales
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.select import Scratch, Selection, index_type
@@ -27,12 +26,8 @@ AUTO = "auto"
 PLAIN = "int32"
 INDICES = {"delta16": kernels.DELTA16, "bitmap": kernels.BITMAP}
 CODINGS = (AUTO, PLAIN, *INDICES)
-VALUES = {"fp32": kernels.FP32, "fp16": kernels.FP16, "int8": kernels.INT8}
 MAGIC = 0x53  # 'S'; another number when the coding changes
 _COUNT_BITS = 40
-_DTYPES = {
-    kernels.FP32: torch.float32, kernels.FP16: torch.float16, kernels.INT8: torch.uint8,
-}  # fmt: skip
 _DAMAGED = "it was damaged on its way, or comes from another version of this package"
 
 
@@ -64,12 +59,12 @@ class SparseLayout:
 
     @property
     def num_scales(self) -> int:
-        return -(-self.k // kernels.SCALE_WIDTH) if self.kind == kernels.INT8 else 0
+        return num_scales(self.k, self.kind)
 
     @property
     def num_bytes(self) -> int:
         """Bytes that travel: header, places, scales, values."""
-        value = _DTYPES[self.kind].itemsize
+        value = DTYPES[self.kind].itemsize
         return 8 + 4 * self.num_words + 4 * self.num_scales + value * self.k
 
 
@@ -98,10 +93,10 @@ class Sparse:
         if layout.coding == kernels.INT64:
             words = words.view(torch.int32)
         elif layout.coding in INDICES.values():
-            codes = _buffer(scratch, "words", layout.num_words, torch.int32, device)
+            codes = buffer(scratch, "words", layout.num_words, torch.int32, device)
             kernels.encode_places(words, layout.n, layout.coding, codes)
             words = codes
-        coded, scales = _coded(selection.values, layout, scratch)
+        coded, scales = code_values(selection.values, layout.kind, scratch)
         return cls(layout, _header(layout.header, device), words, coded, scales)
 
     @property
@@ -206,46 +201,7 @@ class Sparse:
         return SparseLayout(self.n, count, coding, kind)
 
 
-def _coded(
-    values: Tensor, layout: SparseLayout, scratch: Scratch | None
-) -> tuple[Tensor, Tensor | None]:
-    """The values as they travel, and their scales."""
-    k, device = values.numel(), values.device
-    if layout.kind == kernels.FP32:
-        return values, None
-    coded = _buffer(scratch, "coded", k, _DTYPES[layout.kind], device)
-    if layout.kind == kernels.FP16:
-        limited = _buffer(scratch, "limited", k, torch.float32, device)
-        limit = kernels.LARGEST_HALF
-        coded.copy_(torch.clamp(values, -limit, limit, out=limited))
-        return coded, None
-    scales = _buffer(scratch, "scales", layout.num_scales, torch.float32, device)
-    if k == 0:
-        return coded, scales
-    width = kernels.SCALE_WIDTH
-    if native.usable(values):
-        code_layout = CodeLayout(k, width, 8, per_row=True)
-        native.quantize(values, code_layout.native, code_kernels.NEAREST, 0, scales, coded)
-        return coded, scales
-    quantize = code_kernels.quantizer(8, code_kernels.NEAREST, own_scale=True)
-    unused = torch.zeros((), dtype=torch.int32, device=device)
-    for start, end, columns in ((0, k // width * width, width), (k // width * width, k, k % width)):
-        if end > start:
-            rows = values[start:end].view(-1, 1, columns)
-            own = scales[start // width : -(-end // width)]
-            quantize(rows, own, unused, unused, coded[start:end].view(-1, columns))
-    return coded, scales
-
-
 @lru_cache(maxsize=4096)
 def _header(number: int, device: torch.device) -> Tensor:
     """Cached, because making a tensor costs more than a small exchange's other work; never written."""
     return torch.tensor([number], device=device)
-
-
-def _buffer(
-    scratch: Scratch | None, name: str, size: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    if scratch is None:
-        return torch.empty(size, dtype=dtype, device=device)
-    return scratch(f"sparse.{name}", size, dtype, device)
