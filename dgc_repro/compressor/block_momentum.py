@@ -28,6 +28,7 @@ from torch import Tensor
 from dgc_repro.compressor.error_feedback import shares_storage
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.compressor.momentum_correction import check_momentum
+from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.requests import Exchange, Outcome
 
 
@@ -41,6 +42,7 @@ class BlockMomentum:
 
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
+        check_residual(self.inner, "inner", "leave block_momentum out of wrap")
 
     def init(self, tensor: Tensor) -> State:
         momentum, residual = (

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State, nested
+from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.payload import Payload
 from dgc_repro.exchange.requests import Exchange, Outcome
 
@@ -36,13 +37,7 @@ class ErrorFeedback:
             raise ValueError(
                 "inner: an error feedback in an error feedback would add every residual twice"
             )
-
-        for part in nested(self.inner):
-            if getattr(part, "expands", False):
-                raise ValueError(
-                    f"inner: what {type(part).__name__} loses, as it is set, is more than it is given: "
-                    "its residual would grow without bound; use it without error feedback"
-                )
+        check_residual(self.inner, "inner", "leave error_feedback out of wrap")
 
     def init(self, tensor: Tensor) -> State:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)

@@ -16,6 +16,12 @@ replaced by the largest one that it can, which is above every value still, so no
 
 Letters: n = values, s = levels, b = bits a code. E[Q(v)] = v; the variance is at most
 min(d / s^2, sqrt(d) / s) ||v||^2 for buckets of d values (lemma 3.1).
+
+Under error feedback, which the paper does not use: with the max-norm no value is moved by a step, which
+is max|v| / s, so that from 2 levels on the largest entry of a residual is below max|g| / (s - 1). At 1
+level buckets of 9 values or more are no contraction; measured over 2,000 steps of Gaussian gradients, the
+residual settles at 0.36 sqrt(d) gradients' norms all the same (1.0 of buckets of 8, 8.2 of 512), because
+it becomes flat: of equally likely magnitudes 1 level does contract.
 """
 
 from __future__ import annotations
@@ -62,10 +68,11 @@ class QSGD:
 
     @property
     def expands(self) -> bool:
-        """With fewer levels than the root of a bucket the variance may exceed what is sent (lemma
-        3.1), and does: at 7 levels of buckets of 512 Gaussian values a residual had 78,000 times the norm
-        of a gradient after 200 steps."""
-        return self.norm == "two" and (self.bucket is None or self.levels**2 < self.bucket)
+        """With the 2-norm, buckets of 4 s^2 values or more: the noise of d values that lie between two
+        levels is up to d / 4 (||v|| / s)^2, and that is all of ||v||^2 where d = 4 s^2. A residual then
+        grows without bound: at 7 levels of buckets of 512 Gaussian values it had 90,000 times the norm of
+        a gradient after 200 steps."""
+        return self.norm == "two" and (self.bucket is None or 4 * self.levels**2 <= self.bucket)
 
     @property
     def bits(self) -> int:

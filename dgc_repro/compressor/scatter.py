@@ -13,7 +13,8 @@ sparsifier chose falls unevenly into the shards: its lengths travel first, 8 byt
 and 24 an average).
 Differs: the papers' worker residual is `ErrorFeedback` around this; without it only the second
 compression is fed back. A quantizer with one scale a tensor has one a shard. A sparsifier chooses
-among the whole tensor, as it does alone, and the owner chooses again among its shard.
+among the whole tensor, as it does alone, and the owner chooses again among its shard. Refused where the
+owner's residual would grow without bound (compressor/residual.py).
 
     worker w:   d_w = C(x_w), cut into shards                       (own = d_w)
     owner of s: p = mean_w d_w[s] + e;   mean[s] = C(p);   e' = p - mean[s]
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, Measurable, State
+from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
 from dgc_repro.exchange.payload import Gathered, Payload, Pieces
 from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
@@ -93,6 +95,12 @@ class Scatter:
                 "method: one that encodes a tensor or selects entries of it, "
                 f"got {type(self.method).__name__}"
             )
+        if getattr(self.method, "gather_only", False):
+            raise ValueError(
+                f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; use "
+                "exchange.combine=gather"
+            )
+        check_residual(self.method, "method", "use exchange.combine=gather")
         check_exact(self.method)
 
     def init(self, tensor: Tensor) -> State:

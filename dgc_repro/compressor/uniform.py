@@ -10,7 +10,9 @@ no value is clipped; rounding is to nearest by default.
 
     Q = 2^(b-1) - 1,  s = max|x| / Q,  code = round(x / s) + Q,  decoded = (code - Q) s
 
-Letters: n = values, b = bits. Stochastic rounding is unbiased: E[decoded] = x.
+Letters: n = values, b = bits. Stochastic rounding is unbiased: E[decoded] = x. No value is moved by more
+than a step: from 3 bits on no entry of an error feedback's residual is above max|g| / (Q - 1). With 2 bits
+(Q = 1) and stochastic rounding it may be, and settles as that of QSGD with 1 level (compressor/qsgd.py).
 """
 
 from __future__ import annotations

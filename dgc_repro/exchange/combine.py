@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.scatter import Encoder, Scatter, Shards
 from dgc_repro.compressor.sparsifier import Sparsifier, coded
 from dgc_repro.compressor.tree import Tree, turns
@@ -86,13 +87,14 @@ class Choice:
 
 def ways(method: Compressor) -> list[str]:
     """The ways a method can go; none where its payloads are not gathered at all. A method that sets
-    ``gather_only``, or keeps a state, goes no other way."""
+    ``gather_only``, or keeps a state, goes no other way; nobody owns shards of one that ``expands``."""
     if getattr(method, "gather_only", False) or method.init(torch.zeros(2)):
         return [GATHER]
+    owned = [] if expands(method) else [SCATTER]
     if isinstance(method, Sparsifier):
-        return [GATHER, SCATTER] if method.ragged else [GATHER, TREE, SCATTER]
+        return [GATHER, *owned] if method.ragged else [GATHER, TREE, *owned]
     if isinstance(method, Encoder):
-        return [GATHER, SCATTER]
+        return [GATHER, *owned]
     return []
 
 
@@ -152,7 +154,6 @@ def combined(
     do not go together."""
     if way not in WAYS:
         raise UserError(f"exchange.combine: one of {', '.join(WAYS)}, got {way!r}")
-    title = type(method).__name__
     if way == AUTO:
         choice = choose(method, sizes, workers)
         way = choice.way
@@ -161,16 +162,15 @@ def combined(
             notes.append(line)
     if way == GATHER:
         return method
-    known = ways(method)
-    if way not in known:
-        can = f"goes by {', '.join(known)}" if known else "is averaged by an allreduce"
+    told_by_scatter = way == SCATTER and expands(method)
+    if way not in ways(method) and not told_by_scatter:
         needs = (
             "a method that encodes or selects, and keeps no state"
             if way == SCATTER
             else "a sparsifier that sends a fixed number of entries"
         )
         raise UserError(
-            f"exchange.combine: {way} needs {needs}; {title} {can}; use exchange.combine=gather or auto"
+            f"exchange.combine: {way} needs {needs}; {_as_it_is(method)}; use exchange.combine=gather or auto"
         )
     try:
         return around(method, way)
@@ -224,6 +224,17 @@ class Sent:
 def _scaled(parts: Parts, share: float) -> Parts:
     """Of a tensor that many times as large; headers and the scale of a whole tensor stay one."""
     return [(n if n < 2 else round(n * share), dtype) for n, dtype in parts]
+
+
+def _as_it_is(method: Compressor) -> str:
+    """Why a method goes no other way, or which ways it goes."""
+    title = type(method).__name__
+    if getattr(method, "gather_only", False):
+        return f"{title}, as it is set, goes no other way than its own"
+    if method.init(torch.zeros(2)):
+        return f"{title} keeps a state"
+    known = ways(method)
+    return f"{title} goes by {', '.join(known)}" if known else f"{title} is no such method"
 
 
 def compressed(method: object, flat: Tensor, context: Context) -> Payload:

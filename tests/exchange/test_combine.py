@@ -22,9 +22,11 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, State
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.scatter import Scatter, Shards
 from dgc_repro.compressor.sidco import SIDCo
+from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.tree import Tree
@@ -334,6 +336,25 @@ def test_auto_takes_the_way_of_the_fewest_bytes(method: Any, ways: dict[int, str
         assert measured[way] == min(measured.values())
 
 
+@pytest.mark.parametrize("workers", [2, 4, 32])
+def test_auto_leaves_no_owner_a_residual_that_grows(workers: int) -> None:
+    sizes = {"x": 300_000}
+    assert combined(QSGD(7), AUTO, sizes, workers) == QSGD(7)
+    assert choose(QSGD(7, norm="max"), sizes, workers).way == (GATHER, SCATTER)[workers > 2]
+
+
+def test_ternary_codes_are_parted_where_each_worker_has_a_scale() -> None:
+    sizes = {"x": 100_000}
+    assert combined(TernGrad(), SCATTER, sizes, 2) == Scatter(TernGrad())
+    for workers in (2, 3, 8):
+        expected = wire_bytes(TernGrad(), sizes, workers)
+        assert expected.keys() == {GATHER, SCATTER}
+        for way, compressor in ((GATHER, TernGrad()), (SCATTER, Scatter(TernGrad()))):
+            counted = step_bytes(compressor, sizes, workers)
+            assert counted == pytest.approx(expected[way], rel=1e-12)
+    assert choose(TernGrad(shared_scale=True), sizes, 8).way == GATHER
+
+
 def test_auto_says_once_what_it_took_and_why() -> None:
     notes: list[str] = []
     for _ in range(2):
@@ -402,7 +423,15 @@ class Remembers(Uniform):
             SCATTER,
             "scatter needs a method that encodes or selects, and keeps no state; Dense",
         ),
-        (Dense(), TREE, "Dense is averaged by an allreduce"),
+        (Dense(), TREE, "Dense is no such method"),
+        (
+            TernGrad(shared_scale=True),
+            SCATTER,
+            "TernGrad, as it is set, goes no other way than its",
+        ),
+        (OneBit(), SCATTER, "OneBit, as it is set, goes no other way than its own"),
+        (QSGD(7), SCATTER, "what QSGD loses, as it is set, is more than it is given"),
+        (QSGD(7), TREE, "QSGD goes by gather; use"),
         (Uniform(8), TREE, "tree needs a sparsifier that sends a fixed number of entries; Uniform"),
         (Remembers(8), SCATTER, "keeps no state; Remembers"),
         (Threshold(threshold=1.0), TREE, "Threshold goes by gather, scatter"),

@@ -17,6 +17,7 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.scatter import Scatter
 from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.tree import Tree
@@ -120,6 +121,11 @@ SETTINGS: tuple[Setting, ...] = (
         "scatter-stochastic",
         Scatter(Uniform(4, "stochastic", 512)),
         excuses=_SCATTERED | {"contraction": "unbiased instead: test_stochastic_rounding"},
+    ),
+    Setting(
+        "scatter-terngrad",
+        Scatter(TernGrad()),
+        excuses=_SCATTERED | {"contraction": "unbiased instead: its own test says so"},
     ),
     *(
         Setting(

@@ -1,0 +1,166 @@
+"""Which residuals are refused, with what words, and how those grow that are and that are not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from law_settings.base import Setting
+from laws import play, simulation
+from quantizing import context
+from tiny_run import tiny
+from torch import Tensor
+
+from dgc_repro.compressor.block_momentum import BlockMomentum
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.onebit import OneBit
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.residual import expands
+from dgc_repro.compressor.scatter import OWNER, Scatter
+from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.terngrad import TernGrad
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+
+GROW = (QSGD(7), QSGD(127, None), SignSGD(), RandomK(unbiased=True))
+BOUNDED = (QSGD(12), QSGD(1, norm="max"), Uniform(2, "stochastic"), TernGrad(), RandomK(0.01))
+
+
+def within(inner: Any) -> list[Any]:
+    """The method, and the method inside what may stand between."""
+    return [inner, PerLayer(inner), Ladder((Dense(), Uniform(8), inner))]
+
+
+@pytest.mark.parametrize("method", GROW, ids=str)
+def test_a_residual_at_the_workers_that_would_grow_is_a_line(method: Compressor) -> None:
+    said = (
+        f"inner: what {type(method).__name__} loses, as it is set, is more than it is given: its "
+    )
+    said += "residual would grow without bound; leave {} out of wrap"
+    for nest in within(method):
+        for wrapper, name in ((ErrorFeedback, "error_feedback"), (BlockMomentum, "block_momentum")):
+            with pytest.raises(ValueError, match=f"^{re.escape(said.format(name))}$"):
+                wrapper(nest)
+
+
+def test_a_residual_at_the_owners_that_would_grow_is_a_line() -> None:
+    said = r"^method: what QSGD loses.* without bound; use exchange\.combine=gather$"
+    for method in (QSGD(7), QSGD(127, None)):
+        with pytest.raises(ValueError, match=said):
+            Scatter(method)
+
+
+@pytest.mark.parametrize("method", [OneBit(), TernGrad(shared_scale=True), RandomK(0.1)], ids=str)
+def test_what_has_no_shards_is_refused_by_name(method: Any) -> None:
+    said = (
+        f"method: {type(method).__name__}, as it is set, cannot be parted into shards; use exchange"
+    )
+    with pytest.raises(ValueError, match=f"^{said}"):
+        Scatter(method)
+
+
+@pytest.mark.parametrize("method", BOUNDED, ids=str)
+def test_a_residual_that_has_an_end_is_kept(method: Compressor) -> None:
+    for nest in within(method):
+        ErrorFeedback(nest)
+        BlockMomentum(nest)
+    assert not expands(method)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (("wrap=[error_feedback]",), "wrapper.error_feedback.inner: what QSGD loses"),
+        (
+            ("wrap=[block_momentum,per_layer]", "optimizer.momentum=0"),
+            "wrapper.block_momentum.inner: what QSGD loses",
+        ),
+        (("exchange.combine=scatter",), "exchange.combine: scatter: method: what QSGD loses"),
+    ],
+)
+def test_a_run_is_told_in_a_line(given: tuple[str, ...], line: str) -> None:
+    with pytest.raises(UserError, match="^" + re.escape(line)) as refused:
+        validate(tiny("compressor=qsgd", "compressor.levels=7", *given))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("levels", "bucket"), [(1, 3), (1, 5), (2, 15), (2, 17), (7, 190), (7, 202)]
+)
+def test_the_two_norm_contracts_where_a_bucket_is_below_4_levels_squared(
+    levels: int, bucket: int
+) -> None:
+    """Equal values lie f = levels / sqrt(bucket) steps above 0, near 1/2, the worst there is: their noise
+    is f (1 - f) steps squared, what they are f^2. Each squared error is near 1/4: 60,000 of them say it."""
+    x, setting = torch.ones(60_000 // bucket * bucket), QSGD(levels, bucket)
+    share = float(setting.energy(x, context())) / x.numel()
+    assert setting.expands == (bucket >= 4 * levels**2)
+    assert (share < 0) == setting.expands
+    assert abs(share) > 0.005
+
+
+def residuals(method: Any, n: int, steps: int) -> Tensor:
+    """The norm of what is owed after each step, in norms of a gradient."""
+    compressor = ErrorFeedback.__new__(ErrorFeedback)  # what would be refused, too
+    object.__setattr__(compressor, "inner", method)
+    setting, source = Setting("", compressor), torch.Generator().manual_seed(0)
+    exchange = simulation(setting, 1, {"x": torch.empty(n)})
+    norms = []
+    for _ in range(steps):
+        play(exchange, setting, [{"x": torch.randn(n, generator=source)}])
+        norms.append(float(exchange.states[0]["x"]["residual"].norm()) / n**0.5)
+    return torch.tensor(norms)
+
+
+def test_what_is_refused_grows_without_bound() -> None:
+    owed = residuals(QSGD(7), 2048, 90)
+    assert owed[29] > 20
+    assert owed[59] > 2 * owed[29]
+    assert owed[89] > 2 * owed[59]
+
+
+@pytest.mark.parametrize(
+    ("method", "d"),
+    [(QSGD(1, 64, "max"), 64), (Uniform(2, "stochastic", 64), 64), (TernGrad(), 1024)],
+    ids=str,
+)
+def test_one_step_up_to_the_largest_settles_at_a_share_of_the_root(method: Any, d: int) -> None:
+    """0.36 sqrt(d) gradients, within a fifth; and no more of it later."""
+    owed = residuals(method, 1024, 240)
+    for part in (owed[120:180], owed[180:]):
+        assert 0.8 * 0.36 * d**0.5 < float(part.mean()) < 1.2 * 0.36 * d**0.5
+
+
+@pytest.mark.parametrize("method", [QSGD(2, 512, "max"), Uniform(3, "stochastic")], ids=str)
+def test_two_steps_up_to_the_largest_bound_every_entry(method: Any) -> None:
+    """max|e| <= max|g| / (s - 1), where s is the number of steps; float32's roundings are 1e-5."""
+    steps = method.levels if isinstance(method, QSGD) else 2 ** (method.bits - 1) - 1
+    setting, source = Setting("", ErrorFeedback(method)), torch.Generator().manual_seed(0)
+    exchange = simulation(setting, 1, {"x": torch.empty(3000)})
+    largest = 0.0
+    for _ in range(60):
+        gradient = torch.randn(3000, generator=source)
+        largest = max(largest, float(gradient.abs().max()))
+        play(exchange, setting, [{"x": gradient}])
+        owed = float(exchange.states[0]["x"]["residual"].abs().max())
+        assert 0 < owed <= largest / (steps - 1) * (1 + 1e-5)
+
+
+def test_owners_of_ternary_shards_owe_no_more_later() -> None:
+    """Two shards of 4,096 values."""
+    setting, source = Setting("", Scatter(TernGrad())), torch.Generator().manual_seed(0)
+    exchange = simulation(setting, 2, {"x": torch.empty(8192)})
+    norms = []
+    for _ in range(300):
+        play(exchange, setting, [{"x": torch.randn(8192, generator=source)} for _ in range(2)])
+        norms.append(float(exchange.states[0]["x"][OWNER].norm()))
+    early, late = torch.tensor(norms).view(3, 100).mean(1)[1:].tolist()
+    assert late < 1.2 * early
