@@ -16,9 +16,9 @@ nothing. Clipping is biased, as in the paper.
 
 Under error feedback, which the paper does not use, it is no contraction, whatever c: what ternary codes of
 a Gaussian tensor lose at c = 2.5 is larger than the tensor. The residual grows for thousands of steps, and
-settles at 0.36 sqrt(n) gradients' norms, as of QSGD with 1 level (measured on Gaussian gradients: 25 of
-5,120 values after 200 steps, 83 of 51,200 after 1,000, 265 of 512,000 after 4,000; c = 2: 1.4). It is not
-refused, because it has an end (`make bench` times it); use c = 2 or less there.
+settles at 0.29 to 0.37 sqrt(n) gradients' norms, much as that of QSGD with 1 level (measured on Gaussian
+gradients: 9 of 1,024 values, 25 of 5,120 after 200 steps, 83 of 51,200 after 1,000, 265 of 512,000 after
+4,000; c = 2: 1.4). It is not refused, because it has an end (`make bench` times it); use c = 2 or less there.
 
 Letters: n = values, s = scale, c = clip.
 """

@@ -129,7 +129,7 @@ def test_what_is_refused_grows_without_bound() -> None:
 
 @pytest.mark.parametrize(
     ("method", "d"),
-    [(QSGD(1, 64, "max"), 64), (Uniform(2, "stochastic", 64), 64), (TernGrad(), 1024)],
+    [(QSGD(1, 64, "max"), 64), (Uniform(2, "stochastic", 64), 64), (TernGrad(None), 1024)],
     ids=str,
 )
 def test_one_step_up_to_the_largest_settles_at_a_share_of_the_root(method: Any, d: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -92,13 +93,12 @@ _CODED_LADDER = Ladder((Dense(), *(RandomK(d, shared=False, values="int8") for d
 def _coded(name: str, leaf: RandomK) -> tuple[Setting, Setting]:
     """Alone and under error feedback. Shared halves are averaged as such: relative error 2^-11, smallest
     step 2^-24."""
-    halves = leaf.shared and leaf.values == "fp16"
-    bounds = {"eps": 2.0**-11, "smallest": 2.0**-24} if halves else {}
     name = f"randomk-{name}-{leaf.values}"
-    return (
-        Setting(name, leaf, excuses=_LOSES, **bounds),
-        Setting(f"ef-{name}", ErrorFeedback(leaf), excuses=FED_BACK, **bounds),
-    )
+    alone = Setting(name, leaf, excuses=_LOSES)
+    if leaf.shared and leaf.values == "fp16":
+        alone = replace(alone, eps=2.0**-11, smallest=2.0**-24)
+    fed = replace(alone, name=f"ef-{name}", compressor=ErrorFeedback(leaf), excuses=FED_BACK)
+    return alone, fed
 
 
 SETTINGS += (
