@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 
 import network_tables
 from bench_measure import Machine
+from command_line import at_least_one, chosen, run, worker_counts
 from network_points import (
     AGAIN,
     COMPUTE_WORKERS,
@@ -49,7 +49,6 @@ from network_points import (
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import JUNCTIONS
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.record import MODELS, MOST_WORKERS, Recorded, record
 from dgc_repro.launch.replay import Ranks, RanksFailed, RanksLate
 from dgc_repro.measure.replay import TORCH, Case, Compute, Measured
@@ -229,12 +228,12 @@ def parsed(arguments: Sequence[str] | None) -> Options:
         help="of the run that is recorded (model.width=8)",
     )
     given = parser.parse_args(arguments)
-    chosen = {}
+    lists = {}
     for name, (all_of_them, known) in many.items():
-        chosen[name] = _chosen(name, getattr(given, name), all_of_them, known)
+        lists[name] = chosen(name, getattr(given, name), all_of_them, known)
     rates = given.rates.split(",") if given.rates else default.rates
     computes = given.compute.split(",") if given.compute else default.computes
-    workers = [_count("workers", text) for text in (given.workers or "2,4").split(",")]
+    workers = worker_counts(given.workers) if given.workers else default.workers
     nobody = Recorded(Path(), "", 0, 0, 0, 0, "", {})
     try:
         for rate in rates:
@@ -244,19 +243,17 @@ def parsed(arguments: Sequence[str] | None) -> Options:
             compute_of(compute, nobody)
     except ValueError as error:
         raise UserError(f"--{error}") from error
-    if not all(2 <= count <= MOST_WORKERS for count in workers):
-        raise UserError(f"--workers: from 2 to {MOST_WORKERS}, got {given.workers}")
-    if given.repeats is not None and given.repeats < 1:
-        raise UserError(f"--repeats: a whole number from 1, got {given.repeats}")
+    if given.repeats is not None:
+        at_least_one(given.repeats)
     if not given.minutes > 0:
         raise UserError(f"--minutes: a number above 0, got {given.minutes}")
     return Options(
-        models=chosen["model"],
+        models=lists["model"],
         workers=workers,
         rates=rates,
         computes=computes,
-        methods=chosen["methods"],
-        junctions=chosen["junctions"],
+        methods=lists["methods"],
+        junctions=lists["junctions"],
         repeats=given.repeats,
         minutes=given.minutes,
         again=given.again,
@@ -271,24 +268,6 @@ def parsed(arguments: Sequence[str] | None) -> Options:
 
 class _Plainly(argparse.RawDescriptionHelpFormatter):
     """The module's docstring as it is."""
-
-
-def _chosen(
-    name: str, text: str | None, default: Sequence[str], known: Mapping[str, Any] | Sequence[str]
-) -> Sequence[str]:
-    if text is None:
-        return default
-    for word in text.split(","):
-        if word not in known:
-            raise UserError(f"--{name}: no {word!r}; {nearest(word, known)}")
-    return text.split(",")
-
-
-def _count(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UserError(f"--{name}: whole numbers, got {text!r}") from error
 
 
 def _record(name: str, options: Options) -> Recorded:
@@ -601,12 +580,4 @@ class _Bench:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"bench-network: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RanksFailed as error:
-        sys.exit(f"bench-network: {error}")
-    except KeyboardInterrupt:
-        sys.exit("bench-network: stopped; the same command goes on")
+    run("bench-network", main, "the same command goes on")

@@ -234,9 +234,9 @@ def _against_limit(row: dict[str, Any], point: Mapping[str, Any], speed: float, 
     if row["junction"] == AFTER:
         parts["communicate beyond bytes"] = row["communicate_ms"] - 1e3 * wire
         parts["other"] = waited - sum(parts.values())
+    else:  # its parts run beside each other and beside backward: no sum
+        parts["side by side in"] = waited
     row["where"] = ", ".join(f"{name} {ms:.1f}" for name, ms in parts.items())
-    if row["junction"] != AFTER:  # its parts run beside each other and beside backward: no sum
-        row["where"] += f", side by side in {waited:.1f}"
 
 
 def _overlap(row: dict[str, Any], points: Points, place: tuple[Key, str, str]) -> None:

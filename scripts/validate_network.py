@@ -17,13 +17,13 @@ import argparse
 import csv
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench_measure import Machine, markdown
+from command_line import at_least_one, chosen, run, worker_counts
 from matplotlib.figure import Figure
 from network_points import METHODS
 
@@ -31,10 +31,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import AFTER_BACKWARD
 from dgc_repro.launch.calibrate import measure as measure_collectives
 from dgc_repro.launch.collectives import time_collective
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.own_keys import sizes_range
-from dgc_repro.launch.record import MODELS, MOST_WORKERS, Recorded, record
-from dgc_repro.launch.replay import Ranks, RanksFailed
+from dgc_repro.launch.record import MODELS, Recorded, record
+from dgc_repro.launch.replay import Ranks
 from dgc_repro.measure.replay import Case, Compute
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, fit
@@ -127,33 +126,19 @@ def parsed(arguments: Sequence[str] | None) -> Options:
         options = Options(
             workers=(2,), rates=("100mbit", "1gbit"), repeats=3, given=("model.width=16",)
         )
-    for name in ("rates", "methods"):
-        if told[name]:
-            told[name] = told[name].split(",")
+    if told["rates"]:
+        told["rates"] = told["rates"].split(",")
     if told["workers"]:
-        told["workers"] = [whole("workers", text) for text in told["workers"].split(",")]
+        told["workers"] = worker_counts(told["workers"])
+    told["methods"] = chosen("methods", told["methods"], options.methods, OURS)
     options = replace(options, **{n: value for n, value in told.items() if value is not None})
     try:
         check_rates("rates", [bits_per_second("rates", rate) for rate in options.rates])
         seconds("compute", options.compute)
     except ValueError as error:
         raise UserError(f"--{error}") from error
-    if not all(2 <= count <= MOST_WORKERS for count in options.workers):
-        raise UserError(f"--workers: from 2 to {MOST_WORKERS}, got {told['workers']}")
-    if options.repeats < 1:
-        raise UserError(f"--repeats: a whole number from 1, got {options.repeats}")
-    for name in options.methods:
-        if name not in OURS:
-            raise UserError(f"--methods: no {name!r}; {nearest(name, OURS)}")
+    at_least_one(options.repeats)
     return options
-
-
-def whole(name: str, text: str) -> int:
-    """Raises UserError."""
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UserError(f"--{name}: whole numbers, got {text!r}") from error
 
 
 def world(options: Options, recorded: Recorded, workers: int) -> tuple[list[Row], Fit]:
@@ -352,12 +337,4 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"validate-network: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RanksFailed as error:
-        sys.exit(f"validate-network: {error}")
-    except KeyboardInterrupt:
-        sys.exit("validate-network: stopped; nothing was written")
+    run("validate-network", main, "nothing was written")

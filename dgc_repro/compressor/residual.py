@@ -15,15 +15,18 @@ from dgc_repro.compressor.interface import nested
 
 def expands(compressor: object) -> bool:
     """Whether a compressor, or one that it is made of, leaves more than it is given."""
-    return any(getattr(part, "expands", False) for part in nested(compressor))
+    return _expanding(compressor) is not None
 
 
 def check_residual(compressor: object, field: str, fix: str) -> None:
     """Raise ValueError, beginning with ``field`` and ending with ``fix``, where a residual of this
     compressor would grow without bound."""
-    for part in nested(compressor):
-        if getattr(part, "expands", False):
-            raise ValueError(
-                f"{field}: what {type(part).__name__} loses, as it is set, is more than it is given: "
-                f"its residual would grow without bound; {fix}"
-            )
+    if (part := _expanding(compressor)) is not None:
+        raise ValueError(
+            f"{field}: what {type(part).__name__} loses, as it is set, is more than it is given: "
+            f"its residual would grow without bound; {fix}"
+        )
+
+
+def _expanding(compressor: object) -> object | None:
+    return next((part for part in nested(compressor) if getattr(part, "expands", False)), None)

@@ -8,6 +8,7 @@ from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report.gravac_course import Course
 from dgc_repro.report.gravac_pool import method_of, num_steps, quality
+from dgc_repro.report.records import in_order
 from dgc_repro.report.study import Block, distinct
 from dgc_repro.report.table import short
 
@@ -94,11 +95,8 @@ def _paper_row(model: str) -> tuple[str, ...]:
 
 def _our_row(one: Course) -> tuple[str, ...]:
     def used(key: str) -> str:
-        values = [value for run in one.runs if (value := run.setting(key)) is not None]
-        # A record written on another day may have the same settings in another order.
-        return distinct(
-            [short(dict(sorted(v.items())) if isinstance(v, dict) else v) for v in values]
-        )
+        values = [run.setting(key) for run in one.runs]
+        return distinct([short(in_order(value)) for value in values if value is not None])
 
     return (
         *(LABELS[one.model], "ours"),

@@ -279,10 +279,10 @@ def load_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return sorted(runs, key=lambda run: (run.row, run.seed)), skipped
 
 
-def _in_order(value: Any) -> Any:
+def in_order(value: Any) -> Any:
     """With the keys of mappings in order: a config is the same however its keys are."""
     if isinstance(value, dict):
-        return {key: _in_order(value[key]) for key in sorted(value)}
+        return {key: in_order(value[key]) for key in sorted(value)}
     return value
 
 
@@ -297,7 +297,7 @@ def require_alike(runs: Sequence[Run | Measurement], keys: Sequence[str]) -> Non
             value = run.setting(key)
             if isinstance(value, dict):
                 value = {k: v for k, v in value.items() if k not in FREE_KEYS}
-            found.setdefault(repr(_in_order(value)), run.name)
+            found.setdefault(repr(in_order(value)), run.name)
         if len(found) > 1:
             which = ", ".join(f"{value} in {name}" for value, name in found.items())
             raise UserError(f"{key}: the same in every run of one table, got {which}")

@@ -95,6 +95,15 @@ def _compared(
     return found
 
 
+def _each_compared(checks: Sequence[Check], values: Values) -> list[list[float]]:
+    """The same of what a study computed, for each check."""
+    rows = [values.get(check.quantity, {}) for check in checks]
+    return [
+        _compared(check, found.get(check.greater, {}), found.get(check.lesser, {}))
+        for check, found in zip(checks, rows, strict=True)
+    ]
+
+
 def bootstrap_interval(
     differences: Sequence[float],
     statistic: Callable[..., NDArray[np.float64]] = np.mean,
@@ -270,11 +279,7 @@ def verdict_of_values(
 ) -> Verdict:
     """Judge a claim from what a study has computed. ``modelled``: by a model, without a spread. What
     rests on an assumption, or holds by construction, neither agrees nor differs with anybody."""
-    compared = [
-        _compared(c, found.get(c.greater, {}), found.get(c.lesser, {}))
-        for c in claim.checks
-        for found in [values.get(c.quantity, {})]
-    ]
+    compared = _each_compared(claim.checks, values)
     pairs = zip(claim.checks, compared, strict=True)
     exact = modelled or claim.by_construction
     outcomes = [o for check, some in pairs if (o := _outcome(check, some, exact)) is not None]
@@ -286,12 +291,7 @@ def verdict_of_values(
     if len(outcomes) < len(claim.checks):
         return Verdict("not run", scale, 0, "no finished record of it", modelled, claim.assumed)
     n = min(outcome.n for outcome in outcomes)
-    premises = [
-        _compared(c, found.get(c.greater, {}), found.get(c.lesser, {}))
-        for c in claim.premises
-        for found in [values.get(c.quantity, {})]
-    ]
-    if unmet := _unmet(claim, premises):
+    if unmet := _unmet(claim, _each_compared(claim.premises, values)):
         detail = f"{unmet}. Measured: {_numbers(outcomes)}."
         return Verdict("not tested", scale, n, detail, modelled)
     detail = "; ".join(outcome.detail for outcome in outcomes)
