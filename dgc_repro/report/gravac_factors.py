@@ -32,7 +32,7 @@ from dgc_repro.paper.gravac_training import (
     GRAVAC_STRICT,
     row_id,
 )
-from dgc_repro.report import style
+from dgc_repro.report import gravac_regret_figure, style
 from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_course import course
 from dgc_repro.report.gravac_decisions import (
@@ -93,6 +93,11 @@ class Factors:
         return (*self.printed, *(RAW[method] for method in self.printed))
 
     @property
+    def rows(self) -> dict[str, str]:
+        """Their labels in a table, by row."""
+        return {row_id(self.model, method): SHORT[method] for method in self.methods}
+
+    @property
     def title(self) -> str:
         """What it shows."""
         label = gravac.LABELS[self.model]
@@ -107,7 +112,7 @@ class Factors:
         """The page from the finished runs of one scale; UserError if they are not alike."""
         own, one = self.own(runs), course(runs, self.model, scale)
         found = numbers(replace(one, runs=tuple(own)))
-        rows = {row_id(self.model, method): SHORT[method] for method in self.methods}
+        rows = self.rows
         regret, more = regret_block(one, rows)
         raw = raw_claims(self.model, self.claims)
         fed = [claim for claim in self.claims if f"{claim.id}.raw" in {c.id for c in raw}]
@@ -159,6 +164,15 @@ class Factors:
             if handles:
                 drawing.legend(handles, texts, loc="outside lower center", ncols=3, handlelength=3)
         return drawing
+
+    def regret(self, runs: Sequence[Run], scale: str) -> Figure:
+        """The table of regret, drawn."""
+        one = course(runs, self.model, scale)
+        looks = {row_id(self.model, method): LOOKS[method] for method in self.methods}
+        title = (
+            f"GraVAC, figure {self.number}'s rows: regret against the best static row in hindsight"
+        )
+        return gravac_regret_figure.figure(one, self.rows, looks, title, scale)
 
 
 def _draw_density(axes: Axes, runs: Sequence[Run], look: Look) -> None:

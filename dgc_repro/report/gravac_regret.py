@@ -56,12 +56,21 @@ def oracle(course: Course, found: Numbers) -> dict[int, tuple[float, str]]:
     return best
 
 
+def of_oracle(best: Mapping[int, tuple[float, str]]) -> Numbers:
+    """The oracle's seconds, as those of a row."""
+    return {SECONDS: {"oracle": {seed: seconds for seed, (seconds, _) in best.items()}}}
+
+
+def oracle_label(best: Mapping[int, tuple[float, str]]) -> str:
+    """The oracle, and which rows it is."""
+    which = ", ".join(dict.fromkeys(_label(name) for _, name in best.values()))
+    return f"oracle: {which or '-'}"
+
+
 def regret_block(course: Course, rows: Mapping[str, str]) -> tuple[Block, Numbers]:
     """The table, and its numbers. ``rows``: labels of the rows that adapt."""
     found, target = numbers(course, rows), course.target
     best = oracle(course, found)
-    of_best = {SECONDS: {"oracle": {seed: seconds for seed, (seconds, _) in best.items()}}}
-    which = ", ".join(dict.fromkeys(_label(name) for _, name in best.values())) or "-"
     lines = [
         (
             label,
@@ -73,9 +82,9 @@ def regret_block(course: Course, rows: Mapping[str, str]) -> tuple[Block, Number
     ]
     lines.append(
         (
-            f"oracle: {which}",
+            oracle_label(best),
             str(len(best)),
-            cell(of_best, SECONDS, "oracle"),
+            cell(of_oracle(best), SECONDS, "oracle"),
             "1x" if best else "-",
         )
     )

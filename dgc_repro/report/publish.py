@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from matplotlib.figure import Figure
@@ -68,6 +69,8 @@ LONG_RUNS = 10
 DECISION_STEPS = 6_000
 """Steps of decisions in one published folder, of all its runs together: half a megabyte."""
 RECORDS = "records"
+Draw = Callable[[Sequence[Any], str], Figure]
+"""A figure of records at a scale."""
 log = logging.getLogger(__name__)
 
 
@@ -146,9 +149,14 @@ def _computed(report: PageReport, figure_name: str) -> Artifact:
     return _paged(report, figure_name, load_studies, STUDY_FILES)
 
 
-def _trained(report: PageReport, figure_name: str, pool: tuple[str, str] | None = None) -> Artifact:
-    """The artifact of trained runs, its own or a pool's."""
-    return _paged(report, figure_name, load_runs, RECORD_FILES, pool)
+def _trained(
+    report: PageReport,
+    figure_name: str,
+    pool: tuple[str, str] | None = None,
+    others: Mapping[str, Draw] = MappingProxyType({}),
+) -> Artifact:
+    """The artifact of trained runs, its own or a pool's; ``others``: figures beside its own, by name."""
+    return _paged(report, figure_name, load_runs, RECORD_FILES, pool, others)
 
 
 def _paged(
@@ -157,13 +165,15 @@ def _paged(
     load: Callable[[Sequence[Path]], tuple[Sequence[Any], list[str]]],
     files: tuple[str, ...],
     pool: tuple[str, str] | None = None,
+    others: Mapping[str, Draw] = MappingProxyType({}),
 ) -> Artifact:
     def write(records: Sequence[Any], scale: str, folder: Path) -> None:
         page = report.page(records, scale)
         _write(folder / "table.md", study.markdown(page))
         _write(folder / "table.csv", study.csv_text(page))
         _write(folder / "verdicts.json", render.verdicts_json(page.verdicts))
-        style.save(report.figure(records, scale), folder, figure_name)
+        for name, draw in {figure_name: report.figure, **others}.items():
+            style.save(draw(records, scale), folder, name)
 
     def show(records: Sequence[Any], scale: str, console: Console) -> None:
         study.print_page(report.page(records, scale), console)
@@ -171,7 +181,6 @@ def _paged(
     return Artifact(write, show, load, files, pool)
 
 
-FIGURES_OF_RUNS: dict[str, PageReport] = {**gravac_gains.FIGURES, **gravac_factors.FIGURES}
 ARTIFACTS = {
     ("dynamic", "table1"): Artifact(_write_table1, _show_table1),
     ("dynamic", "sensitivity"): Artifact(_write_sensitivity, _show_sensitivity),
@@ -190,7 +199,11 @@ ARTIFACTS = {
     ("gravac", "table4"): _trained(gravac_accordion, "table4", POOL),
     ("gravac", "fig2"): _trained(gravac_target, "fig2", POOL),
     ("gravac", "fig1b"): _trained(gravac_variance, "fig1b", POOL),
-    **{("gravac", name): _trained(made, name, POOL) for name, made in FIGURES_OF_RUNS.items()},
+    **{("gravac", name): _trained(made, name, POOL) for name, made in gravac_gains.FIGURES.items()},
+    **{
+        ("gravac", name): _trained(made, name, POOL, {"regret": made.regret})
+        for name, made in gravac_factors.FIGURES.items()
+    },
     ("gravac", "fig11"): _trained(gravac_randomk, "fig11", POOL),
 }
 """What can be published, by (paper, artifact)."""

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from made_up_decisions import EPOCHS, read, write_run
+from matplotlib.axes import Axes
 
+from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_course import course
 from dgc_repro.report.gravac_regret import REGRET, oracle, regret_block
+from dgc_repro.report.gravac_regret_figure import figure
 
 ROWS = {"vgg16.gravac07": "loose", "vgg16.gravac09": "tight"}
 
@@ -65,3 +68,78 @@ def test_without_a_dense_run_or_a_network_there_is_no_regret(
     block, found = regret_block(course(read(tmp_path), "vgg16", "small"), ROWS)
     assert not found.get(REGRET)
     assert {row[2:] for row in block.rows} == {("-", "-")}
+
+
+def drawn(runs: Path, rows: dict[str, str] = ROWS) -> Axes:
+    looks = {name: Look("#0072B2", "^") for name in rows}
+    one = course(read(runs), "vgg16", "small")
+    (axes,) = figure(one, rows, looks, "Regret", "small").axes
+    return axes
+
+
+def said(axes: Axes) -> dict[str, str]:
+    """What is written beside each row."""
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    return {labels[round(text.xy[1])]: text.get_text() for text in axes.texts}
+
+
+def points(axes: Axes, marker: str) -> dict[str, float]:
+    """Where a row's marker is."""
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    return {
+        labels[round(line.get_ydata()[0])]: float(line.get_xdata()[0])
+        for line in axes.lines
+        if line.get_marker() == marker
+    }
+
+
+def test_the_figure_has_every_row_of_the_table_and_says_which_did_not_meet_the_target(
+    tmp_path: Path,
+) -> None:
+    rows = {**ROWS, "vgg16.gravac09_raw": "other"}
+    write(tmp_path, "dense", 10, 1.0)  # 500 s
+    write(tmp_path, "gravac07", 12, 2.0)  # 1200 s
+    write(tmp_path, "gravac09", EPOCHS + 1, 1.0)
+    block, _ = regret_block(course(read(tmp_path), "vgg16", "small"), rows)
+    axes = drawn(tmp_path, rows)
+    assert [label.get_text() for label in axes.get_yticklabels()] == [row[0] for row in block.rows]
+    assert said(axes) == {
+        "loose": "2.40x",
+        "tight": "target not met",
+        "other": "not run",
+        "oracle: dense": "1x",
+    }
+    assert points(axes, "^") == {"loose": pytest.approx(2.4)}
+    assert points(axes, "o") == {"oracle: dense": 1.0}
+    edge = [line for line in axes.lines if line.get_marker() == "x"]
+    assert points(axes, "x") == {"tight": 1.0, "other": 1.0}
+    assert all(line.get_transform() == axes.get_yaxis_transform() for line in edge), "at its end"
+    assert axes.get_xlim()[1] > 2.4
+
+
+def test_the_figure_has_the_spread_over_seeds_and_how_many_met_the_target(tmp_path: Path) -> None:
+    for seed, met in enumerate((10, 20, EPOCHS + 1)):
+        write(tmp_path, "dense", 10, 1.0, seed)
+        write(tmp_path, "gravac07", met, 1.0, seed)
+    axes = drawn(tmp_path)
+    assert said(axes)["loose"] == "1.50x +- 0.71, met by 2 of 3"
+    (whisker,) = axes.containers
+    (ends,) = whisker.lines[2][0].get_segments()
+    assert ends[:, 0] == pytest.approx([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("dense", "seconds", "reason"),
+    [
+        (None, 1.0, "no target: no dense run"),
+        (10, None, "no network named"),
+        (10, 1.0, "met, by no static row"),
+    ],
+)
+def test_the_figure_says_why_a_row_has_no_regret(
+    tmp_path: Path, dense: int | None, seconds: float | None, reason: str
+) -> None:
+    if dense is not None:
+        write(tmp_path, "dense", dense, seconds, seed=1)
+    write(tmp_path, "gravac07", 10, seconds, seed=0)
+    assert said(drawn(tmp_path))["loose"] == reason
