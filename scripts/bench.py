@@ -17,6 +17,7 @@ import bench_exchange
 import bench_gravac
 import bench_layers
 import bench_methods
+import bench_stacked
 import bench_worker
 from bench_figures import draw_exchange, draw_gravac, draw_methods
 from bench_measure import Machine, Row, markdown, write_csv
@@ -70,6 +71,20 @@ def _methods(options: argparse.Namespace, machine: Machine, folder: Path) -> Non
     table = markdown("Methods", head, bench_methods.COLUMNS, rows)
     _keep(METHODS, table, rows, machine, folder, bench_methods.THREADS)
     draw_methods(rows, machine.caption, folder)
+    if not options.quick:
+        _stacked(machine, folder, plan.repeats)
+
+
+def _stacked(machine: Machine, folder: Path, repeats: int) -> None:
+    threads = bench_methods.THREADS
+    rows = bench_stacked.measure(bench_stacked.resnet101(), repeats, threads)
+    head = machine.lines(
+        f"ResNet101's matrices, rank {bench_stacked.RANK}, {threads} threads: compress, and decompress one "
+        "worker's factors; multiples of a copy_ of all matrices timed right before; median of "
+        f"{repeats} repeats (middle half)"
+    )
+    table = markdown("PowerSGD's products", head, bench_stacked.COLUMNS, rows)
+    _keep("stacked", table, rows, machine, folder, threads)
 
 
 def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> None:

@@ -23,6 +23,7 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -34,12 +35,14 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Plan as Rungs
 
 AT_MOST = 1.3
+BUT_VECTORS = ", vectors whole"
 CASES: Mapping[str, Compressor] = {
     "dense": Dense(),
     "uniform 8 bits, block 2048": ErrorFeedback(Uniform(8, block=2048)),
     "uniform 4 bits, block 512": ErrorFeedback(Uniform(4, block=512)),
     "ef_signsgd": ErrorFeedback(EFSignSGD()),
     "topk 100x": ErrorFeedback(TopK(factor=100)),
+    f"topk 100x{BUT_VECTORS}": ErrorFeedback(TopK(factor=100)),
     "dgc_sampled 100x": ErrorFeedback(DGCSampled(factor=100)),
     "randomk 100x": ErrorFeedback(RandomK(factor=100)),
 }
@@ -91,7 +94,8 @@ def measure(repeats: int) -> dict[str, dict[str, Any]]:
     for name, compressor in CASES.items():
         pieces = values.clone().split([shape.numel() for shape in sizes.values()])
         cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
-        ways = [_layers(compressor, cut), _layers(compressor, {"joined": values.clone()})]
+        by_layer = PerLayer(compressor) if name.endswith(BUT_VECTORS) else compressor
+        ways = [_layers(by_layer, cut), _layers(compressor, {"joined": values.clone()})]
         for way in ways * 2:
             way.seconds()
         pairs = torch.tensor([[way.seconds() for way in ways] for _ in range(repeats)])

@@ -115,11 +115,34 @@ def test_gravac_is_measured_beside_a_static_factor_that_sends_the_same(
 
 
 @pytest.fixture
-def gravac(repository: Path) -> Iterator[ModuleType]:
-    """The script as a module; it imports others by their bare names."""
+def scripts(repository: Path) -> Iterator[None]:
+    """Scripts import each other by their bare names."""
     sys.path.insert(0, str(repository / "scripts"))
-    yield importlib.import_module("bench_gravac")
+    yield
     sys.path.remove(str(repository / "scripts"))
+
+
+@pytest.fixture
+def gravac(scripts: None) -> ModuleType:
+    return importlib.import_module("bench_gravac")
+
+
+def test_powersgd_by_stacks_makes_what_it_makes_one_by_one(scripts: None) -> None:
+    bench = importlib.import_module("bench_stacked")
+    shapes = [torch.Size(shape) for shape in ((20, 30), (7,), (20, 30), (40, 5, 5), (2, 2))]
+    made = []
+    for name in ("one by one, as sent", "one by one, torch.mm", "stacked by shape, torch.bmm"):
+        matrices = bench.Matrices.of(shapes)
+        assert [tuple(matrix.shape) for matrix in matrices.m] == [(20, 30), (20, 30), (40, 25)]
+        assert sorted(matrices.by_shape()) == [[0, 1], [2]]
+        bench.WAYS[name](matrices)()
+        made.append(matrices)
+    for other in made[1:]:
+        for first, second in zip(made[0].result, other.result, strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+    rows = bench.measure(shapes, repeats=2, threads=1)
+    assert [row["case"] for row in rows] == list(bench.WAYS)
+    assert all(float(row["copies_x"]) > 0 for row in rows)
 
 
 def made_up(gravac: float, twice: float) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Context:
         if self.finite is not None:
             self.finite.add(tensor)
 
+    def is_sum_of(self, total: Tensor, tensor: Tensor) -> None:
+        """``total`` is ``tensor`` and finite numbers more: who finds it finite has looked at both."""
+        if self.finite is not None:
+            self.finite.follows(tensor, total)
+
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""
         return self.workspace.spare((self.name, *self.path, label), current)

@@ -15,16 +15,32 @@ class Finite:
     read them again for that. Known by their place in memory: valid while they live."""
 
     def __init__(self) -> None:
-        self._places: set[tuple[int, int]] = set()
+        self._places: set[_Place] = set()
+        self._terms: dict[_Place, _Place] = {}
 
     def add(self, tensor: Tensor) -> None:
-        self._places.add((tensor.data_ptr(), tensor.numel()))
+        place: _Place | None = _place(tensor)
+        while place is not None and place not in self._places:
+            self._places.add(place)
+            place = self._terms.get(place)
+
+    def follows(self, term: Tensor, total: Tensor) -> None:
+        """``total`` has ``term`` in it and is finite only where that is: one look finds both."""
+        self._terms[_place(total)] = _place(term)
 
     def __contains__(self, tensor: Tensor) -> bool:
-        return (tensor.data_ptr(), tensor.numel()) in self._places
+        return _place(tensor) in self._places
 
     def clear(self) -> None:
         self._places.clear()
+        self._terms.clear()
+
+
+_Place = tuple[int, int]
+
+
+def _place(tensor: Tensor) -> _Place:
+    return tensor.data_ptr(), tensor.numel()
 
 
 class Workspace:
@@ -46,7 +62,7 @@ class Workspace:
             or buffer.device != device
         ):
             buffer = self._scratch[key] = torch.empty(size, dtype=dtype, device=device)
-        return buffer[:size]
+        return buffer if buffer.numel() == size else buffer[:size]
 
     def spare(self, key: tuple[str, ...], current: Tensor) -> Tensor:
         """The other buffer of a pair: shaped as ``current``, never ``current`` itself."""

@@ -254,7 +254,8 @@ SILENT_CHOICES = (
     SilentChoice(
         "time",
         "modelled: assumed compute of a V100 and the model's communication for 32 workers, compression free; "
-        "measured: wall time here, simulated workers take turns",
+        "workers here: the same communication, with compute and compression as measured here times "
+        "network.message_scale; measured: wall time here, simulated workers take turns",
         "train.step_time",
     ),
 )  # fmt: skip

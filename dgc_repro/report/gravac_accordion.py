@@ -18,7 +18,17 @@ from dgc_repro.paper import gravac_accordion as paper
 from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report import style
-from dgc_repro.report.gravac_course import CLOCKS, Course, clocked, course, numbers
+from dgc_repro.report.gravac_course import (
+    CLOCKS,
+    CLOCKS_TEXT,
+    MEASURED,
+    MODELLED,
+    WORKERS_HERE,
+    Course,
+    clocked,
+    course,
+    numbers,
+)
 from dgc_repro.report.gravac_pool import (
     UNITS,
     Numbers,
@@ -79,18 +89,16 @@ def _savings_block(courses: Sequence[Course], found: Numbers) -> Block:
                 *(LABELS[one.model], str(len(ours["floats"]))),
                 *(f"{paper.printed(one.model, 'communication'):g}x", cells["floats"]),
                 *(cells["payload"], cells["wire"]),
-                *(f"{paper.printed(one.model, 'time'):g}x", cells["modelled"], cells["measured"]),
+                *(f"{paper.printed(one.model, 'time'):g}x", *(cells[clock] for clock in CLOCKS)),
             )
         )
     return Block(
         "What GraVAC saves: Accordion over GraVAC",
         "Paired by seed, of whole runs of as many steps; below 1x Accordion sends less, or is faster. "
-        "Communication in three units, of which the paper prints floats. Time: modelled (assumed compute, "
-        "free compression, the paper's cluster) and measured (wall time here, where simulated workers take "
-        "turns and nothing is moved).",
+        f"Communication in three units, of which the paper prints floats. Time: {CLOCKS_TEXT}",
         (
             *("model", "n", "floats: paper", "ours", "payload", "wire"),
-            *("time: paper", "modelled", "measured"),
+            *("time: paper", *CLOCKS),
         ),
         tuple(rows),
         narrow=(0, 1, 2, 3, 4, 5, 6, 7),
@@ -205,7 +213,7 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
     found = merged(*(numbers(one) for one in courses))
     looks = {
         "floats": (style.BLUE, "o"), "payload": (style.ORANGE, "s"), "wire": (style.GREEN, "^"),
-        "modelled": (style.BLUE, "o"), "measured": (style.ORANGE, "s"),
+        MODELLED: (style.BLUE, "o"), WORKERS_HERE: (style.GREEN, "^"), MEASURED: (style.ORANGE, "s"),
     }  # fmt: skip
     with style.house_style():
         drawing = Figure(figsize=(9.2, 3.8), layout="constrained")

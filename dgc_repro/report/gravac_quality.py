@@ -16,6 +16,7 @@ from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report.gravac_course import (
     CLOCKS,
+    CLOCKS_TEXT,
     OURS,
     Course,
     course,
@@ -46,7 +47,7 @@ ALWAYS = (printed.DENSE, *PRINTED, printed.GRAVAC_STRICT)
 PARTS = ("quality", "difference", "speedup")
 HEADINGS = (
     *("method", "n", "final: paper", "ours", "diff: paper", "ours"),
-    *("speedup: paper", "modelled", "measured"),
+    *("speedup: paper", *CLOCKS),
 )
 
 
@@ -178,8 +179,7 @@ def _text(one: Course) -> str:
         f"{said} Mean +- standard deviation over n seeds (2/3: of three runs two have trained, one failed); "
         "differences are positive where the target is met. The paper's are of "
         f"{printed.METRICS[one.model]}, target {printed.SETUP.printed(one.model, 'target'):g}. Speedup to "
-        "the plateau over Top-k 10x, paired by seed: modelled (assumed compute, free compression, the "
-        "paper's cluster) and measured (wall time here). Failed: less than "
+        f"the plateau over Top-k 10x, paired by seed: {CLOCKS_TEXT} Failed: less than "
         f"{printed.failed_share():.3f} of the way from chance to the target, or not finite; such a row has "
         "no speedup."
     )

@@ -25,7 +25,8 @@ GUESS = {"resnet101": 10.0, "vgg16": 5.0, "lstm": 9_000.0}
 
 @dataclass(frozen=True)
 class Made:
-    """One run: ``final`` quality, met at the end of epoch ``plateau``; modelled ``seconds`` an epoch;
+    """One run: ``final`` quality, met at the end of epoch ``plateau``; modelled ``seconds`` an epoch, by
+    which its measured spans and communication go too;
     ``reduction`` of floats against dense; ``averaged``: sent by an allreduce, values alone."""
 
     final: float
@@ -115,6 +116,10 @@ def of_epoch(model: str, epoch: int, made: Made) -> dict[str, Any]:
         "comm/floats": floats,
         "comm/payload_bytes": payload,
         "comm/wire_bytes": payload * moved,
+        "time/compute_ms": 40 * made.seconds,
+        "time/compress_ms": 20 * made.seconds,
+        "time/decompress_ms": 5 * made.seconds,
+        "time/modelled_communicate_seconds": 0.25 * made.seconds * epoch,
         "time/modelled_seconds": made.seconds * epoch,
         "time/train_seconds": 10.0 * epoch,
     }

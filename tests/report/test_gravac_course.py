@@ -15,12 +15,14 @@ from dgc_repro.paper import gravac_training as printed
 from dgc_repro.report.gravac_course import (
     MEASURED,
     MODELLED,
+    WORKERS_HERE,
     chance,
     course,
     differences,
     has_failed,
     met_at,
     plateau_at,
+    seconds_at,
     seconds_to_plateau,
     seconds_to_target,
     wire_reduction,
@@ -115,15 +117,74 @@ def test_better_than_a_target_is_positive_of_a_perplexity_too(tmp_path: Path) ->
     assert differences(one, "gravac07", one.target) == [4.0]
 
 
-def test_seconds_go_by_two_clocks(tmp_path: Path) -> None:
+def test_seconds_go_by_three_clocks(tmp_path: Path) -> None:
     runs = made(tmp_path, "resnet101.dense", Made(80.0, plateau=5, seconds=3.0))
     one = course(runs, "resnet101", "small")
     assert one.target is not None
     assert seconds_to_plateau(runs[0], one, MODELLED) == 15.0
+    # 5 epochs of 50 steps of 3 ((40 + 20) / 4 + 5) ms, and 3 x 0.25 s of communication each
+    assert seconds_to_plateau(runs[0], one, WORKERS_HERE) == pytest.approx(15.0 + 3.75)
     assert seconds_to_plateau(runs[0], one, MEASURED) == 50.0
     assert seconds_to_target(runs[0], one, one.target, MODELLED) == 15.0
     missed = replace(one.target, value=80.1)
     assert seconds_to_target(runs[0], one, missed, MODELLED) == math.inf
+
+
+def timed(tmp_path: Path, scale: float | None = 10.0, kind: str = "simulated") -> Run:
+    """Three epochs, the last one shorter, of 4 workers."""
+    (run,) = made(tmp_path, "resnet101.dense", Made(80.0))
+    run.config["launch"]["kind"] = kind
+    if scale is not None:
+        run.config["network"]["message_scale"] = scale
+    times = {
+        "step": [50, 100, 140],
+        "time/compute_ms": [40.0, 80.0, 40.0],
+        "time/compress_ms": [20.0, 20.0, 0.0],
+        "time/decompress_ms": [5.0, 5.0, 10.0],
+        "time/modelled_communicate_seconds": [7.0, 9.0, 12.0],  # since the start, scaled already
+    }
+    return replace(run, epochs=run.epochs.head(3).assign(**times))
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "seconds"),
+    [
+        # 50 x 10 x (60 / 4 + 5) ms = 10 s; 50 x 10 x (100 / 4 + 5) = 15 s; 40 x 10 x (40 / 4 + 10) = 8 s
+        (10.0, "simulated", [10 + 7, 25 + 9, 33 + 12]),
+        (None, "simulated", [1 + 7, 2.5 + 9, 3.3 + 12]),
+        # a real process times one worker: 50 x 65 ms = 3.25 s, 50 x 105 = 5.25 s, 40 x 50 = 2 s
+        (1.0, "local", [3.25 + 7, 8.5 + 9, 10.5 + 12]),
+    ],
+)
+def test_workers_as_here_on_the_modelled_network_by_hand(
+    tmp_path: Path, scale: float | None, kind: str, seconds: list[float]
+) -> None:
+    run = timed(tmp_path, scale, kind)
+    found = [seconds_at(run, place, WORKERS_HERE) for place in range(3)]
+    assert found == pytest.approx(seconds)
+    assert seconds_at(run, -1, WORKERS_HERE) == found[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("time/compute_ms", "time/compress_ms", "time/decompress_ms"),
+        "time/modelled_communicate_seconds",
+    ],
+)
+def test_without_one_of_its_columns_a_run_has_no_such_clock(tmp_path: Path, name: str) -> None:
+    run = timed(tmp_path)
+    without = replace(run, epochs=run.epochs.drop(columns=name))
+    assert math.isnan(seconds_at(without, 0, WORKERS_HERE))
+    assert math.isnan(seconds_at(without, -1, WORKERS_HERE))
+    assert seconds_at(without, -1, MODELLED) == 3.0
+
+
+def test_from_an_epoch_that_was_all_warm_up_on_nothing_is_known(tmp_path: Path) -> None:
+    run = timed(tmp_path)
+    run.epochs.loc[1, "time/compute_ms"] = math.nan
+    found = [seconds_at(run, place, WORKERS_HERE) for place in range(3)]
+    assert found == pytest.approx([17.0, math.nan, math.nan], nan_ok=True)
 
 
 def test_a_share_for_the_plateau_is_the_runs_own(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_the_cells_are_the_printed_ones_and_ours_beside_them(as_printed: list[Ru
     assert images["GraVAC"]["ours'"] == "+0.20 +- 0.00"
     assert images["GraVAC"]["speedup: paper"] == "4.32x"
     assert images["GraVAC"]["modelled"] == "4.32x +- 0.00"
+    assert images["GraVAC"]["modelled: workers here"] == "4.32x +- 0.00"
     assert images["GraVAC"]["measured"] == "1.00x +- 0.00"
     assert words["GraVAC"]["ours'"] == "+0.75 +- 0.00", "positive: the perplexity is lower"
     assert words["Top-k 1000x"]["ours'"] == "-4.78 +- 0.00"
@@ -297,12 +298,38 @@ def test_without_modelled_seconds_the_measured_ones_stay(tmp_path: Path) -> None
     for folder in folders:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for line in lines:
-            del line["time/modelled_seconds"]
+            del line["time/modelled_seconds"], line["time/modelled_communicate_seconds"]
         (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     page = gravac_quality.page(load_runs(folders)[0], "small")
     gravac = cells(page, "ResNet101")["GraVAC"]
-    assert (gravac["modelled"], gravac["measured"]) == ("-", "1.00x +- 0.00")
+    assert gravac["modelled"] == gravac["modelled: workers here"] == "-"
+    assert gravac["measured"] == "1.00x +- 0.00"
     assert verdicts(page)["resnet101.gravac.faster"].word == "not run"
+
+
+def test_workers_as_here_have_a_speedup_of_their_own(tmp_path: Path) -> None:
+    """Neither the modelled nor the measured one, in tables, in table.csv and in no verdict."""
+    spans = {  # by row: 40 and 10 ms a step of a worker, and Accordion's 20
+        "topk10": (40.0, 40.0, 20.0), "gravac07": (40.0, 0.0, 0.0), "accordion": (40.0, 0.0, 10.0),
+    }  # fmt: skip
+    rows = {f"resnet101.{method}": method for method in ("dense", *spans)}
+    folders = [
+        write_made(tmp_path, row, 0, world()[row], **{
+            f"time/{span}_ms": ms
+            for span, ms in zip(("compute", "compress", "decompress"), spans[method], strict=True)
+        } | {"time/modelled_communicate_seconds": 0.0} if method in spans else {})
+        for row, method in rows.items()
+    ]  # fmt: skip
+    runs = load_runs(folders)[0]
+    clock = "modelled: workers here"
+    table2, table4 = (report.page(runs, "small") for report in (gravac_quality, gravac_accordion))
+    assert cells(table2, "ResNet101")["GraVAC"][clock] == "4.00x"
+    assert cells(table4, "What GraVAC saves")["ResNet101"][clock] == "2.00x"
+    assert f'"speedup_to_plateau, {clock}",x,4.32,4,,1' in csv_text(table2)
+    assert f'"saving, {clock}",x,1.94,2,,1' in csv_text(table4)
+    assert "4.32x" in verdicts(table2)["resnet101.gravac.faster"].detail
+    for page in (table2, table4):
+        assert f"{clock} (the same network, with compute" in page.blocks[0].text
 
 
 # Table IV
