@@ -39,6 +39,7 @@ from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stan
 from dgc_repro.launch.paths import option
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
+from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
 from dgc_repro.sink.jsonl import check_every_steps
@@ -97,6 +98,7 @@ def validate(config: Config) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"seed: a whole number from 0, got {seed!r}")
     policy = build_policy(config)
+    _check_smoothing(policy, workers)
     compressor = build_compressor(config, policy)
     settings = _settings(config)
     for group in ("optimizer", "schedule", "network"):
@@ -164,6 +166,15 @@ def _check_nodes(launch: Config, junction: str) -> None:
             "exchange.junction: a two-level world (launch.workers_per_node) averages inside the node "
             "first; use exchange.junction=after_backward"
         )
+
+
+def _check_smoothing(policy: Policy, workers: int) -> None:
+    if not isinstance(policy, GraVAC) or policy.smoothing is None or policy.workers == workers:
+        return
+    raise UserError(
+        f"policy.workers: does nothing beside policy.smoothing={policy.smoothing:g}, the weight itself; "
+        f"leave it at launch.workers={workers}, or give policy.smoothing=null, got {policy.workers}"
+    )
 
 
 def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) -> None:

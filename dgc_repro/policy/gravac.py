@@ -120,9 +120,25 @@ class GraVAC:
             isinstance(self.ladder, str) or not isinstance(self.ladder, Sequence) or not self.ladder
         ):
             raise ValueError(f"ladder: settings, weakest first, or null, got {self.ladder!r}")
+        self._check_without_effect()
         factors = factors_between(self.theta_min, self.theta_max, self.scaling, self.ratio)
         object.__setattr__(self, "values", tuple(self.ladder or factors))
         check_ladder(self.field, self.values)
+
+    def _check_without_effect(self) -> None:
+        """Refuse what would do nothing. (``workers`` beside ``smoothing``: launch/build.py, which knows the
+        run's.)"""
+        if self.ladder is not None:
+            idle: tuple[str, ...] = ("theta_min", "theta_max", "scaling", "ratio")
+            why = "beside policy.ladder, which stands in the place of all factors; leave one of them out"
+        elif self.scaling == EXPONENTIAL:
+            idle, why = ("ratio",), "with policy.scaling=exponential; give policy.scaling=geometric"
+        else:
+            return
+        for name in idle:
+            given = getattr(self, name)
+            if given != getattr(type(self), name):
+                raise ValueError(f"{name}: does nothing {why}, got {given!r}")
 
     @property
     def chooses(self) -> bool:

@@ -280,6 +280,21 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     ([*GRAVAC, "policy.window=0"], "policy.window: a whole number from 1", "got 0"),
     ([*GRAVAC, "policy.omega=-0.1"], "policy.omega: a share from 0", "got -0.1"),
     ([*GRAVAC, "policy.decide=soon"], "policy.decide: one of now, last", "got 'soon'"),
+    (
+        [*GRAVAC, "policy.ratio=4"],
+        "policy.ratio: does nothing with policy.scaling=exponential; give policy.scaling=geometric",
+        "got 4",
+    ),
+    (
+        [*GRAVAC, "policy.ladder=[10,100]", "policy.theta_max=500"],
+        "policy.theta_max: does nothing beside policy.ladder",
+        "leave one of them out, got 500",
+    ),
+    (
+        [*GRAVAC, "policy.smoothing=0.1", "policy.workers=32"],
+        "policy.workers: does nothing beside policy.smoothing=0.1",
+        "leave it at launch.workers=2, or give policy.smoothing=null, got 32",
+    ),
     (["policy=gravac"], "policy.field: the compressor has no setting 'factor'", "it has none"),
     (
         ["policy=gravac", "compressor=uniform"],

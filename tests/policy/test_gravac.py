@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dgc_repro.policy.factors import factors_between
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import EpochReport, State, StepReport
 
@@ -257,3 +258,32 @@ def test_a_restored_state_decides_the_same() -> None:
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         GraVAC(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ratio": 4}, "ratio: does nothing with policy.scaling=exponential; give policy.scaling="),
+        ({"theta_min": 20}, "theta_min: does nothing beside policy.ladder"),
+        ({"theta_max": 500}, "theta_max: does nothing beside policy.ladder"),
+        ({"scaling": "geometric"}, "scaling: does nothing beside policy.ladder"),
+        ({"ratio": 4}, "ratio: does nothing beside policy.ladder"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:
+    ladder = {"field": "bits", "ladder": [8, 4]} if "ladder" in message else {}
+    given = next(iter(settings.values()))
+    with pytest.raises(ValueError, match=rf"^{re.escape(message)}.*, got {given!r}$"):
+        GraVAC(**settings, **ladder)
+
+
+def test_a_setting_at_its_default_is_not_refused_where_it_has_no_effect() -> None:
+    assert GraVAC(ratio=2).values == GraVAC().values
+    given = GraVAC(ladder=[8, 4], theta_min=10, theta_max=1000, scaling="exponential", ratio=2)
+    assert given.values == (8, 4)
+
+
+def test_what_is_refused_as_without_effect_has_none() -> None:
+    factors = [factors_between(10, 1000, "exponential", ratio) for ratio in (2, 4)]
+    assert factors[0] == factors[1]
+    assert GraVAC(smoothing=0.5, workers=32).weight == GraVAC(smoothing=0.5, workers=2).weight
