@@ -5,6 +5,7 @@ A row without regret stands at the edge of the axis, with the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from matplotlib.ticker import FuncFormatter
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report import style
 from dgc_repro.report.figures import Look
-from dgc_repro.report.gravac_course import CLOCKS, MODELLED, Course
+from dgc_repro.report.gravac_course import MODELLED, Course, seconds_at
 from dgc_repro.report.gravac_decisions import amount, heading, panel, times
 from dgc_repro.report.gravac_pool import rows_of
 from dgc_repro.report.gravac_regret import (
@@ -117,7 +118,7 @@ def _reason(course: Course, runs: Sequence[Run], is_met: bool) -> str:
         return "not run"
     if course.target is None:
         return "no target: no dense run"
-    if not any(CLOCKS[MODELLED] in run.epochs.columns for run in runs):
+    if all(math.isnan(seconds_at(run, -1, MODELLED)) for run in runs):
         return "no network named"
     return "met, by no static row" if is_met else "target not met"
 
