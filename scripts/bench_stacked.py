@@ -2,7 +2,8 @@
 
 torch's PowerSGD hook copies matrices of one shape into a stack and multiplies the stack (torch.bmm),
 which starts fewer operations. The package's kernels read each matrix where it lies. Both make the same
-factors: P = M Q, P orthonormal, Q = M^T P, and P Q^T as what comes of one worker.
+factors: P = M Q, P orthonormal, Q = M^T P, and P Q^T as what comes of one worker. What an exchange does
+with the thin factors besides (scaling Q, keeping it) is left out of both.
 """
 
 from __future__ import annotations

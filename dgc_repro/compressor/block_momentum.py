@@ -61,7 +61,7 @@ class BlockMomentum:
         fed = context.spare("residual", state["residual"])
         torch.add(tensor, momentum, alpha=self.momentum, out=fed)
         fed.add_(state["residual"], alpha=stretch(state["learning_rate"], context.learning_rate))
-        context.is_sum_of(fed, tensor)
+        context.fed_with(fed, tensor)
         del tensor
         inside = context.within("block_momentum", reads_own=True)
         outcome = yield from self.inner.exchange(fed, state["inner"], inside)

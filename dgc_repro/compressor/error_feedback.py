@@ -46,7 +46,7 @@ class ErrorFeedback:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         fed = context.spare("residual", state["residual"])
         torch.add(tensor, state["residual"], out=fed)
-        context.is_sum_of(fed, tensor)
+        context.fed_with(fed, tensor)
         del tensor  # with many simulated workers this frees each one's gradient in turn
         inside = context.within("error_feedback", reads_own=True)
         outcome = yield from self.inner.exchange(fed, state["inner"], inside)

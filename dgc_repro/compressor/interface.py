@@ -98,10 +98,11 @@ class Context:
         if self.finite is not None:
             self.finite.add(tensor)
 
-    def is_sum_of(self, total: Tensor, tensor: Tensor) -> None:
-        """``total`` is ``tensor`` and finite numbers more: who finds it finite has looked at both."""
+    def fed_with(self, total: Tensor, tensor: Tensor) -> None:
+        """``total`` is a multiple of ``tensor``, and something added: who finds it finite has found the
+        tensor finite."""
         if self.finite is not None:
-            self.finite.follows(tensor, total)
+            self.finite.add_with(total, (tensor,))
 
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""

@@ -57,7 +57,7 @@ class MomentumCorrection:
         velocity = context.spare("velocity", state["velocity"])
         torch.add(tensor, state["velocity"], alpha=self.momentum, out=velocity)
         step = self._nesterov(tensor, velocity, context) if self.nesterov else velocity
-        context.is_sum_of(step, tensor)
+        context.fed_with(step, tensor)
         del tensor
         inside = context.within("momentum_correction", reads_own=True)
         outcome = yield from self.inner.exchange(step, state["inner"], inside)

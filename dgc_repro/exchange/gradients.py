@@ -100,6 +100,8 @@ class GradientExchange:
         if worker == 0:
             self._means.update(tensors)
         self._finite.clear()  # another worker's tensor may have lain where one of these does
+        if self.unit == MODEL:
+            self._finite.add_with(tensors[MODEL], gradients.values())
         norm = functools.cache(lambda: self._norm(gradients))
         opened = {n: self._exchange(worker, n, g, plan, norm) for n, g in tensors.items()}
         self._under_way[part].open(opened)

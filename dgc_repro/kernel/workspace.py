@@ -6,8 +6,12 @@ can be thrown away between steps, and no checkpoint knows it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+
+_Place = tuple[int, int]
 
 
 class Finite:
@@ -16,17 +20,20 @@ class Finite:
 
     def __init__(self) -> None:
         self._places: set[_Place] = set()
-        self._terms: dict[_Place, _Place] = {}
+        self._terms: dict[_Place, tuple[_Place, ...]] = {}
 
     def add(self, tensor: Tensor) -> None:
-        place: _Place | None = _place(tensor)
-        while place is not None and place not in self._places:
-            self._places.add(place)
-            place = self._terms.get(place)
+        found = [_place(tensor)]
+        while found:
+            place = found.pop()
+            if place not in self._places:
+                self._places.add(place)
+                found += self._terms.get(place, ())
 
-    def follows(self, term: Tensor, total: Tensor) -> None:
-        """``total`` has ``term`` in it and is finite only where that is: one look finds both."""
-        self._terms[_place(total)] = _place(term)
+    def add_with(self, total: Tensor, terms: Iterable[Tensor]) -> None:
+        """Who finds ``total`` finite has found these too: it is made of them, and of one that is not
+        finite it would not be."""
+        self._terms[_place(total)] = tuple(map(_place, terms))
 
     def __contains__(self, tensor: Tensor) -> bool:
         return _place(tensor) in self._places
@@ -34,9 +41,6 @@ class Finite:
     def clear(self) -> None:
         self._places.clear()
         self._terms.clear()
-
-
-_Place = tuple[int, int]
 
 
 def _place(tensor: Tensor) -> _Place:

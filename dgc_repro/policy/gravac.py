@@ -96,11 +96,12 @@ class GraVAC:
     def __post_init__(self) -> None:
         check_number("theta_min", self.theta_min, "a factor from 1", lambda x: x >= 1)
         check_number("theta_max", self.theta_max, "a factor from 1", lambda x: x >= 1)
+        check_number("ratio", self.ratio, "a number above 1", lambda x: x > 1)
+        self._check_without_effect()
         if self.theta_min > self.theta_max:
             raise ValueError(
                 f"theta_min: at most theta_max, got {self.theta_min:g} above {self.theta_max:g}"
             )
-        check_number("ratio", self.ratio, "a number above 1", lambda x: x > 1)
         check_share("eps", self.eps, "a share above 0 and at most 1")
         check_number("omega", self.omega, "a share from 0, 0.01 is 1 %", lambda x: x >= 0)
         for name in ("window", "workers"):
@@ -120,7 +121,6 @@ class GraVAC:
             isinstance(self.ladder, str) or not isinstance(self.ladder, Sequence) or not self.ladder
         ):
             raise ValueError(f"ladder: settings, weakest first, or null, got {self.ladder!r}")
-        self._check_without_effect()
         factors = factors_between(self.theta_min, self.theta_max, self.scaling, self.ratio)
         object.__setattr__(self, "values", tuple(self.ladder or factors))
         check_ladder(self.field, self.values)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from law_settings import SETTINGS
 from law_settings.base import Setting
-from law_settings.quantizers import SETTINGS
 from laws import copied, simulation, tensors
 from torch import Tensor
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from laws import copied
 from thresholded import context, heavy_tailed
 
 from dgc_repro.compressor.block_momentum import BlockMomentum
@@ -15,8 +16,14 @@ from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import native
 from dgc_repro.kernel.workspace import Finite
+from dgc_repro.policy.interface import Plan
 
 NESTS = (
     ErrorFeedback(TopK(0.01)),
@@ -60,7 +67,7 @@ def test_a_sum_beyond_float32_leaves_the_look_at_the_gradient_to_others() -> Non
 def test_tensors_are_told_apart_and_forgotten_together() -> None:
     seen = Finite()
     first, second, total = torch.ones(3), torch.ones(3), torch.ones(3)
-    seen.follows(first, total)
+    seen.add_with(total, (first,))
     seen.add(second)
     assert second in seen
     assert first not in seen
@@ -69,6 +76,25 @@ def test_tensors_are_told_apart_and_forgotten_together() -> None:
     seen.clear()
     seen.add(total)
     assert first not in seen
-    seen.follows(total, total)  # in place
+    seen.add_with(total, (total,))  # in place
     seen.add(total)
     assert total in seen
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+@pytest.mark.parametrize("compressor", [ErrorFeedback(Uniform(8)), TopK(0.1)], ids=repr)
+def test_in_one_vector_of_all_the_broken_tensor_is_named(
+    compressor: Compressor, broken: float
+) -> None:
+    like = {"first": heavy_tailed(300), "second": heavy_tailed(200)}
+    device = torch.device("cpu")
+    link = Link(SimulatedWire(1, device), Ledger(), Clock(device))
+    exchange = GradientExchange(compressor, like, link, unit="model")
+    exchange.open(0, copied(like), Plan(0))
+    assert not exchange.non_finite
+    exchange.finish()
+    exchange.commit()
+    bad = copied(like)
+    bad["second"][3] = broken
+    exchange.open(0, bad, Plan(0))
+    assert exchange.non_finite == {0: "second"}
