@@ -19,7 +19,6 @@ from dgc_repro.paper.claim import (
 from dgc_repro.paper.gravac import LABELS, METHODS, OURS, PAPER
 from dgc_repro.paper.gravac_training import (
     ASSUMED,
-    COMPRESSED_FROM,
     DENSE,
     FAILED,
     GAIN_SHARE,
@@ -218,10 +217,10 @@ VOLUME_FACTOR = 2.0
 
 
 def less_by(rows: tuple[str, str], reduction: float) -> Check:
-    """The first row sends ``reduction`` times the floats of the second, within `VOLUME_FACTOR`. What is less
-    than `COMPRESSED_FROM` is no reduction, and points nobody's way."""
+    """The first row sends ``reduction`` times the floats of the second, within `VOLUME_FACTOR`: a magnitude,
+    whose direction is a claim of its own, so that 1.01x for a printed 163x points nobody's way."""
     return Check(
-        LOG10_FLOATS, *rows, above=math.log10(COMPRESSED_FROM),
+        LOG10_FLOATS, *rows, above=-math.inf,
         magnitude=math.log10(reduction), tolerance=math.log10(VOLUME_FACTOR),
     )  # fmt: skip
 
@@ -264,9 +263,9 @@ def _against_dense(model: str, method: str) -> tuple[Claim, Claim]:
             f"{LABELS[model]}, {label}: {reduction:g} times fewer floats than dense.",
             Source(PAPER, "figures 7 to 9, communication volume"),
             (less_by((dense, row), reduction),),
-            f"log10 of floats a step over the whole run; within a factor of {VOLUME_FACTOR:g}: ours; below "
-            f"{COMPRESSED_FROM:g}x nothing was reduced. At a reduced scale windows are shorter and few, "
-            "so that other factors are tried for other shares of the steps.",
+            f"log10 of floats a step over the whole run; within a factor of {VOLUME_FACTOR:g}: ours. At a "
+            "reduced scale windows are shorter and few, so that other factors are tried for other shares "
+            "of the steps.",
         ),
     )
 

@@ -163,8 +163,13 @@ def test_no_claim_of_less_is_pointed_at_by_nearly_nothing() -> None:
     ]
     assert len(judged) > 20
     for claim, check in judged:
-        least = math.log10(COMPRESSED_FROM) if check.quantity == LOG10_FLOATS else COMPRESSED_FROM
-        assert check.above == least, claim.id
+        if check.quantity == FLOATS:
+            assert check.above == COMPRESSED_FROM, claim.id
+        else:
+            assert check.magnitude is not None
+            assert check.tolerance is not None
+            assert check.above == -math.inf, "a magnitude judges no direction"
+            assert check.magnitude - check.tolerance > math.log10(COMPRESSED_FROM), claim.id
         assert not claim.premises, claim.id
 
 
