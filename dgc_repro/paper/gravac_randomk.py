@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from dgc_repro.paper.claim import Check, Claim, Contradiction, SilentChoice, Source
 from dgc_repro.paper.gravac import OURS, PAPER, RESNET101
-from dgc_repro.paper.gravac_factors import MOST, lead_of, volume
+from dgc_repro.paper.gravac_factors import MOST, lead_of
 from dgc_repro.paper.gravac_figures import ZERO
-from dgc_repro.paper.gravac_quality import VOLUME_FACTOR
+from dgc_repro.paper.gravac_quality import VOLUME_FACTOR, less_by
 from dgc_repro.paper.gravac_training import DENSE, QUALITY, compressed, row_id
 
 FED, RAW = "randomk_gravac_fed", "randomk_gravac_raw"
@@ -92,7 +92,7 @@ def _quality(own: str) -> tuple[Check, ...]:
 
 
 def _reduction(own: str) -> tuple[Check, ...]:
-    return (volume((row_id(RESNET101, DENSE), own), REDUCTION),)
+    return (less_by((row_id(RESNET101, DENSE), own), REDUCTION),)
 
 
 def _factors(own: str) -> tuple[Check, ...]:

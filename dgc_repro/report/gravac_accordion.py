@@ -7,10 +7,11 @@ runs in the same units.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -19,15 +20,15 @@ from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report import style
 from dgc_repro.report.gravac_course import (
-    CLOCKS,
-    CLOCKS_TEXT,
     MEASURED,
     MODELLED,
     WORKERS_HERE,
     Course,
     clocked,
+    clocks_text,
     course,
     numbers,
+    shown_clocks,
 )
 from dgc_repro.report.gravac_pool import (
     UNITS,
@@ -53,13 +54,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page from the finished runs of one scale; UserError if those of a model are not alike."""
     courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
     found = merged(*(numbers(one) for one in courses))
+    clocks = shown_clocks(courses)
     return Page(
         title="GraVAC, Table IV: GraVAC against Accordion",
         scale=scale,
         header=pool_header([run for one in courses for run in one.runs], scale),
         warning="",
         blocks=(
-            _savings_block(courses, found),
+            _savings_block(courses, found, clocks),
             _sent_block(courses),
             _arithmetic_block(courses),
             setup_block(courses),
@@ -67,38 +69,38 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         verdicts=judge(paper.CLAIMS, found, scale),
         notes=tuple(paper.CONTRADICTIONS.values()),
         choices=paper.CHOICES,
-        numbers=tuple(line for one in courses for line in _lines(one, found)),
+        numbers=tuple(line for one in courses for line in _lines(one, found, clocks)),
     )
 
 
-def savings(model: str, found: Numbers) -> dict[str, list[float]]:
+def savings(model: str, found: Numbers, clocks: Sequence[str]) -> dict[str, list[float]]:
     """Accordion over GraVAC, by seed: floats, payload, wire, and seconds of the whole run by clock."""
     rows = (printed.row_id(model, printed.ACCORDION), printed.row_id(model, printed.GRAVAC))
     names = {**{word: unit for unit, word in UNITS.items()},
-             **{clock: clocked(printed.RUN_SECONDS, clock) for clock in CLOCKS}}  # fmt: skip
+             **{clock: clocked(printed.RUN_SECONDS, clock) for clock in clocks}}  # fmt: skip
     return {word: quotients(found, quantity, *rows) for word, quantity in names.items()}
 
 
-def _savings_block(courses: Sequence[Course], found: Numbers) -> Block:
+def _savings_block(courses: Sequence[Course], found: Numbers, clocks: Sequence[str]) -> Block:
     rows = []
     for one in courses:
-        ours = savings(one.model, found)
+        ours = savings(one.model, found, clocks)
         cells = {word: written(values, "x") for word, values in ours.items()}
         rows.append(
             (
                 *(LABELS[one.model], str(len(ours["floats"]))),
                 *(f"{paper.printed(one.model, 'communication'):g}x", cells["floats"]),
                 *(cells["payload"], cells["wire"]),
-                *(f"{paper.printed(one.model, 'time'):g}x", *(cells[clock] for clock in CLOCKS)),
+                *(f"{paper.printed(one.model, 'time'):g}x", *(cells[clock] for clock in clocks)),
             )
         )
     return Block(
         "What GraVAC saves: Accordion over GraVAC",
         "Paired by seed, of whole runs of as many steps; below 1x Accordion sends less, or is faster. "
-        f"Communication in three units, of which the paper prints floats. Time: {CLOCKS_TEXT}",
+        f"Communication in three units, of which the paper prints floats. Time: {clocks_text(clocks)}",
         (
             *("model", "n", "floats: paper", "ours", "payload", "wire"),
-            *("time: paper", *CLOCKS),
+            *("time: paper", *clocks),
         ),
         tuple(rows),
         narrow=(0, 1, 2, 3, 4, 5, 6, 7),
@@ -186,7 +188,7 @@ def _arithmetic_block(courses: Sequence[Course]) -> Block:
     )
 
 
-def _lines(one: Course, found: Numbers) -> list[dict[str, Any]]:
+def _lines(one: Course, found: Numbers, clocks: Sequence[str]) -> list[dict[str, Any]]:
     """One line a number, for table.csv."""
     lines = []
     for method in METHODS:
@@ -195,58 +197,77 @@ def _lines(one: Course, found: Numbers) -> list[dict[str, Any]]:
             values = list(of_row(found, unit, one.model, method).values())
             paper_value = paper.printed(one.model, method) if is_printed else None
             lines.append(csv_line(one.model, method, unit, unit, values, paper_value))
-        for clock in CLOCKS:
+        for clock in clocks:
             name = clocked(printed.RUN_SECONDS, clock)
             values = list(of_row(found, name, one.model, method).values())
             lines.append(csv_line(one.model, method, f"run_seconds, {clock}", "s", values))
-    prints = {"floats": "communication", **dict.fromkeys(CLOCKS, "time")}
-    for word, values in savings(one.model, found).items():
+    prints = {"floats": "communication", **dict.fromkeys(clocks, "time")}
+    for word, values in savings(one.model, found, clocks).items():
         known = paper.printed(one.model, prints[word]) if word in prints else None
         method = f"{printed.ACCORDION} / {printed.GRAVAC}"
         lines.append(csv_line(one.model, method, f"saving, {word}", "x", values, known))
     return lines
 
 
+LOOKS = {
+    "floats": (style.BLUE, "o"), "payload": (style.ORANGE, "s"), "wire": (style.GREEN, "^"),
+    MODELLED: (style.PURPLE, "D"), WORKERS_HERE: (style.YELLOW, "P"), MEASURED: (style.SKY, "v"),
+}  # fmt: skip
+"""Colour and marker of a unit, or of a clock."""
+
+
 def figure(runs: Sequence[Run], scale: str) -> Figure:
     """Left: communication saving by unit, the paper's beside ours. Right: time saving by clock."""
     courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
     found = merged(*(numbers(one) for one in courses))
-    looks = {
-        "floats": (style.BLUE, "o"), "payload": (style.ORANGE, "s"), "wire": (style.GREEN, "^"),
-        MODELLED: (style.BLUE, "o"), WORKERS_HERE: (style.GREEN, "^"), MEASURED: (style.ORANGE, "s"),
-    }  # fmt: skip
+    clocks = shown_clocks(courses)
+    ours = {one.model: savings(one.model, found, clocks) for one in courses}
+    counts = [len(saved["floats"]) for saved in ours.values()]
+    n = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
+    bars = "; bars: one standard deviation" if max(counts) > 1 else ""
     with style.house_style():
         drawing = Figure(figsize=(9.2, 3.8), layout="constrained")
-        sides = (("communication", tuple(UNITS.values())), ("time", tuple(CLOCKS)))
+        sides = (("communication", tuple(UNITS.values())), ("time", clocks))
+        handles: dict[str, Any] = {}
         for axes, (column, words) in zip(drawing.subplots(1, 2), sides, strict=True):
-            for place, one in enumerate(courses):
-                axes.plot(
-                    paper.printed(one.model, column), place, color=style.BLACK, marker="x",
-                    markersize=7, linestyle="none", label="paper" if place == 0 else None,
-                )  # fmt: skip
-            for number, word in enumerate(words):
-                colour, marker = looks[word]
-                points = [
-                    (float(np.mean(values)), place + 0.16 * (number + 1))
-                    for place, one in enumerate(courses)
-                    if (values := savings(one.model, found)[word])
-                ]
-                if points:
-                    xs, ys = zip(*points, strict=True)
-                    axes.plot(xs, ys, color=colour, marker=marker, linestyle="none", label=word)
-            axes.axvline(1.0, color=style.BLACK, linewidth=0.8)
-            axes.set_xscale("log")
-            low, high = axes.get_xlim()
-            subs = (1.0, 2.0, 5.0) if high < 500 * low else (1.0, 3.0)
-            axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            _draw(axes, column, words, ours)
             axes.set_yticks(range(len(courses)), [LABELS[one.model] for one in courses])
             axes.set_ylim(len(courses) - 0.3, -0.4)
-            axes.set_xlabel(f"{column} saving: Accordion / GraVAC (log)")
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+            handles |= {
+                label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+        drawing.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=7)
         drawing.suptitle(
-            f"Table IV: what GraVAC saves over Accordion ({scale_label(scale)})",
+            f"Table IV: what GraVAC saves over Accordion ({scale_label(scale)}, n = {n}{bars})",
             x=0.01, ha="left", fontsize=9.5,
         )  # fmt: skip
     return drawing
+
+
+def _draw(
+    axes: Axes, column: str, words: Sequence[str], ours: Mapping[str, Mapping[str, Sequence[float]]]
+) -> None:
+    """One side: a line a model, the paper's mark and below it ours."""
+    for place, model in enumerate(ours):
+        axes.plot(
+            paper.printed(model, column), place, color=style.BLACK, marker="x",
+            markersize=7, linestyle="none", label="paper" if place == 0 else None,
+        )  # fmt: skip
+    for number, word in enumerate(words):
+        colour, marker = LOOKS[word]
+        for place, saved in enumerate(ours.values()):
+            if values := saved[word]:
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+                axes.errorbar(
+                    float(np.mean(values)), place + 0.16 * (number + 1), xerr=spread, color=colour,
+                    marker=marker, linestyle="none", elinewidth=0.8,
+                )  # fmt: skip
+        axes.plot([], [], color=colour, marker=marker, linestyle="none", label=word)
+    axes.axvline(1.0, color=style.BLACK, linewidth=0.8)
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    subs = (1.0, 2.0, 5.0) if high < 500 * low else (1.0, 3.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"{column} saving: Accordion / GraVAC (log)")

@@ -6,16 +6,18 @@ Met       after the first epoch whose quality is the target or better: times are
 Plateau   the last epoch that was better than the last one that counted by more than a share
           (``goal.plateau``) of the run's best; the first epoch counts.
 Failed    quality has come less than a seventh of the way from chance to the target, or it or the training
-          loss is not finite. Of a perplexity the way is in nats a word, and chance is the vocabulary.
+          loss is not finite. Of a perplexity the way is in nats a word, and chance is the test perplexity
+          of the training part's word frequencies; the vocabulary where that is not known.
 
 Two speedups: to the target, and to the plateau. Three clocks: seconds as the network model has them with an
-assumed compute time, the same with what was measured here in its place, and this machine's.
+assumed compute time, the same with what was measured here in its place (models of full size alone), and this
+machine's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +42,13 @@ from dgc_repro.report.records import Run
 from dgc_repro.report.table import Measured, spread
 from dgc_repro.report.verdict import PAPER_SCALE
 
-MODELLED, WORKERS_HERE, MEASURED = "modelled", "modelled: workers here", "measured"
-CLOCKS_TEXT = (
-    f"{MODELLED} (the paper's cluster: its network, assumed compute, free compression), {WORKERS_HERE} (the "
-    "same network, with compute, compression and decompression as measured of a worker here, times the "
-    f"messages' scale: the full model is taken to cost so many times more) and {MEASURED} (wall time here, "
-    "where simulated workers take turns and nothing is moved). What is measured is rough where other "
-    "work ran beside a run."
-)
-"""What each clock is, for the text of a table."""
+MODELLED, WORKERS_HERE, MEASURED = "modelled", "modelled: workers as here", "measured"
+CLOCK_TEXTS = {
+    MODELLED: "the paper's cluster: its network, assumed compute, free compression",
+    WORKERS_HERE: "the same network, with compute, compression and decompression as measured of a worker "
+    "here, of models of full size alone",
+    MEASURED: "wall time here, where simulated workers take turns and nothing is moved",
+}
 PLATEAU_SHARE = 0.01
 """Where a run names none."""
 CLASSES = {"Digits": 10, "Cifar10": 10, "Cifar100": 100, "Ptb": 10_000}
@@ -125,18 +125,24 @@ def _column(run: Run, name: str) -> Series:
 
 
 def _workers_here(run: Run) -> Series:
-    """Steps of an epoch x scale x ((compute + compress) / workers + decompress), summed, + communication.
+    """Steps of an epoch x ((compute + compress) / workers + decompress), summed, + communication.
 
-    Of simulated workers compute and compression are sums; what was gathered is decompressed once for all
-    of them. The model's messages are scaled already."""
+    Spans of simulated workers: compute and compress are sums over the workers. The span decompress is taken
+    as one worker's: it holds the mean of what was gathered, which is made once for all of them, and what
+    each worker does with it (new residuals, low-rank products), which is small beside it.
+
+    NaN of a slim model (``network.message_scale`` is not 1): a full one does not take so many times longer.
+    Against a bench of the full ResNet101 on one machine, milliseconds times the messages' scale were 3 times
+    too long in compute, 12 in compression (a slim model's is Python, by the tensor), 8 in decompression."""
+    if float(run.setting("network.message_scale", 1.0)) != 1.0:
+        return np.full(len(run.epochs), math.nan)
     is_simulated = run.setting("launch.kind") == "simulated"
     workers = int(run.setting("launch.workers")) if is_simulated else 1
-    scale = float(run.setting("network.message_scale", 1.0))
     compute, compress, decompress = (
         _column(run, f"time/{span}_ms") for span in ("compute", "compress", "decompress")
     )
     steps = np.diff(_column(run, "step"), prepend=0.0)
-    here = steps * scale * ((compute + compress) / workers + decompress) / 1e3
+    here = steps * ((compute + compress) / workers + decompress) / 1e3
     return np.cumsum(here) + _column(run, "time/modelled_communicate_seconds")
 
 
@@ -148,20 +154,52 @@ CLOCKS: dict[str, Callable[[Run], Series]] = {
 """Seconds since a run's start, after each epoch; NaN where it has no such clock."""
 
 
+def shown_clocks(courses: Iterable[Course]) -> tuple[str, ...]:
+    """The clocks of a table: that of workers as here only where a run has it."""
+    runs = [run for one in courses for run in one.runs]
+    has_workers = any(np.isfinite(CLOCKS[WORKERS_HERE](run)).any() for run in runs)
+    return tuple(clock for clock in CLOCKS if clock != WORKERS_HERE or has_workers)
+
+
+def clocks_text(clocks: Sequence[str]) -> str:
+    """What each of them is, for the text of a table."""
+    *first, last = (f"{clock} ({CLOCK_TEXTS[clock]})" for clock in clocks)
+    return f"{', '.join(first)} and {last}. What is measured is rough where other work ran beside a run."
+
+
 def seconds_at(run: Run, place: int, clock: str) -> float:
     """Seconds from the start to the end of an epoch; NaN where the run has no such clock."""
     return float(CLOCKS[clock](run)[place])
 
 
-def chance(run: Run, metric: Metric) -> float | None:
-    """The quality of guessing: one answer, or five, of all; a perplexity of all words. None: unknown."""
+@dataclass(frozen=True)
+class Chance:
+    """The quality of guessing, and ``how`` one guesses."""
+
+    value: float
+    how: str
+
+
+def chance(run: Run, metric: Metric) -> Chance | None:
+    """One answer, or five, of all; words by their frequencies, or all alike. None: unknown."""
+    if metric.sign < 0 and (known := _word_frequencies(run)) is not None:
+        return Chance(known, "perplexity of the training part's word frequencies")
     name = str(run.setting("dataset._target_", "")).rpartition(".")[2]
     classes = run.summary.get("classes") or CLASSES.get(name)
     if classes is None:
         return None
     if metric.sign < 0:
-        return float(classes)
-    return min(100.0, (500.0 if metric == METRICS["top5"] else 100.0) / float(classes))
+        return Chance(float(classes), "the vocabulary: word frequencies of this text are not known")
+    answers = 5 if metric == METRICS["top5"] else 1
+    return Chance(
+        min(100.0, 100.0 * answers / float(classes)), f"{answers} of {int(classes)} classes"
+    )
+
+
+def _word_frequencies(run: Run) -> float | None:
+    """Of the text that a run was trained on, where it is known."""
+    sizes = (run.setting("dataset.train_size"), run.setting("dataset.test_size"))
+    return printed.WORD_FREQUENCIES.get((str(run.environment.get("data")), *sizes))
 
 
 def has_failed(run: Run, metric: Metric, target: Target | None) -> bool:
@@ -174,9 +212,25 @@ def has_failed(run: Run, metric: Metric, target: Target | None) -> bool:
         return False
     perfect = 100.0 if metric.sign > 0 else 1.0
     start, end, came = (
-        _level(value, metric) for value in (guess, target.value if target else perfect, final)
+        _level(value, metric) for value in (guess.value, target.value if target else perfect, final)
     )
     return came <= start + printed.failed_share() * max(0.0, end - start)
+
+
+def failed_text(one: Course) -> str:
+    """The rule with the chance that was used, for the text of a table."""
+    guesses = {g.how: g.value for run in one.runs if (g := chance(run, one.metric)) is not None}
+    said = "; ".join(
+        f"{value:.4g} {one.metric.unit}".rstrip() + f", {how}" for how, value in guesses.items()
+    )
+    text = (
+        f"Failed: less than {printed.failed_share():.3f} of the way from chance ({said or 'not known'}) to "
+        "the target, or not finite; such a row has no speedup."
+    )
+    worse = one.target is not None and any(
+        one.metric.sign * (one.target.value - value) <= 0 for value in guesses.values()
+    )
+    return text + (" The target itself is no better than chance." if worse else "")
 
 
 def _level(value: float, metric: Metric) -> float:

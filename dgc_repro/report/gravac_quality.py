@@ -15,13 +15,14 @@ from dgc_repro.paper import gravac_quality as paper
 from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report.gravac_course import (
-    CLOCKS,
-    CLOCKS_TEXT,
     OURS,
     Course,
+    clocks_text,
     course,
     differences,
+    failed_text,
     numbers,
+    shown_clocks,
     speedups_to_plateau,
 )
 from dgc_repro.report.gravac_pool import (
@@ -45,10 +46,7 @@ PRINTED = tuple(row.id for row in paper.TABLE_2.rows)
 ALWAYS = (printed.DENSE, *PRINTED, printed.GRAVAC_STRICT)
 """Rows of a model, in order, whether they were run or not."""
 PARTS = ("quality", "difference", "speedup")
-HEADINGS = (
-    *("method", "n", "final: paper", "ours", "diff: paper", "ours"),
-    *("speedup: paper", *CLOCKS),
-)
+HEADINGS = ("method", "n", "final: paper", "ours", "diff: paper", "ours", "speedup: paper")
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -56,13 +54,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
     found = merged(*(numbers(one) for one in courses))
     held = judge(paper.DENSE_CLAIMS, found, scale)
+    clocks = shown_clocks(courses)
     return Page(
         title="GraVAC, Table II: final quality and speedup over Top-k 10x",
         scale=scale,
         header=pool_header([run for one in courses for run in one.runs], scale),
         warning="",
         blocks=(
-            *(_quality_block(one, found) for one in courses),
+            *(_quality_block(one, found, clocks, is_first=one is courses[0]) for one in courses),
             volume_block(courses, shown, found),
             held_block(courses, found, held),
             twins_block(courses),
@@ -72,7 +71,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         notes=paper.NOTES,
         choices=printed.SILENT_CHOICES,
         numbers=tuple(
-            line for one in courses for method in shown(one) for line in _lines(one, method, found)
+            line
+            for one in courses
+            for method in shown(one)
+            for line in _lines(one, method, found, clocks)
         ),
     )
 
@@ -132,7 +134,8 @@ def _signed(values: Sequence[float]) -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
-def _quality_block(one: Course, found: Numbers) -> Block:
+def _quality_block(one: Course, found: Numbers, clocks: Sequence[str], *, is_first: bool) -> Block:
+    """Rows of one model; what holds of all blocks is said in the first."""
     rows = []
     for method in shown(one):
         final, difference, speedup = _paper_cells(one.model, method)
@@ -148,7 +151,7 @@ def _quality_block(one: Course, found: Numbers) -> Block:
                 *(final, _ours(one, method, found), difference, ours, speedup),
                 *(
                     written(speedups_to_plateau(found, one.model, method, paper.BASELINE, c), "x")
-                    for c in CLOCKS
+                    for c in clocks
                 ),
                 *others,
             )
@@ -157,15 +160,15 @@ def _quality_block(one: Course, found: Numbers) -> Block:
     unit = f", {one.metric.unit}" if one.metric.unit else ""
     return Block(
         f"{LABELS[one.model]}: {one.metric.label}{unit}",
-        _text(one),
-        (*HEADINGS, *(others if one.target is not None else ())),
+        _text(one, clocks if is_first else ()),
+        (*HEADINGS, *clocks, *(others if one.target is not None else ())),
         tuple(rows),
         narrow=(0, 1, 2, 3, 5, 6, 7),
     )
 
 
-def _text(one: Course) -> str:
-    """What the target is, and what the numbers are."""
+def _text(one: Course, clocks: Sequence[str]) -> str:
+    """What the target is, and what the numbers are; of the clocks, where there are any, what they are."""
     said = "No dense run: no target, and no difference to it."
     if one.target is not None and one.target.dense is not None:
         dense = one.target.dense
@@ -175,17 +178,20 @@ def _text(one: Course) -> str:
             f"Target: {one.target.value:.2f}, dense's {dense.mean:.2f} ({spread}) {sign} one "
             "deviation."
         )
+    legend = (
+        " In this table and the next ones: mean +- standard deviation over n seeds (2/3: of three runs two "
+        "have trained, one failed); differences are positive where the target is met; speedup to the "
+        f"plateau over Top-k 10x, paired by seed: {clocks_text(clocks)}"
+        if clocks
+        else ""
+    )
     return (
-        f"{said} Mean +- standard deviation over n seeds (2/3: of three runs two have trained, one failed); "
-        "differences are positive where the target is met. The paper's are of "
-        f"{printed.METRICS[one.model]}, target {printed.SETUP.printed(one.model, 'target'):g}. Speedup to "
-        f"the plateau over Top-k 10x, paired by seed: {CLOCKS_TEXT} Failed: less than "
-        f"{printed.failed_share():.3f} of the way from chance to the target, or not finite; such a row has "
-        "no speedup."
+        f"{said} The paper's are of {printed.METRICS[one.model]}, target "
+        f"{printed.SETUP.printed(one.model, 'target'):g}. {failed_text(one)}{legend}"
     )
 
 
-def _lines(one: Course, method: str, found: Numbers) -> list[dict[str, Any]]:
+def _lines(one: Course, method: str, found: Numbers, clocks: Sequence[str]) -> list[dict[str, Any]]:
     """One line a number of a row, for table.csv."""
     cells: list[float | None] = [None, None, None]
     if method in PRINTED:
@@ -195,7 +201,7 @@ def _lines(one: Course, method: str, found: Numbers) -> list[dict[str, Any]]:
     if one.target is not None:
         ours = differences(one, method, one.target)
         lines.append(("difference", one.metric.unit, ours, cells[1]))
-    for clock in CLOCKS:
+    for clock in clocks:
         pairs = speedups_to_plateau(found, one.model, method, paper.BASELINE, clock)
         lines.append((f"speedup_to_plateau, {clock}", "x", pairs, cells[2]))
     for name, unit in ((printed.FAILED, "runs"), (printed.TEST_LOSS, "nats")):

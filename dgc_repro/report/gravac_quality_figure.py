@@ -11,9 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dgc_repro.paper import gravac_quality as paper
-from dgc_repro.paper.gravac import LABELS, METHODS
+from dgc_repro.paper import gravac_training as printed
+from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report import style
-from dgc_repro.report.gravac_course import MODELLED, Course, differences, speedups_to_plateau
+from dgc_repro.report.gravac_course import (
+    MODELLED,
+    Course,
+    differences,
+    has_failed,
+    speedups_to_plateau,
+)
 from dgc_repro.report.gravac_pool import Numbers
 from dgc_repro.report.study import scale_label
 
@@ -22,28 +29,31 @@ LOOKS = {
     "dgc": (style.BLUE, "o"),
     "redsync": (style.GREEN, "^"),
     "randomk": (style.PURPLE, "D"),
-    "gravac": (style.BLACK, "*"),
+    printed.GRAVAC: (style.BLACK, "*"),
+    printed.GRAVAC_STRICT: (style.BLACK, (4, 1, 0)),
+    printed.DENSE: ("#777777", "X"),
 }
+"""Colour and marker; of a fixed factor the small marker is 10x, the large one 1000x."""
+METHODS = (*(row.id for row in paper.TABLE_2.rows), printed.DENSE, printed.GRAVAC_STRICT)
+"""In the order they are drawn: where GraVAC is dense the marks lie on one another."""
 
 
 def draw(courses: Sequence[Course], found: Numbers, scale: str) -> Figure:
     """Filled: ours, mean over seeds, by modelled speedup; hollow: the paper's."""
-    counts = {len(one.of(row.id)) for one in courses for row in paper.TABLE_2.rows} - {0}
-    n = (
-        " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
-        if counts
-        else "0"
-    )
+    counts = {len(one.of(method)) for one in courses for method in METHODS} - {0} or {0}
+    n = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
+    bars = "; bars: one standard deviation" if max(counts) > 1 else ""
     with style.house_style():
-        drawing = Figure(figsize=(10.2, 4.4), layout="constrained")
+        drawing = Figure(figsize=(10.2, 4.6), layout="constrained")
         for axes, one in zip(drawing.subplots(1, len(courses)), courses, strict=True):
             _draw(axes, one, found)
             unit = "points" if one.metric.unit else "perplexity"
             axes.set_ylabel(f"better than the target by ({unit})")
-            axes.set_title(LABELS[one.model], loc="left", fontweight="bold")
+            axes.set_title(LABELS[one.model], loc="left", fontweight="bold", pad=16)
+            axes.text(0, 1.02, _failed_text(one), transform=axes.transAxes, fontsize=7.5)
         drawing.suptitle(
             f"Table II: quality and speedup over Top-k 10x ({scale_label(scale)}, n = {n}; modelled "
-            "seconds to the plateau)",
+            f"seconds to the plateau{bars})",
             x=0.01, ha="left", fontsize=9.5,
         )  # fmt: skip
         handles: dict[str, Any] = {}
@@ -51,37 +61,76 @@ def draw(courses: Sequence[Course], found: Numbers, scale: str) -> Figure:
             handles |= {
                 label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)
             }
-        drawing.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5)
+        drawing.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=6)
     return drawing
 
 
+def _failed_text(one: Course) -> str:
+    """The rows whose runs have failed, all or some: they have no mark, or one of the others."""
+    parts, ran = [], 0
+    for method in METHODS:
+        own = one.of(method)
+        count = sum(has_failed(run, one.metric, one.target) for run in own)
+        ran += bool(own)
+        if count:
+            some = "" if count == len(own) else f" ({count} of {len(own)})"
+            parts.append(printed.METHOD_LABELS[method] + some)
+    if not ran:
+        return "not run"
+    if len(parts) == ran and not any("(" in part for part in parts):
+        return "failed: all, dense too" if one.of(printed.DENSE) else "failed: all"
+    return f"failed: {', '.join(parts) or 'none'}"
+
+
 def _draw(axes: Axes, one: Course, found: Numbers) -> None:
-    names = {**dict(METHODS), "gravac": "GraVAC"}
-    for method in (row.id for row in paper.TABLE_2.rows):
-        family = method.rstrip("0123456789") if not method.startswith("gravac") else "gravac"
+    for method in METHODS:
+        family = method if method in LOOKS else method.rstrip("0123456789")
         colour, marker = LOOKS[family]
-        strong = method.endswith("1000")
-        size = 13 if family == "gravac" else 8 if strong else 5
-        label = names[family] + ("" if family == "gravac" else f" {'1000x' if strong else '10x'}")
-        if not paper.is_printed_failed(one.model, method):
+        size = {printed.GRAVAC: 13, printed.GRAVAC_STRICT: 9, printed.DENSE: 8}.get(
+            method, 8 if method.endswith("1000") else 5
+        )
+        look: dict[str, Any] = {
+            "marker": marker,
+            "markersize": size,
+            "color": colour,
+            "linestyle": "none",
+        }
+        axes.plot([], [], label=printed.METHOD_LABELS[method], **look)
+        is_printed = method not in (printed.GRAVAC_STRICT, printed.DENSE)
+        if is_printed and not paper.is_printed_failed(one.model, method):
             axes.plot(
                 paper.printed(one.model, method, "speedup"),
                 paper.printed(one.model, method, "difference"),
-                marker=marker, markersize=size, color=colour, markerfacecolor="none",
-                linestyle="none", alpha=0.55,
+                markerfacecolor="none", alpha=0.55, **look,
             )  # fmt: skip
-        speedups = speedups_to_plateau(found, one.model, method, paper.BASELINE, MODELLED)
-        if one.target is not None and speedups:
-            ours = differences(one, method, one.target)
-            axes.plot(
-                np.mean(speedups), np.mean(ours), marker=marker, markersize=size, color=colour,
-                linestyle="none", label=label,
-            )  # fmt: skip
+        _draw_ours(axes, one, found, method, look)
     axes.plot([], [], marker="o", markersize=7, color="#666666", markerfacecolor="none",
               linestyle="none", label="hollow: the paper's")  # fmt: skip
     axes.axhline(0.0, color=style.BLACK, linewidth=0.8)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0))
+    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("modelled speedup over Top-k 10x (log)")
+
+
+def _draw_ours(axes: Axes, one: Course, found: Numbers, method: str, look: dict[str, Any]) -> None:
+    """Mean and deviation of the runs that have not failed; nothing of a row that has none."""
+    speedups = speedups_to_plateau(found, one.model, method, paper.BASELINE, MODELLED)
+    if one.target is None or not speedups:
+        return
+    better = [
+        difference
+        for run, difference in zip(
+            one.of(method), differences(one, method, one.target), strict=True
+        )
+        if not has_failed(run, one.metric, one.target)
+    ]
+    spreads = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in (speedups, better)]
+    axes.errorbar(
+        float(np.mean(speedups)), float(np.mean(better)), xerr=spreads[0], yerr=spreads[1],
+        elinewidth=0.8, **look,
+    )  # fmt: skip

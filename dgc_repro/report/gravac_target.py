@@ -18,15 +18,15 @@ from dgc_repro.paper import gravac_training as printed
 from dgc_repro.paper.gravac import LABELS, METHODS
 from dgc_repro.report import style
 from dgc_repro.report.gravac_course import (
-    CLOCKS,
-    CLOCKS_TEXT,
     MODELLED,
     OURS,
     Course,
     Target,
+    clocks_text,
     course,
     met_at,
     seconds_to_target,
+    shown_clocks,
 )
 from dgc_repro.report.gravac_pool import (
     Numbers,
@@ -51,6 +51,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page from the finished runs of one scale; UserError if those of a model are not alike."""
     courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
     found = merged(*(reached(one, target) for one in courses for target in one.targets[:1]))
+    clocks = shown_clocks(courses)
     whose = list(dict.fromkeys(target.whose for one in courses for target in one.targets))
     return Page(
         title="GraVAC, figure 2: speedup to the target by compression factor, over 10x",
@@ -58,14 +59,16 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         header=pool_header([run for one in courses for run in one.runs], scale),
         warning="",
         blocks=(
-            _target_block(courses),
-            *(_block(courses, name, clock) for name in whose or [OURS] for clock in CLOCKS),
+            _target_block(courses, clocks),
+            *(_block(courses, name, clock) for name in whose or [OURS] for clock in clocks),
             setup_block(courses),
         ),
         verdicts=judge(paper.CLAIMS, found, scale),
         notes=(*paper.CONTRADICTIONS.values(), printed.PERPLEXITY_NOTE),
         choices=paper.CHOICES,
-        numbers=tuple(line for one in courses for t in one.targets for line in _lines(one, t)),
+        numbers=tuple(
+            line for one in courses for t in one.targets for line in _lines(one, t, clocks)
+        ),
     )
 
 
@@ -102,7 +105,7 @@ def speedups(one: Course, target: Target, method: str, factor: int, clock: str) 
     return found
 
 
-def _target_block(courses: Sequence[Course]) -> Block:
+def _target_block(courses: Sequence[Course], clocks: Sequence[str]) -> Block:
     rows = []
     for one in courses:
         dense = one.target.dense if one.target is not None else None
@@ -122,7 +125,7 @@ def _target_block(courses: Sequence[Course]) -> Block:
         "The targets",
         "Ours: the final quality of dense runs, mean over seeds less one standard deviation (a perplexity: "
         "plus), with one seed the mean. The paper's is a target of its own at scale paper only. Speedups "
-        f"below are by three clocks: {CLOCKS_TEXT}",
+        f"below are by {len(clocks)} clocks: {clocks_text(clocks)}",
         ("model", "metric", "n", "dense", "target", "the paper's"),
         tuple(rows),
     )
@@ -161,7 +164,7 @@ def _block(courses: Sequence[Course], whose: str, clock: str) -> Block:
     )
 
 
-def _lines(one: Course, target: Target) -> list[dict[str, Any]]:
+def _lines(one: Course, target: Target, clocks: Sequence[str]) -> list[dict[str, Any]]:
     """One line a number, for table.csv."""
     found, lines = reached(one, target), []
     for method, _ in METHODS:
@@ -170,7 +173,7 @@ def _lines(one: Course, target: Target) -> list[dict[str, Any]]:
             met = list(of_row(found, printed.REACHED, one.model, name).values())
             what = f"{target.whose} target"
             lines.append(csv_line(one.model, name, f"reached, {what}", "runs", met))
-            for clock in CLOCKS:
+            for clock in clocks:
                 own = list(speedups(one, target, method, factor, clock).values())
                 column = f"speedup_to_target, {what}, {clock}"
                 lines.append(csv_line(one.model, name, column, "x", own))

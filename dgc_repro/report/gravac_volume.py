@@ -53,10 +53,12 @@ def volume_block(
     return Block(
         "What is sent: times less than dense training",
         "Over the whole run, paired by seed. Three units, three stories. Floats, the paper's: values only. "
-        "Payload: places, scales and padding too; with places of 32 bits 10x in floats is 5x. Wire: what the "
-        f"collective moves of it among these {own} workers: a dense allreduce 2 (N - 1) / N times its bytes, "
-        "a gathered payload N - 1 times, so that the same 5x is 10 / N. The last column is that arithmetic "
-        f"for the paper's {AT_MANY} workers; below 1x more is sent than without compression.",
+        "Payload: places, scales and padding too; 10x in floats is 5x with places of 32 bits, 7.6x with a "
+        f"bit a value. Wire: what the collective moves of it among these {own} workers. Of N, a dense "
+        "allreduce moves 2 (N - 1) / N times its bytes, and a gathered payload is handed on N - 1 times: on "
+        "the wire it is 2 / N of its reduction in payload, and from N = 2 x that reduction on more than "
+        "dense sends. What is averaged keeps its reduction. The last column is that arithmetic for the "
+        f"paper's {AT_MANY} workers; below 1x more is sent than without compression.",
         ("model", "method", "floats", "payload", "wire", f"wire, N = {AT_MANY}"),
         tuple(rows),
     )
@@ -65,13 +67,14 @@ def volume_block(
 def held_block(
     courses: Sequence[Course], found: Numbers, held: Sequence[tuple[Claim, Verdict]]
 ) -> Block:
-    """GraVAC against dense at both eps: loss, volume, and the verdicts on both."""
+    """GraVAC against dense at both eps: loss or perplexity, volume, and the verdicts on both."""
     words = {claim.id: verdict.word for claim, verdict in held}
     rows = []
     for one in courses:
+        ends = printed.TEST_LOSS if one.metric.sign > 0 else printed.PERPLEXITY
         for method in (printed.GRAVAC, printed.GRAVAC_STRICT):
             losses = [
-                _loss(list(of_row(found, printed.TEST_LOSS, one.model, name).values()))
+                _loss(list(of_row(found, ends, one.model, name).values()))
                 for name in (method, printed.DENSE)
             ]
             floats, payload, wire, many = reduction_cells(one, method, found)
@@ -93,7 +96,7 @@ def held_block(
         "GraVAC against dense: where it holds and where not",
         held_text(held),
         (
-            *("model", "eps", "test loss: GraVAC", "dense", "loss: verdict"),
+            *("model", "eps", "loss (words: perplexity): GraVAC", "dense", "loss: verdict"),
             *(
                 "floats: paper",
                 "ours",

@@ -16,21 +16,26 @@ from dgc_repro.report.gravac_course import (
     MEASURED,
     MODELLED,
     WORKERS_HERE,
+    Chance,
     chance,
+    clocks_text,
     course,
     differences,
+    failed_text,
     has_failed,
     met_at,
     plateau_at,
     seconds_at,
     seconds_to_plateau,
     seconds_to_target,
+    shown_clocks,
     wire_reduction,
 )
 from dgc_repro.report.gravac_pool import METRICS, metric_of, written
 from dgc_repro.report.records import Run, load_run, load_runs
 
 ACCURACY, PERPLEXITY = METRICS["accuracy"], METRICS["perplexity"]
+UNKNOWN = Chance(10_000.0, "the vocabulary: word frequencies of this text are not known")
 
 
 def made(tmp_path: Path, row: str, *runs: Made, scale: str = "small") -> list[Run]:
@@ -130,7 +135,7 @@ def test_seconds_go_by_three_clocks(tmp_path: Path) -> None:
     assert seconds_to_target(runs[0], one, missed, MODELLED) == math.inf
 
 
-def timed(tmp_path: Path, scale: float | None = 10.0, kind: str = "simulated") -> Run:
+def timed(tmp_path: Path, scale: float | None = 1.0, kind: str = "simulated") -> Run:
     """Three epochs, the last one shorter, of 4 workers."""
     (run,) = made(tmp_path, "resnet101.dense", Made(80.0))
     run.config["launch"]["kind"] = kind
@@ -141,7 +146,7 @@ def timed(tmp_path: Path, scale: float | None = 10.0, kind: str = "simulated") -
         "time/compute_ms": [40.0, 80.0, 40.0],
         "time/compress_ms": [20.0, 20.0, 0.0],
         "time/decompress_ms": [5.0, 5.0, 10.0],
-        "time/modelled_communicate_seconds": [7.0, 9.0, 12.0],  # since the start, scaled already
+        "time/modelled_communicate_seconds": [7.0, 9.0, 12.0],  # since the start
     }
     return replace(run, epochs=run.epochs.head(3).assign(**times))
 
@@ -149,8 +154,8 @@ def timed(tmp_path: Path, scale: float | None = 10.0, kind: str = "simulated") -
 @pytest.mark.parametrize(
     ("scale", "kind", "seconds"),
     [
-        # 50 x 10 x (60 / 4 + 5) ms = 10 s; 50 x 10 x (100 / 4 + 5) = 15 s; 40 x 10 x (40 / 4 + 10) = 8 s
-        (10.0, "simulated", [10 + 7, 25 + 9, 33 + 12]),
+        # 50 x (60 / 4 + 5) ms = 1 s; 50 x (100 / 4 + 5) = 1.5 s; 40 x (40 / 4 + 10) = 0.8 s
+        (1.0, "simulated", [1 + 7, 2.5 + 9, 3.3 + 12]),
         (None, "simulated", [1 + 7, 2.5 + 9, 3.3 + 12]),
         # a real process times one worker: 50 x 65 ms = 3.25 s, 50 x 105 = 5.25 s, 40 x 50 = 2 s
         (1.0, "local", [3.25 + 7, 8.5 + 9, 10.5 + 12]),
@@ -184,7 +189,19 @@ def test_from_an_epoch_that_was_all_warm_up_on_nothing_is_known(tmp_path: Path) 
     run = timed(tmp_path)
     run.epochs.loc[1, "time/compute_ms"] = math.nan
     found = [seconds_at(run, place, WORKERS_HERE) for place in range(3)]
-    assert found == pytest.approx([17.0, math.nan, math.nan], nan_ok=True)
+    assert found == pytest.approx([8.0, math.nan, math.nan], nan_ok=True)
+
+
+def test_a_slim_model_has_no_clock_of_workers_as_here(tmp_path: Path) -> None:
+    """A full one does not take so many times longer as its messages are larger."""
+    full, slim = timed(tmp_path / "a"), timed(tmp_path / "b", scale=10.0)
+    assert math.isnan(seconds_at(slim, -1, WORKERS_HERE))
+    assert seconds_at(slim, -1, MODELLED) == 3.0
+    courses = [course([run], "resnet101", "small") for run in (full, slim)]
+    assert shown_clocks(courses[:1]) == shown_clocks(courses) == (MODELLED, WORKERS_HERE, MEASURED)
+    assert shown_clocks(courses[1:]) == (MODELLED, MEASURED)
+    assert WORKERS_HERE in clocks_text(shown_clocks(courses))
+    assert WORKERS_HERE not in clocks_text(shown_clocks(courses[1:]))
 
 
 def test_a_share_for_the_plateau_is_the_runs_own(tmp_path: Path) -> None:
@@ -207,6 +224,37 @@ def test_twenty_percent_of_ten_classes_is_where_failing_ends(
     assert (seconds_to_plateau(run, one, MODELLED) == math.inf) is failed
 
 
+def on_ptb(run: Run) -> Run:
+    """As scale small trains: a text whose word frequencies are known."""
+    run.environment["data"] = "ptb (valid as train)"
+    run.config["dataset"] |= {"train_size": 63_720, "test_size": 20_000}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("final", "failed"), [(1470.0, True), (573.0, True), (410.0, True), (390.0, False)]
+)
+def test_a_perplexity_near_that_of_word_frequencies_has_failed(
+    tmp_path: Path, final: float, failed: bool
+) -> None:
+    """ln(447.2 / 210) = 0.756 nats, of which a seventh is 0.108: failing ends at 401."""
+    dense = made(tmp_path, "lstm.dense", Made(210.0))
+    (run,) = made(tmp_path, "lstm.randomk10", Made(final))
+    one = course([*map(on_ptb, dense), on_ptb(run)], "lstm", "small")
+    assert has_failed(run, one.metric, one.target) is failed
+    assert "(447.2, perplexity of the training part's word frequencies)" in failed_text(one)
+    assert "no better than chance" not in failed_text(one)
+    run.config["dataset"]["train_size"] = 100  # of another part they are not known
+    assert chance(run, PERPLEXITY) == UNKNOWN
+
+
+def test_where_dense_itself_guesses_all_have_failed_and_the_page_says_so(tmp_path: Path) -> None:
+    dense = [on_ptb(run) for run in made(tmp_path, "lstm.dense", Made(670.0))]
+    one = course(dense, "lstm", "small")
+    assert has_failed(dense[0], one.metric, one.target)
+    assert failed_text(one).endswith("The target itself is no better than chance.")
+
+
 @pytest.mark.parametrize(("final", "failed"), [(6000.0, True), (500.0, False), (math.inf, True)])
 def test_a_perplexity_near_the_size_of_the_vocabulary_has_failed(
     tmp_path: Path, final: float, failed: bool
@@ -225,11 +273,11 @@ def test_a_loss_that_is_not_finite_has_failed_however_good_the_last_epoch(tmp_pa
 def test_guessing_is_known_by_the_data_or_the_summary(tmp_path: Path) -> None:
     (image,) = made(tmp_path / "a", "vgg16.dense", Made(80.0))
     (words,) = made(tmp_path / "b", "lstm.dense", Made(80.0))
-    assert chance(image, METRICS["top5"]) == 5.0
-    assert chance(image, ACCURACY) == 1.0
-    assert chance(words, PERPLEXITY) == 10_000.0
+    assert chance(image, METRICS["top5"]) == Chance(5.0, "5 of 100 classes")
+    assert chance(image, ACCURACY) == Chance(1.0, "1 of 100 classes")
+    assert chance(words, PERPLEXITY) == UNKNOWN
     words.summary["classes"] = 321
-    assert chance(words, PERPLEXITY) == 321.0
+    assert chance(words, PERPLEXITY) == replace(UNKNOWN, value=321.0)
     words.summary.pop("classes")
     words.config["dataset"]["_target_"] = "my_data.Mine"
     assert chance(words, PERPLEXITY) is None
