@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch import single
-from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.reproduce import AT_HAND, reproduce, runs_of
 from dgc_repro.launch.worker import run_worker
 from dgc_repro.report import publish
 from dgc_repro.report.publish import Artifact
@@ -87,6 +89,25 @@ def test_a_run_is_trained_once_for_all_artifacts(
     # Unless it is asked for, what is printed was measured here.
     reproduce(["gravac/fig10", *TINY])
     assert trained == FIG10
+
+
+@pytest.mark.timeout(300)
+def test_runs_at_hand_are_taken_and_never_trained(trained: list[str], tmp_path: Path) -> None:
+    reproduce(["gravac/fig10", *TINY])
+    listed = [config for config, _ in runs_of("gravac/fig10", TINY, AT_HAND)]
+    dense, dgc = (next(c for c in listed if c["experiment"]["row"] == f"resnet101.{m}")
+                  for m in ("dense", "dgc10"))  # fmt: skip
+    assert dense["scale"]["seeds"] == [0, 1, 2]
+    for config, seed in ((dense, 2), (dgc, 0), (dgc, 2)):
+        folder = tmp_path / run_folder({**config, "seed": seed})
+        shutil.copytree(tmp_path / run_folder(dense), folder)
+        (folder / "config.yaml").write_text(yaml.safe_dump({**config, "seed": seed}))
+    trained.clear()
+    reproduce(["gravac/fig10", *TINY])
+    assert trained == []
+    table = (tmp_path / "results" / "gravac" / "fig10" / "custom" / "table.md").read_text()
+    others = ["resnet101.dense", "resnet101.dgc10"]  # of dgc10 the artifact's own seed alone
+    assert sorted(table.splitlines()) == sorted([*FIG10, *others])
 
 
 @pytest.mark.parametrize(
