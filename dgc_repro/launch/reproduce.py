@@ -211,6 +211,7 @@ def runs_of(
         if not lines:
             return []
         family, first = lines[0]
+        _, first = _apart(first, SEEDS)
         jobs = []
         for seed in _seeds(first, [*sizes, *_of_family(family, given)]):
             for family, combination in lines:
