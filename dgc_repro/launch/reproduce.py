@@ -206,7 +206,7 @@ def runs_of(
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
-        sweeps = artifact.get(listed) or []
+        sweeps = artifact.get(listed) or ListConfig([])
         lines = [_line(words, whole, given) for words in _combinations(sweeps, scale)]
         if not lines:
             return []
