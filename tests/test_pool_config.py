@@ -20,7 +20,7 @@ from dgc_repro.launch.build import build_policy, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.reproduce import AT_HAND, runs_of
 from dgc_repro.paper.gravac import MODELS as PRINTED
 
 MODELS = ("resnet101", "vgg16", "lstm")
@@ -185,6 +185,26 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
     wanted = {f"{model}.{method}" for model in MODELS for method in of_all}
     assert set(seen) == wanted | {f"resnet101.{method}" for method in of_resnet}
     assert len(set(seen.values())) == len(seen)
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig7", "fig8", "fig9", "fig10"])
+def test_what_a_figure_takes_at_hand_are_table2_s_dense_seeds_and_figure_2_s_rows(
+    name: str,
+) -> None:
+    own = {config["experiment"]["row"] for config in jobs(name, "scale=small").values()}
+    models = {row.partition(".")[0] for row in own}
+    static = {f"{m}.{c}{f}" for m in models for c in FACTORS for f in (10, 100, 1000)}
+    table2, fig2 = jobs("table2", "scale=small"), jobs("fig2", "scale=small")
+    found = [config for config, _ in runs_of(f"gravac/{name}", ["scale=small"], AT_HAND)]
+    rows = {config["experiment"]["row"]: config for config in found}
+    assert len(found) == len(rows)
+    assert static <= own | set(rows), "all static rows"
+    for row, config in rows.items():
+        same, seeds = (table2, [0, 1, 2]) if row.endswith(".dense") else (fig2, [0])
+        assert run_folder(config) == run_folder(same[row])
+        assert config["scale"]["seeds"] == seeds
+        assert config["seed"] == 0
+    assert {f"{model}.dense" for model in models} <= set(rows)
 
 
 def test_table2_has_eleven_rows_a_model_each_at_its_models_scale() -> None:

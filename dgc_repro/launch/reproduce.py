@@ -6,6 +6,9 @@ A line may name the family of scales that it takes: with ``family=gravac/lstm``,
 ``scale=gravac/lstm/small`` for it. With ``published=true``, artifacts made of one pool of runs
 (report/publish.py) take a run that is not in runs/ from the records that one of them has published; else
 it is trained: what is printed was measured here.
+``at_hand`` lists runs that an artifact takes where they are finished (or published, as above) and never
+trains: the dense runs of other seeds that a target is the mean of, static rows that an oracle chooses from.
+A line's own ``scale.seeds=`` goes before the artifact's.
 ``roots.<dataset>=<folder>`` says where a data set lies, for the lines that take it.
 With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py),
 and ``measure.<key>=...`` on the command line overrides how. With ``study``, it is computed
@@ -45,7 +48,8 @@ WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure."
 STUDIED = f"{STUDY}."
-FAMILY, PUBLISHED, ROOTS = "family=", "published=", "roots."
+FAMILY, PUBLISHED, ROOTS, SEEDS = "family=", "published=", "roots.", "scale.seeds="
+SWEEPS, AT_HAND = "sweeps", "at_hand"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
 
@@ -65,7 +69,8 @@ def reproduce(arguments: Sequence[str]) -> None:
         jobs, make = measured_runs_of(name, given), measure_config
     else:
         jobs, make = runs_of(name, given), run_config
-    _set_roots(name, [config for config, _ in jobs], roots, given)
+    at_hand = [] if is_studied(name) or is_measured(name) else runs_of(name, given, AT_HAND)
+    _set_roots(name, [config for config, _ in (*jobs, *at_hand)], roots, given)
     results = Path(jobs[0][0]["paths"]["results"])
     _probe(results)
     folders: list[Path] = []
@@ -78,7 +83,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         folders.append(record or make(config, overrides))
     paper, artifact = name.split("/")
     scale = jobs[0][0]["scale"]["name"]
-    found = with_other_seeds(jobs, folders, takes_published)
+    found = with_others([*jobs, *at_hand], folders, takes_published)
     published = publish(found, paper, artifact, scale, results)
     show(published, console_of_width())
     print(f"published in {published}", flush=True)
@@ -165,16 +170,16 @@ def _probe(results: Path) -> None:
         ) from error
 
 
-def with_other_seeds(
+def with_others(
     jobs: Sequence[tuple[dict[str, Any], list[str]]],
     folders: Sequence[Path],
     takes_published: bool = False,
 ) -> list[Path]:
-    """The runs just made and the finished ones of the scale's other seeds: a table with one seed more
-    must not lose those that it had."""
+    """The runs just made and the finished ones of ``jobs``, with those of their scale's other seeds: a table
+    with one seed more must not lose those that it had."""
     found = {folder.name: folder for folder in folders}
     for config, _ in jobs:
-        for seed in config["scale"]["seeds"]:
+        for seed in (config["seed"], *config["scale"]["seeds"]):
             other = {**config, "seed": seed}
             folder = run_folder(other)
             record = published_record(other) if takes_published else None
@@ -191,20 +196,28 @@ def artifacts() -> list[str]:
     )
 
 
-def runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
-    """Resolved configs of all runs, seeds outermost, and the overrides each was composed from."""
+def runs_of(
+    name: str, given: Sequence[str], listed: str = SWEEPS
+) -> list[tuple[dict[str, Any], list[str]]]:
+    """Resolved configs of all runs, seeds outermost, and the overrides each was composed from. ``listed``:
+    the artifact's key that lists them."""
     artifact = _artifact(name)
     whole = OmegaConf.select(artifact, "family")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
-        lines = [_line(words, whole, given) for words in _combinations(artifact.sweeps, scale)]
+        sweeps = artifact.get(listed) or ListConfig([])
+        lines = [_line(words, whole, given) for words in _combinations(sweeps, scale)]
+        if not lines:
+            return []
         family, first = lines[0]
+        _, first = _apart(first, SEEDS)
         jobs = []
         for seed in _seeds(first, [*sizes, *_of_family(family, given)]):
             for family, combination in lines:
-                sized = [*sizes, *_of_family(family, given)]
-                stated = [*sizes, *_of_family(family, [f"scale={scale}"])]
+                own, _ = _apart(combination, SEEDS)
+                sized = [*sizes, *_of_family(family, given), *own]
+                stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]
                 jobs.append((_labelled(combination, stated, [*sized, f"seed={seed}"]), sized))
         return jobs
 

@@ -1,4 +1,7 @@
-"""GraVAC's figures 7 to 10: convergence, which factors were used, and throughput of compression by factor."""
+"""GraVAC's figures 7 to 10: convergence, which factors were used, and throughput of compression by factor.
+
+Rows are compared by seed: dense runs of seeds that no other row has set the target, and are not shown.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ from dgc_repro.report.gravac_factor_blocks import (
 )
 from dgc_repro.report.gravac_factor_numbers import BANDWIDTH, density, numbers, throughput
 from dgc_repro.report.gravac_pool import (
+    compared,
     judge,
+    merged,
     metric_of,
     of_model,
     rows_of,
@@ -105,6 +110,9 @@ class Factors:
 
     def own(self, runs: Sequence[Run]) -> list[Run]:
         """The runs that the figure shows."""
+        return compared(self._of_rows(runs))
+
+    def _of_rows(self, runs: Sequence[Run]) -> list[Run]:
         rows = [row_id(self.model, method) for method in (DENSE, *self.methods, *self.variants)]
         return [run for run in of_model(runs, self.model) if run.row in rows]
 
@@ -119,7 +127,7 @@ class Factors:
         return Page(
             title=self.title,
             scale=scale,
-            header=header(own, scale),
+            header=header(self._of_rows(runs), scale),
             warning="",
             blocks=(
                 gains_block(fed, raw, found),
@@ -134,7 +142,7 @@ class Factors:
             verdicts=judge((*self.claims, *raw), found, scale),
             notes=self.notes,
             choices=FACTOR_CHOICES,
-            numbers=csv_lines({**found, **more}),
+            numbers=csv_lines(merged(found, more)),
         )
 
     def figure(self, runs: Sequence[Run], scale: str) -> Figure:

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dgc_repro.paper.claim import Claim
+from dgc_repro.paper.gravac_training import DENSE
 from dgc_repro.report.quantities import QUANTITIES
 from dgc_repro.report.records import Run, require_alike
 from dgc_repro.report.study import distinct, header, judged
@@ -75,6 +76,24 @@ def method_of(run: Run) -> str:
 def rows_of(runs: Sequence[Run], name: str) -> list[Run]:
     """The runs of one row, by seed."""
     return sorted((run for run in runs if run.row == name), key=lambda run: run.seed)
+
+
+def compared(runs: Sequence[Run]) -> list[Run]:
+    """Without dense runs of seeds that no other row has: these set the target and stand beside nothing."""
+    seeds = {run.seed for run in runs if method_of(run) != DENSE}
+    return [run for run in runs if run.seed in seeds or not seeds]
+
+
+def seeds_text(runs: Sequence[Run]) -> str:
+    """The seeds, and those that only dense has."""
+    own = {run.seed for run in compared(runs)}
+    more = {run.seed for run in runs} - own
+    text = ", ".join(map(str, sorted(own)))
+    return (
+        f"{text}; of dense, for the target, {', '.join(map(str, sorted(more)))} too"
+        if more
+        else text
+    )
 
 
 def num_steps(run: Run) -> int:
@@ -205,7 +224,7 @@ def pool_header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
         f"workers, one a step for all tensors; compute assumed: {distinct(computes)} a step; compression and "
         f"decompression for nothing; bytes of a slim model times: {distinct(scales)}"
     )
-    return header(
+    lines = header(
         runs,
         scale,
         [
@@ -215,3 +234,4 @@ def pool_header(runs: Sequence[Run], scale: str) -> tuple[tuple[str, str], ...]:
             ("measured seconds", "training steps on this machine; simulated workers take turns"),
         ],
     )
+    return tuple({**dict(lines), "seeds": seeds_text(runs)}.items())

@@ -1,7 +1,9 @@
 """GraVAC against the oracle: modelled time to the target over that of the best static row in hindsight.
 
 The oracle is the quickest of the model's static runs at hand, found after all have run: what a policy that
-knew the outcome would have planned. Regret is the quotient of the times, paired by seed.
+knew the outcome would have planned. Regret is the quotient of the times, paired by seed; the target is of all
+dense runs at hand, whatever their seeds. A row that sends nearly what dense sends is marked: its regret says
+nothing about compression.
 """
 
 from __future__ import annotations
@@ -9,21 +11,44 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from dgc_repro.paper.gravac import METHODS
-from dgc_repro.paper.gravac_training import DENSE, METHOD_LABELS
+from dgc_repro.paper.gravac_training import (
+    COMPRESSED_FROM,
+    DENSE,
+    METHOD_LABELS,
+    row_id,
+)
 from dgc_repro.report.gravac_course import MODELLED, Course, seconds_to_target
 from dgc_repro.report.gravac_decisions import cell, times
-from dgc_repro.report.gravac_pool import Numbers, collect, method_of, rows_of
+from dgc_repro.report.gravac_pool import (
+    Numbers,
+    collect,
+    method_of,
+    reductions,
+    rows_of,
+    sent,
+)
 from dgc_repro.report.records import Run
 from dgc_repro.report.study import Block
 
 STATIC = re.compile(rf"(?:{'|'.join(name for name, _ in METHODS)})\d+|{DENSE}")
-SECONDS, REGRET = "seconds_to_target", "regret"
+SECONDS, REGRET, FEWER = "seconds_to_target", "regret", "floats_reduction"
+
+
+def paired(course: Course, rows: Mapping[str, str]) -> Course:
+    """The runs of the seeds that ``rows`` have, if any: others set the target, and are no oracle."""
+    seeds = {run.seed for run in course.runs if run.row in rows}
+    own = tuple(run for run in course.runs if run.seed in seeds or not seeds)
+    return replace(course, runs=own)
 
 
 def numbers(course: Course, rows: Mapping[str, str]) -> Numbers:
-    """Modelled seconds to our target of every run that meets it, and the regret of ``rows``."""
+    """Modelled seconds to our target of every run that meets it, the regret of ``rows``, and how many times
+    fewer floats than dense each row sends."""
     target = course.target
     if target is None:
         return {}
@@ -39,12 +64,45 @@ def numbers(course: Course, rows: Mapping[str, str]) -> Numbers:
         for name, own in found.get(SECONDS, {}).items()
         if name in rows
     }
-    return {**found, REGRET: {name: own for name, own in regret.items() if own}}
+    fewer = reductions(sent(course.runs), row_id(course.model, DENSE)).get(FEWER, {})
+    regret = {name: own for name, own in regret.items() if own}
+    return {**found, REGRET: regret, FEWER: {name: fewer[name] for name in rows if name in fewer}}
 
 
 def statics(course: Course) -> list[str]:
     """The rows of the model that keep one factor, dense among them, by name."""
     return sorted({run.row for run in course.runs if STATIC.fullmatch(method_of(run))})
+
+
+def statics_text(course: Course) -> str:
+    """The same in words, compressors that have the same factors together."""
+    own = {method_of(run) for run in course.runs}
+    together: dict[str, list[str]] = {}
+    for method, label in METHODS:
+        factors = [
+            int(re.sub(r"\D", "", name)) for name in own if re.fullmatch(rf"{method}\d+", name)
+        ]
+        if factors:
+            at = ", ".join(f"{factor}x" for factor in sorted(factors))
+            together.setdefault(at, []).append(label)
+    parts = [f"{', '.join(labels)} at {at}" for at, labels in together.items()]
+    return "; ".join([*([DENSE] if DENSE in own else []), *parts]) or "none"
+
+
+def nearly_dense(found: Numbers, name: str) -> str:
+    """What is said of a row that sends nearly what dense sends; nothing of others."""
+    fewer = list(found.get(FEWER, {}).get(name, {}).values())
+    if not fewer or np.mean(fewer) > COMPRESSED_FROM:
+        return ""
+    return f"nearly dense ({times(found, FEWER, name)} fewer floats)"
+
+
+def target_text(course: Course) -> str:
+    """The target with its unit, and how many dense runs it is of."""
+    assert course.target is not None
+    value = f"{course.target.value:.4g} {course.metric.unit}".rstrip()
+    dense = course.target.dense
+    return f"{value} (dense n = {dense.n if dense else 0})"
 
 
 def oracle(course: Course, found: Numbers) -> dict[int, tuple[float, str]]:
@@ -69,14 +127,15 @@ def oracle_label(best: Mapping[int, tuple[float, str]]) -> str:
 
 def regret_block(course: Course, rows: Mapping[str, str]) -> tuple[Block, Numbers]:
     """The table, and its numbers. ``rows``: labels of the rows that adapt."""
-    found, target = numbers(course, rows), course.target
+    course = paired(course, rows)
+    found = numbers(course, rows)
     best = oracle(course, found)
     lines = [
         (
             label,
             str(len(rows_of(course.runs, name))),
             cell(found, SECONDS, name),
-            times(found, REGRET, name),
+            _regret(found, name),
         )
         for name, label in rows.items()
     ]
@@ -88,20 +147,24 @@ def regret_block(course: Course, rows: Mapping[str, str]) -> tuple[Block, Number
             "1x" if best else "-",
         )
     )
-    tried = ", ".join(_label(name) for name in statics(course)) or "none"
-    goal = "unknown without a dense run"
-    if target is not None:
-        goal = f"{target.value:.4g} {course.metric.unit}".rstrip()
+    goal = target_text(course) if course.target else "unknown without a dense run"
     block = Block(
         "Regret: modelled time to the target over that of the best static row",
-        f"Target: {course.metric.label} of our own dense runs, mean less one standard deviation "
-        f"(perplexity: plus), {goal}. Seconds as the network's model has them, to the first evaluation that "
-        f"meets it; '-': not met, or no network named. The oracle is the quickest of the static rows at hand "
-        f"({tried}), chosen in hindsight.",
+        f"Target: {course.metric.label} of our own dense runs of all seeds at hand, mean less one standard "
+        f"deviation (perplexity: plus; of one run its last value), {goal}. Seconds as the network's model "
+        "has them, to the first evaluation that meets it; '-': not met, or no network named. The oracle is "
+        "the quickest of the static rows at hand "
+        f"({statics_text(course)}), chosen in hindsight, paired by seed. Nearly dense: at most "
+        f"{COMPRESSED_FROM:g}x fewer floats than dense, so that regret says nothing about compression.",
         ("row", "n", "seconds", "regret"),
         tuple(lines),
     )
     return block, found
+
+
+def _regret(found: Numbers, name: str) -> str:
+    regret, mark = times(found, REGRET, name), nearly_dense(found, name)
+    return f"{regret}, {mark}" if mark else regret
 
 
 def _label(name: str) -> str:

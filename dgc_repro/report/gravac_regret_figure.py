@@ -18,15 +18,19 @@ from dgc_repro.report import style
 from dgc_repro.report.figures import Look
 from dgc_repro.report.gravac_course import MODELLED, Course, seconds_at
 from dgc_repro.report.gravac_decisions import amount, heading, panel, times
-from dgc_repro.report.gravac_pool import rows_of
+from dgc_repro.report.gravac_pool import Numbers, rows_of
 from dgc_repro.report.gravac_regret import (
     REGRET,
     SECONDS,
+    nearly_dense,
     numbers,
     of_oracle,
     oracle,
     oracle_label,
+    paired,
     statics,
+    statics_text,
+    target_text,
 )
 from dgc_repro.report.records import Run
 
@@ -40,11 +44,12 @@ def figure(
     course: Course, rows: Mapping[str, str], looks: Mapping[str, Look], title: str, scale: str
 ) -> Figure:
     """``rows``: labels of the rows that adapt, as in the table; ``looks``: theirs."""
+    course = paired(course, rows)
     compared = [run for run in course.runs if run.row in {*rows, *statics(course)}]
     with style.house_style():
         drawing = Figure(figsize=(7.2, 1.75 + 0.3 * len(rows)), layout="constrained")
         _draw(drawing.subplots(), course, rows, looks)
-        heading(drawing, title, compared, scale)
+        heading(drawing, f"{title}\nOracle of: {statics_text(course)}", compared, scale)
     return drawing
 
 
@@ -56,14 +61,16 @@ def _draw(axes: Axes, course: Course, rows: Mapping[str, str], looks: Mapping[st
         if values:
             _point(axes, place, values, looks[name])
             met = _share(len(found[SECONDS][name]), len(rows_of(course.runs, name)))
-            _say(axes, place, f"{times(found, REGRET, name)}{met}")
+            _say(axes, place, _marked(f"{times(found, REGRET, name)}{met}", found, name))
         else:
             is_met = name in found.get(SECONDS, {})
-            _at_the_edge(axes, place, _reason(course, rows_of(course.runs, name), is_met))
+            reason = _reason(course, rows_of(course.runs, name), is_met)
+            _at_the_edge(axes, place, _marked(reason, found, name))
     tried = [run for name in statics(course) for run in rows_of(course.runs, name)]
     if best:
         axes.plot(1.0, len(rows), color=style.BLACK, marker="o", markersize=6)
-        _say(axes, len(rows), f"1x{_share(len(best), len({run.seed for run in tried}))}")
+        met = _share(len(best), len({run.seed for run in tried}))
+        _say(axes, len(rows), f"1x = {amount(of_oracle(best), SECONDS, 'oracle')} s{met}")
     else:
         _at_the_edge(axes, len(rows), _reason(course, tried, is_met=False))
     axes.axvline(1.0, color=style.BLACK, linewidth=0.8, zorder=1)
@@ -72,10 +79,7 @@ def _draw(axes: Axes, course: Course, rows: Mapping[str, str], looks: Mapping[st
     _by_regret(axes, list(found.get(REGRET, {}).values()))
     what = LABELS[course.model]
     if course.target is not None:
-        goal = f"{course.metric.label} {course.target.value:.4g} {course.metric.unit}".rstrip()
-        what += f": target {goal}"
-    if best:
-        what += f", met by the oracle after {amount(of_oracle(best), SECONDS, 'oracle')} s"
+        what += f": target {course.metric.label} {target_text(course)}"
     panel(axes, what)
 
 
@@ -90,6 +94,11 @@ def _point(axes: Axes, place: int, values: Sequence[float], look: Look) -> None:
         markerfacecolor="white" if look.dashes != "-" else look.colour, linestyle="none",
         elinewidth=1.0, zorder=3,
     )  # fmt: skip
+
+
+def _marked(text: str, found: Numbers, name: str) -> str:
+    mark = nearly_dense(found, name)
+    return f"{text},\n{mark}" if mark else text
 
 
 def _at_the_edge(axes: Axes, place: int, reason: str) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch import single
-from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.reproduce import AT_HAND, reproduce, runs_of
 from dgc_repro.launch.worker import run_worker
 from dgc_repro.report import publish
 from dgc_repro.report.publish import Artifact
@@ -87,6 +89,20 @@ def test_a_run_is_trained_once_for_all_artifacts(
     # Unless it is asked for, what is printed was measured here.
     reproduce(["gravac/fig10", *TINY])
     assert trained == FIG10
+
+    # What is at hand beside its rows is taken, and never trained.
+    listed = [config for config, _ in runs_of("gravac/fig10", TINY, AT_HAND)]
+    at_hand = {config["experiment"]["row"].partition(".")[2]: config for config in listed}
+    assert at_hand["dense"]["scale"]["seeds"] == [0, 1, 2]
+    for method, seed in (("dense", 2), ("dgc10", 0), ("dgc10", 2)):
+        other = {**at_hand[method], "seed": seed}
+        shutil.copytree(tmp_path / run_folder(at_hand["dense"]), tmp_path / run_folder(other))
+        (tmp_path / run_folder(other) / "config.yaml").write_text(yaml.safe_dump(other))
+    reproduce(["gravac/fig10", *TINY])
+    assert trained == FIG10
+    others = ["resnet101.dense", "resnet101.dgc10"]  # of dgc10 the artifact's own seed alone
+    table = (published / "table.md").read_text()
+    assert sorted(table.splitlines()) == sorted([*FIG10, *others])
 
 
 @pytest.mark.parametrize(

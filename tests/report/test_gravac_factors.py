@@ -269,6 +269,24 @@ def test_variants_are_compared_with_the_run_step_by_step(tmp_path: Path) -> None
         assert not [block for block in blocks if block.title.startswith("Variants")]
 
 
+def test_dense_runs_of_other_seeds_set_the_target_and_change_nothing_else(tmp_path: Path) -> None:
+    write_model(tmp_path, "vgg16", EVENLY, MOSTLY_1000, seeds=1)
+    before = FIGURES["fig8"].page(read(tmp_path), "small")
+    for seed, final in ((1, 70.0), (2, 60.0)):
+        write_run(tmp_path, "vgg16.dense", seed=seed, lr=FALLS, final=final)
+    runs = read(tmp_path)
+    page = FIGURES["fig8"].page(runs, "small")
+    assert page.blocks[:-1] == before.blocks[:-1]
+    assert page.verdicts == before.verdicts
+    changed = [new for new, old in zip(page.numbers, before.numbers, strict=True) if new != old]
+    assert {line["row"] for line in changed if line["quantity"] == "quality"} == {"vgg16.target"}
+    assert {line["quantity"] for line in changed} <= {"quality", "seconds_to_target", "regret"}
+    assert "80 % (dense n = 1)" in before.blocks[-1].text
+    assert "60 % (dense n = 3)" in page.blocks[-1].text
+    assert dict(page.header)["seeds"] == "0; of dense, for the target, 1, 2 too"
+    assert FIGURES["fig8"].figure(runs, "small").get_suptitle().endswith("n = 1")
+
+
 @pytest.mark.parametrize(("final", "word"), [(70.0, "agrees"), (85.0, "differs")])
 def test_a_window_too_small_is_judged_where_it_was_run(
     tmp_path: Path, final: float, word: str
