@@ -20,7 +20,7 @@ import bench_methods
 import bench_stacked
 import bench_worker
 from bench_figures import draw_exchange, draw_gravac, draw_methods
-from bench_measure import Machine, Row, markdown, write_csv
+from bench_measure import ROUNDS, Machine, Row, markdown, write_csv
 
 from dgc_repro.launch.replay import RanksFailed
 
@@ -99,7 +99,8 @@ def _exchange(options: argparse.Namespace, machine: Machine, folder: Path) -> No
     if layers:
         head = machine.lines(
             "ResNet101's 314 gradients (44,549,160 values, heavy-tailed), 2 gloo workers on loopback, "
-            f"1 thread each; median of {plan.layer_repeats} pairs (middle half)"
+            f"1 thread each; median of {plan.layer_repeats} pairs (middle half), in {ROUNDS} rounds over "
+            "all cases"
         )
         table = markdown("Layer by layer", head, bench_layers.COLUMNS, layers)
         _keep("layers", table, layers, machine, folder)

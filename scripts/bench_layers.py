@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from bench_measure import Row, Spread
+from bench_measure import Row, Spread, shares
 from torch import Tensor
 from torchvision.models import resnet101
 
@@ -92,22 +92,25 @@ def measure(repeats: int) -> dict[str, dict[str, Any]]:
     total = sum(shape.numel() for shape in sizes.values())
     values = torch.randn(total, generator=generator)
     values.mul_(torch.randn(total, generator=generator).exp_())
-    found = {}
-    pairs_of = {name: (one, one) for name, one in CASES.items()} | OTHERWISE_CUT
-    for name, (by_layer, whole) in pairs_of.items():
-        pieces = values.clone().split([shape.numel() for shape in sizes.values()])
-        cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
-        ways = [_layers(by_layer, cut), _layers(whole, {"joined": values.clone()})]
-        for way in ways * 2:
-            way.seconds()
-        pairs = torch.tensor([[way.seconds() for way in ways] for _ in range(repeats)])
-        dist.all_reduce(pairs, dist.ReduceOp.MAX)
-        found[name] = {
-            "seconds": pairs.tolist(),
-            "payload_bytes": [w.exchange.link.ledger.payload_bytes / w.exchange.step for w in ways],
-        }
-        del ways, cut, pieces
-        gc.collect()
+    pairs_of = {**{name: (one, one) for name, one in CASES.items()}, **OTHERWISE_CUT}
+    found: dict[str, dict[str, Any]] = {
+        name: {"seconds": [], "payload_bytes": []} for name in pairs_of
+    }
+    for share in shares(repeats):
+        for name, (by_layer, whole) in pairs_of.items():
+            pieces = values.clone().split([shape.numel() for shape in sizes.values()])
+            cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
+            ways = [_layers(by_layer, cut), _layers(whole, {"joined": values.clone()})]
+            for way in ways * 2:
+                way.seconds()
+            pairs = torch.tensor([[way.seconds() for way in ways] for _ in range(share)])
+            dist.all_reduce(pairs, dist.ReduceOp.MAX)
+            found[name]["seconds"] += pairs.tolist()
+            found[name]["payload_bytes"] = [
+                w.exchange.link.ledger.payload_bytes / w.exchange.step for w in ways
+            ]
+            del ways, cut, pieces
+            gc.collect()
     return found
 
 

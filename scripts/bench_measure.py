@@ -26,6 +26,10 @@ from dgc_repro.launch.environment import busy_cores
 BUSY_CORES = 0.25
 """Cores of other work from which it disturbs: a warning stands over the table."""
 
+ROUNDS = 3
+"""Repeats of a case are spread over so many rounds over all cases, minutes apart: a slow minute of a shared
+machine meets all of them alike, and the median of none."""
+
 Row: TypeAlias = Mapping[str, str | float | None]
 
 
@@ -56,6 +60,12 @@ class Spread:
         if self.low <= at_most <= self.high:
             return "unclear"
         return "met" if self.median < at_most else "missed"
+
+
+def shares(repeats: int, rounds: int = ROUNDS) -> list[int]:
+    """So many repeats in so many rounds, as even as can be; no empty ones."""
+    whole, more = divmod(repeats, rounds)
+    return [share for i in range(rounds) if (share := whole + (i < more))]
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from bench_measure import Row, Spread, seconds
+from bench_measure import ROUNDS, Row, Spread, seconds, shares
 from torch import Tensor
 
 from dgc_repro.compressor.bf16 import BF16
@@ -115,6 +115,7 @@ class Plan:
 
     num_values: int = NUM_VALUES
     repeats: int = 15
+    rounds: int = ROUNDS
     eager_repeats: int = 1
     cases: Sequence[Case] = CASES
 
@@ -122,7 +123,8 @@ class Plan:
         """For the head of the table."""
         return (
             f"{self.num_values:,} float32 values, {THREADS} threads; multiples of a copy_ into an "
-            f"existing buffer timed right before; median of {self.repeats} repeats (middle half). "
+            f"existing buffer timed right before; median of {self.repeats} repeats (middle half), in up to "
+            f"{self.rounds} rounds over all methods, so that a slow minute of the machine meets each alike. "
             "Decompress: one worker's payload to the mean; error feedback adds: to both together."
         )
 
@@ -134,7 +136,11 @@ def measure(plan: Plan) -> list[Row]:
     try:
         gradient = heavy_tailed(plan.num_values)
         target = torch.empty_like(gradient)
-        return [_row(case, plan, gradient, target) for case in plan.cases]
+        measured = [Measured(case, gradient, target) for case in plan.cases]
+        for repeats in shares(plan.repeats, plan.rounds):
+            for one in measured:
+                one.add(repeats)
+        return [one.row(plan.eager_repeats) for one in measured]
     finally:
         torch.set_num_threads(before)
 
@@ -149,61 +155,76 @@ def heavy_tailed(num_values: int) -> Tensor:
     return values.view(rows, -1)
 
 
-def _row(case: Case, plan: Plan, gradient: Tensor, target: Tensor) -> Row:
-    def copy() -> None:
-        target.copy_(gradient)
+@dataclass
+class Measured:
+    """A case, and what was measured of it: compress, decompress, and what error feedback adds to both, in
+    copies timed right before."""
 
-    bare = Alone(case.compressor, gradient)
-    fed = None
-    if not getattr(case.compressor, "expands", False):
-        fed = Alone(ErrorFeedback(case.compressor), gradient)
-    compressing, decompressing, extra = _ratios(bare, fed, copy, plan.repeats, WARMUP)
-    with _eagerly():
-        eager = _ratios(Alone(case.compressor, gradient), None, copy, plan.eager_repeats, 0)
-    at_most = case.compress_at_most, case.decompress_at_most
-    row: dict[str, str | float | None] = {
-        "setting": case.name,
-        **compressing.columns("compress_x"),
-        "compress_at_most": at_most[0],
-        "compress_verdict": compressing.verdict(at_most[0]),
-        **decompressing.columns("decompress_x"),
-        "decompress_at_most": at_most[1],
-        "decompress_verdict": decompressing.verdict(at_most[1]),
-        **dict.fromkeys(("error_feedback_x", "error_feedback_x_q1", "error_feedback_x_q3")),
-        "error_feedback_verdict": "",
-    }
-    if extra is not None:
-        row |= extra.columns("error_feedback_x")
-        row["error_feedback_verdict"] = extra.verdict(FEEDBACK_AT_MOST)
-    return row | {
-        "held_bits_per_value": 8 * bare.held_bytes / plan.num_values,
-        "sent_bits_per_value": 8 * bare.sent_bytes / plan.num_values,
-        "elias_bits_per_value": bare.elias_bits / plan.num_values if bare.elias_bits else None,
-        "held_bytes": bare.held_bytes,
-        "sent_bytes": bare.sent_bytes,
-        "eager_compress_x": eager[0].median,
-        "eager_decompress_x": eager[1].median,
-        "copy_ms": 1e3 * Spread.of([seconds(copy) for _ in range(3)]).median,
-    }
+    case: Case
+    gradient: Tensor
+    target: Tensor
+    compress: list[float] = field(default_factory=list)
+    decompress: list[float] = field(default_factory=list)
+    extra: list[float] = field(default_factory=list)
+    copies: list[float] = field(default_factory=list)
+    bare: Alone | None = None  # of the last round
 
+    def add(self, repeats: int, warmup: int = WARMUP, *, feeds_back: bool = True) -> None:
+        """Measure more. States are made anew: those of all cases at once would not fit."""
+        compressor = self.case.compressor
+        bare, fed = Alone(compressor, self.gradient), None
+        if feeds_back and not getattr(compressor, "expands", False):
+            fed = Alone(ErrorFeedback(compressor), self.gradient)
+        for _ in range(warmup):
+            bare.exchange()
+            if fed:
+                fed.exchange()
+        for _ in range(repeats):
+            one = seconds(lambda: self.target.copy_(self.gradient))
+            first, second = bare.exchange()
+            self.copies.append(one)
+            self.compress.append(first / one)
+            self.decompress.append(second / one)
+            if fed:
+                self.extra.append((sum(fed.exchange()) - first - second) / one)
+        bare.forget()
+        self.bare = bare
 
-def _ratios(
-    bare: Alone, fed: Alone | None, copy: Callable[[], None], repeats: int, warmup: int
-) -> tuple[Spread, Spread, Spread | None]:
-    """Compress, decompress, and what error feedback adds to both, in copies timed right before."""
-    for _ in range(warmup):
-        bare.exchange()
-        if fed:
-            fed.exchange()
-    compress, decompress, extra = [], [], []
-    for _ in range(repeats):
-        one = seconds(copy)
-        first, second = bare.exchange()
-        compress.append(first / one)
-        decompress.append(second / one)
-        if fed:
-            extra.append((sum(fed.exchange()) - first - second) / one)
-    return Spread.of(compress), Spread.of(decompress), Spread.of(extra) if extra else None
+    def row(self, eager_repeats: int) -> Row:
+        """Of the table."""
+        assert self.bare is not None, "nothing was measured"
+        case, num_values = self.case, self.gradient.numel()
+        eager = Measured(case, self.gradient, self.target)
+        with _eagerly():
+            eager.add(eager_repeats, 0, feeds_back=False)
+        compress, decompress = Spread.of(self.compress), Spread.of(self.decompress)
+        at_most = case.compress_at_most, case.decompress_at_most
+        row: dict[str, str | float | None] = {
+            "setting": case.name,
+            **compress.columns("compress_x"),
+            "compress_at_most": at_most[0],
+            "compress_verdict": compress.verdict(at_most[0]),
+            **decompress.columns("decompress_x"),
+            "decompress_at_most": at_most[1],
+            "decompress_verdict": decompress.verdict(at_most[1]),
+            **dict.fromkeys(("error_feedback_x", "error_feedback_x_q1", "error_feedback_x_q3")),
+            "error_feedback_verdict": "",
+        }
+        if self.extra:
+            extra = Spread.of(self.extra)
+            row |= extra.columns("error_feedback_x")
+            row["error_feedback_verdict"] = extra.verdict(FEEDBACK_AT_MOST)
+        bare = self.bare
+        return row | {
+            "held_bits_per_value": 8 * bare.held_bytes / num_values,
+            "sent_bits_per_value": 8 * bare.sent_bytes / num_values,
+            "elias_bits_per_value": bare.elias_bits / num_values if bare.elias_bits else None,
+            "held_bytes": bare.held_bytes,
+            "sent_bytes": bare.sent_bytes,
+            "eager_compress_x": Spread.of(eager.compress).median,
+            "eager_decompress_x": Spread.of(eager.decompress).median,
+            "copy_ms": 1e3 * Spread.of(self.copies).median,
+        }
 
 
 @dataclass
@@ -220,6 +241,10 @@ class Alone:
 
     def __post_init__(self) -> None:
         self.state: State = self.compressor.init(self.gradient)
+
+    def forget(self) -> None:
+        """Let go of what takes memory; what was counted stays."""
+        self.state, self.workspace = {}, Workspace()
 
     def exchange(self) -> tuple[float, float]:
         """One step; seconds until the last request, and from its answer to the end."""

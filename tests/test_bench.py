@@ -192,3 +192,14 @@ def test_compressing_twice_chooses_from_the_whole_tensor_and_sends_the_same(
         chosen.append({rung: found.indices.tolist() for rung, found in selections.items()})
     assert [len(places) for places in chosen[0].values()] == [100, 10]
     assert chosen[0] == chosen[1]
+
+
+def test_repeats_are_spread_over_rounds_and_none_is_lost(scripts: None) -> None:
+    shares = importlib.import_module("bench_measure").shares
+    assert shares(15, 3) == [5, 5, 5]
+    assert shares(10, 3) == [4, 3, 3]
+    assert shares(2, 3) == [1, 1]
+    methods = importlib.import_module("bench_methods")
+    cases = [case for case in methods.CASES if case.in_short][:2]
+    rows = methods.measure(methods.Plan(num_values=2_000, repeats=4, rounds=3, cases=cases))
+    assert [row["setting"] for row in rows] == [case.name for case in cases]
