@@ -27,6 +27,7 @@ from dgc_repro.report.gravac_course import (
     clocked,
     clocks_text,
     course,
+    n_label,
     numbers,
     shown_clocks,
 )
@@ -223,7 +224,6 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
     clocks = shown_clocks(courses)
     ours = {one.model: savings(one.model, found, clocks) for one in courses}
     counts = [len(saved["floats"]) for saved in ours.values()]
-    n = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
     bars = "; bars: one standard deviation" if max(counts) > 1 else ""
     with style.house_style():
         drawing = Figure(figsize=(9.2, 3.8), layout="constrained")
@@ -238,7 +238,7 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
             }
         drawing.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=7)
         drawing.suptitle(
-            f"Table IV: what GraVAC saves over Accordion ({scale_label(scale)}, n = {n}{bars})",
+            f"Table IV: what GraVAC saves over Accordion ({scale_label(scale)}, {n_label(counts)}{bars})",
             x=0.01, ha="left", fontsize=9.5,
         )  # fmt: skip
     return drawing

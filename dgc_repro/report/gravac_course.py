@@ -167,6 +167,12 @@ def clocks_text(clocks: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}. What is measured is rough where other work ran beside a run."
 
 
+def n_label(counts: Sequence[int]) -> str:
+    """How many seeds rows have, for a figure's title: ``n = 3``, or ``n = 1 to 3``."""
+    ends = dict.fromkeys((min(counts, default=0), max(counts, default=0)))
+    return "n = " + " to ".join(map(str, ends))
+
+
 def seconds_at(run: Run, place: int, clock: str) -> float:
     """Seconds from the start to the end of an epoch; NaN where the run has no such clock."""
     return float(CLOCKS[clock](run)[place])

@@ -19,6 +19,7 @@ from dgc_repro.report.gravac_course import (
     Course,
     differences,
     has_failed,
+    n_label,
     speedups_to_plateau,
 )
 from dgc_repro.report.gravac_pool import Numbers
@@ -40,9 +41,8 @@ METHODS = (*(row.id for row in paper.TABLE_2.rows), printed.DENSE, printed.GRAVA
 
 def draw(courses: Sequence[Course], found: Numbers, scale: str) -> Figure:
     """Filled: ours, mean over seeds, by modelled speedup; hollow: the paper's."""
-    counts = {len(one.of(method)) for one in courses for method in METHODS} - {0} or {0}
-    n = " to ".join(dict.fromkeys(str(count) for count in (min(counts), max(counts))))
-    bars = "; bars: one standard deviation" if max(counts) > 1 else ""
+    counts = [count for one in courses for method in METHODS if (count := len(one.of(method)))]
+    bars = "; bars: one standard deviation" if max(counts, default=0) > 1 else ""
     with style.house_style():
         drawing = Figure(figsize=(10.2, 4.6), layout="constrained")
         for axes, one in zip(drawing.subplots(1, len(courses)), courses, strict=True):
@@ -52,8 +52,8 @@ def draw(courses: Sequence[Course], found: Numbers, scale: str) -> Figure:
             axes.set_title(LABELS[one.model], loc="left", fontweight="bold", pad=16)
             axes.text(0, 1.02, _failed_text(one), transform=axes.transAxes, fontsize=7.5)
         drawing.suptitle(
-            f"Table II: quality and speedup over Top-k 10x ({scale_label(scale)}, n = {n}; modelled "
-            f"seconds to the plateau{bars})",
+            f"Table II: quality and speedup over Top-k 10x ({scale_label(scale)}, {n_label(counts)}; "
+            f"modelled seconds to the plateau{bars})",
             x=0.01, ha="left", fontsize=9.5,
         )  # fmt: skip
         handles: dict[str, Any] = {}

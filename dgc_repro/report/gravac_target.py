@@ -25,6 +25,7 @@ from dgc_repro.report.gravac_course import (
     clocks_text,
     course,
     met_at,
+    n_label,
     seconds_to_target,
     shown_clocks,
 )
@@ -183,6 +184,8 @@ def _lines(one: Course, target: Target, clocks: Sequence[str]) -> list[dict[str,
 def figure(runs: Sequence[Run], scale: str) -> Figure:
     """A panel a model, bars by compressor and factor."""
     courses = [course(runs, model, scale) for model in printed.MODEL_IDS]
+    names = [f"{method}{factor}" for method, _ in METHODS for factor in printed.FACTORS]
+    counts = [count for one in courses for name in names if (count := len(one.of(name)))]
     with style.house_style():
         drawing = Figure(figsize=(10.2, 3.8), layout="constrained")
         for axes, one in zip(drawing.subplots(1, len(courses)), courses, strict=True):
@@ -192,8 +195,8 @@ def figure(runs: Sequence[Run], scale: str) -> Figure:
         handles, labels = drawing.axes[0].get_legend_handles_labels()
         drawing.legend(handles, labels, loc="outside lower center", ncols=3)
         drawing.suptitle(
-            f"Figure 2: speedup to our dense runs' target, modelled seconds ({scale_label(scale)}); 0: not "
-            "reached",
+            f"Figure 2: speedup to our dense runs' target, modelled seconds ({scale_label(scale)}, "
+            f"{n_label(counts)}); 0: not reached",
             x=0.01, ha="left", fontsize=9.5,
         )  # fmt: skip
     return drawing
