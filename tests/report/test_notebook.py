@@ -68,7 +68,7 @@ def test_gravacs_notebook_draws_what_there_is_and_names_what_there_is_not(
     publish(records, "gravac", "fig9", "small", tmp_path / "results")
     monkeypatch.setenv("DGC_REPRO_RESULTS", str(tmp_path / "results"))
     node = execute(repository / "notebooks" / "gravac.ipynb")
-    assert count_images(node) == 1
+    assert count_images(node) == 2  # figure 9, and regret beside it
     shown = str(node.cells)
     assert "fig9, scale small: 2 records" in shown
     assert "fig10: no results yet" in shown
