@@ -47,8 +47,9 @@ DEFAULTS: Mapping[str, Any] = {
     "seconds": 3.0,
 }
 """``repeats``: at most, of each size; ``seconds``: for all repeats of a size; a size of which three would
-take longer is left out, and larger ones too."""
+take longer is left out, and larger ones too; never the first two."""
 FEWEST = 3
+FEWEST_SIZES = 2  # of a collective, for a line through them
 CAPTION = 88  # letters that fit under the figure's title
 LOOKS = {
     "allreduce": (style.BLACK, "o"),
@@ -145,9 +146,9 @@ def measure(asked: Asked, sizes: Sequence[int], repeats: int, seconds: float) ->
     """The median of each collective and size, of the slowest rank in each repeat."""
     points = []
     for collective in MEASURED:
-        slope = 0.0  # seconds a byte, of the last size
-        for size in sizes:
-            if FEWEST * slope * size > seconds:
+        slope = 0.0  # seconds a byte, of the last size: of the first one that is mostly latency
+        for place, size in enumerate(sizes):
+            if place >= FEWEST_SIZES and FEWEST * slope * size > seconds:
                 break
             first = _slowest(asked(collective, size, 1))
             left = min(repeats, max(FEWEST, int(seconds / max(first[0], 1e-6)))) - 1

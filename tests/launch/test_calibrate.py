@@ -66,9 +66,11 @@ def test_a_size_that_would_take_too_long_ends_its_collective() -> None:
         return [[size * 1e-3] * repeats, [size * 0.5e-3] * repeats]
 
     points = measure(one_second_a_kilobyte, [1000, 2000, 4000], repeats=9, seconds=5.0)
-    # 3 repeats of 1,000 bytes take 3 s, of 2,000 they would take 6.
-    assert [(p.collective, p.payload_bytes) for p in points] == [(c, 1000) for c in MEASURED]
-    assert [p.seconds for p in points] == [1.0] * 4  # the slower rank's
+    # 3 repeats of 2,000 bytes take 6 s, but two sizes there must be; of 4,000 they would take 12.
+    assert [(p.collective, p.payload_bytes) for p in points] == [
+        (c, size) for c in MEASURED for size in (1000, 2000)
+    ]
+    assert [p.seconds for p in points] == [1.0, 2.0] * 4  # the slower rank's
 
 
 def stands_in(times: float, notes: Sequence[str]) -> Any:
@@ -131,3 +133,15 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str, tmp_pat
     with pytest.raises(UserError, match=f"^{message}"):
         calibrate([f"paths.runs={tmp_path}", *arguments])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slow_first_call_does_not_leave_a_collective_with_one_size() -> None:
+    """Of a small size it is latency, which says nothing of larger ones."""
+
+    def slow_at_first(collective: str, size: int, repeats: int) -> list[list[float]]:
+        return [[2.0 if size == 1000 else 0.1] * repeats]
+
+    points = measure(slow_at_first, [1000, 2000, 4000], repeats=3, seconds=1.0)
+    for collective in MEASURED:
+        sizes = [point.payload_bytes for point in points if point.collective == collective]
+        assert sizes == [1000, 2000, 4000]
