@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dgc_repro.paper import gravac_accordion as paper
 from dgc_repro.paper import gravac_training as printed
@@ -267,7 +266,5 @@ def _draw(
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     subs = (1.0, 2.0, 5.0) if high < 500 * low else (1.0, 3.0)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    style.plain_log(axes.xaxis, subs, unit="x")
     axes.set_xlabel(f"{column} saving: Accordion / GraVAC (log)")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dgc_repro.paper import gravac_quality as paper
 from dgc_repro.paper import gravac_training as printed
@@ -109,11 +108,8 @@ def _draw(axes: Axes, one: Course, found: Numbers) -> None:
     axes.axhline(0.0, color=style.BLACK, linewidth=0.8)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0))
-    )
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0)
+    style.plain_log(axes.xaxis, subs, unit="x")
     axes.set_xlabel("modelled speedup over Top-k 10x (log)")
 
 

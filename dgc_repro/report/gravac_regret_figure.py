@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from dgc_repro.paper.gravac import LABELS
 from dgc_repro.report import style
@@ -138,7 +137,6 @@ def _by_regret(axes: Axes, rows: Sequence[Mapping[int, float]]) -> None:
     low, high = LEAST_LIMITS
     axes.set_xscale("log")
     axes.set_xlim(min(low, min(drawn) / ROOM), max(high, max(drawn) * ROOM))
-    style.plain_log(axes.xaxis)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    style.plain_log(axes.xaxis, unit="x")
     whiskers = "; whiskers: all seeds" if any(len(row) > 1 for row in rows) else ""
     axes.set_xlabel(f"modelled time to the target over the oracle's (log{whiskers})")

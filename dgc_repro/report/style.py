@@ -66,11 +66,11 @@ def title(axes: Axes, what: str, caption: str) -> None:
     )
 
 
-def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
+def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:
     """Ticks of a logarithmic axis at these multiples of each power of ten, in plain numbers, and no others:
-    matplotlib's own labels run into each other where an axis is short."""
+    matplotlib's own labels run into each other where an axis is short. ``unit``: after each number."""
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
     axis.set_minor_formatter(NullFormatter())
 
 
