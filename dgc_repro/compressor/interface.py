@@ -37,7 +37,7 @@ class Context:
     ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for; None where
     nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
-    ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for it.
+    ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for norms.
     ``tell_energies``: takes the energies that `Choose` would, where the plan asks for them and knows the
     rung all the same.
     """

@@ -95,8 +95,7 @@ class Ladder:
     def _energies(
         self, tensor: Tensor, selections: dict[int, Selection], context: Context
     ) -> Tensor:
-        """||g||^2, of it what rung_min and the candidate explain, and where it is asked for that of the
-        gradient without its residual: f64[3] or f64[4]."""
+        """The numbers of `requests.Choose`: f64[3], or f64[6] with norms."""
         of_rung: dict[int, Tensor] = {}
         for index in set(context.candidates):
             rung = self.rungs[index]
@@ -109,5 +108,5 @@ class Ladder:
             of_rung[index] = rung.energy(tensor, context.within(f"rung{index}"))
         energies = [select.energy(tensor), *(of_rung[index] for index in context.candidates)]
         if context.raw_energy is not None:
-            energies.append(context.raw_energy)
+            energies += [context.raw_energy.sqrt(), *(e.clamp(min=0).sqrt() for e in energies[1:])]
         return torch.stack(energies)

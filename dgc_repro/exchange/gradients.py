@@ -135,7 +135,7 @@ class GradientExchange:
         tensors, averaged over the workers hosted here. Empty where it measures nothing."""
         if not plan.measures:
             return []
-        total = torch.zeros(3 + plan.raw, dtype=torch.float64, device=self.link.wire.device)
+        total = torch.zeros(6 if plan.norms else 3, dtype=torch.float64, device=self.link.wire.device)
         for told in self._energies:
             if told:  # by name: buckets come in another order
                 total += torch.stack([told[name] for name in sorted(told)]).sum(0)
@@ -230,7 +230,7 @@ class GradientExchange:
             finite=self._finite,
             gradient_norm=norm,
             learning_rate=self.learning_rate,
-            raw_energy=select.energy(gradient) if plan.raw else None,
+            raw_energy=select.energy(gradient) if plan.norms else None,
             tell_energies=(
                 functools.partial(self._energies[worker].__setitem__, name)
                 if plan.measures

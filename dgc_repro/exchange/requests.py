@@ -94,11 +94,12 @@ class AllToAll:
 class Choose:
     """Ask the policy for a rung after it has seen this step's gradient. Answer: int.
 
-    ``energies``: f64[3], or f64[4], of this tensor and worker: ||g||^2, and ||g||^2 - ||g - C(g)||^2
-    where C is the weakest rung and where it is the candidate, g with error feedback; the fourth, where
-    the plan asks for it, is ||g||^2 without error feedback. (What a C explains is ||C(g)||^2 of a
-    sparsifier, and does not count a quantizer's noise as signal.) They are summed over tensors and
-    averaged over workers before the policy sees them, so that every rank gets the same answer.
+    ``energies``: f64[3] or f64[6], of this tensor and worker. The first three are ||g||^2 and the energy
+    ||g||^2 - ||g - C(g)||^2 that the weakest rung and the candidate explain, where g includes the residual.
+    (The explained energy of a sparsifier is ||C(g)||^2. It does not count a quantizer's noise as signal.)
+    With `Plan.norms` three L2 norms follow: of the gradient without its residual, and the square roots of
+    the two explained energies. All are summed over tensors and averaged over workers before the policy sees
+    them, so that every rank gets the same answer.
     """
 
     energies: Tensor

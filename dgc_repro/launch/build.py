@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import NAMES, momentum_of
@@ -315,6 +316,9 @@ def build_run(
     refuse_classes(config, task, goal)
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
+    if settings.channels_last and channels_last_corrupts(module, device):
+        settings = replace(settings, channels_last=False)
+        task = _task(task.splits, settings, config["seed"])
     if settings.channels_last:
         module = module.to(memory_format=torch.channels_last)
     optimizer_settings = component(config["optimizer"], "optimizer")
@@ -407,6 +411,21 @@ def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:
     if isinstance(splits, Text):
         return LanguageTask(splits, settings)
     return ImageTask(splits, settings, seed)
+
+
+def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:
+    """Whether oneDNN would write beyond a buffer in the backward pass of this model.
+
+    Its AVX2 kernel does so for the weights of a strided 1x1 convolution with fewer than 8 input channels in
+    channels-last order (uxlfoundation/oneDNN issue 6035; torch 2.15). The contiguous order is not affected.
+    """
+    return device.type == "cpu" and any(
+        isinstance(layer, nn.Conv2d)
+        and layer.kernel_size == (1, 1)
+        and max(layer.stride) > 1
+        and layer.in_channels < 8
+        for layer in module.modules()
+    )
 
 
 def check_memory(

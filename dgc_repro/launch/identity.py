@@ -34,6 +34,10 @@ ADDED = (
 ``_target_`` ends of the components that had no such setting before."""
 
 
+RENAMED = (("policy", "gain", "energy", "error_fed"),)
+"""Values that have a new name, and the old name, which the hash keeps."""
+
+
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hex digits of what decides the numbers."""
     kept = deepcopy(dict(config))
@@ -46,6 +50,10 @@ def config_hash(config: Mapping[str, Any]) -> str:
         node = kept.get(group) or {}
         if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
             del node[key]
+    for group, key, name, before in RENAMED:
+        node = kept.get(group) or {}
+        if node.get(key) == name:
+            node[key] = before
     if kept.get("goal", {}).get("target") is None:
         kept.pop("goal", None)
     if _unnamed(kept.get("network")):

@@ -1,38 +1,45 @@
-"""GraVAC: how strongly to compress follows from how much of this step's gradient survives.
+"""GraVAC: choose the compression factor by how much of this step's gradient survives compression.
 
 Paper: Tyagi and Swany, "GraVAC: adaptive compression for communication-efficient distributed DL
 training", IEEE CLOUD 2023 (arXiv:2305.12201), algorithm 1 and section III. Each step compresses to a
-factor that is known to be safe (theta_min) and to a stronger one on trial (the candidate), and sends
-what still holds a share eps of the gradient; every ``window`` steps the candidate grows.
+factor that is known to be safe (theta_min) and to a stronger candidate. The strongest of the two whose gain
+reaches eps is sent, otherwise the dense gradient. Every ``window`` steps the candidate grows.
 
-Gain of a factor: ||C(g)||^2 / ||g||^2, g with error feedback, over all tensors and workers, smoothed.
-Throughput of compression: samples a second, times the gain of what was sent.
-
-    gain(candidate) >= eps: the candidate is sent
-    else gain(theta_min) >= eps: theta_min is sent
-    else: everything is sent, and the residual is empty
+    gain(candidate) >= eps: send the candidate
+    else gain(theta_min) >= eps: send theta_min
+    else: send everything; the residual is then empty
 
     every window: if |gain(theta_min) - gain(candidate)| / gain(theta_min) <= omega, the candidate
-    becomes theta_min; if the two largest throughputs differ by at most omega, the smaller factor of
-    the two is ideal and stays; else the next candidate.
+    becomes theta_min; if the two largest throughputs differ by at most omega, relative to the smaller one,
+    the smaller factor of the two (1 is dense) is ideal and stays; else the next candidate.
+
+    throughput of a factor = samples a second * gain of what was sent (1 for a dense step)
+
+Two gains (``gain``), both smoothed, neither clipped. Sums are over all tensors and the mean is over workers:
+
+    energy (as printed):      sum_l ||C(g_l + e_l)||^2 / sum_l ||g_l + e_l||^2
+    norm (authors' code):     sum_l ||C(g_l + e_l)||   / sum_l ||g_l||
+
+The norm gain exceeds 1 when residuals outgrow the gradient. Of a method that is no sparsifier, ||C(x)||^2 is
+the explained energy ||x||^2 - ||x - C(x)||^2, so that a quantizer's noise does not count as signal.
 
 What the paper leaves open is a setting, or resolved so (letters: papers.md):
-(a) what is promoted is the candidate on trial, not the next one. Factors are absolute.
-(b) the first candidate is theta_min; nothing is promoted while they are one.
-(c) ``average``: ratio of two smoothed energies (as the authors' code), or a smoothed ratio (as printed);
-    corrected for their beginning, one for each factor, never reset; weight of a step min(1, N / 100).
-(d) gains are sums over tensors and the mean over workers: all ranks take one branch. Compressed energy is
-    ||g||^2 - ||g - C(g)||^2, which is ||C(g)||^2 of a sparsifier and stays a share for a quantizer.
+(a) the candidate on trial is promoted, not the next one. Factors are absolute.
+(b) the first candidate is theta_min; nothing is promoted while they are equal.
+(c) ``average``: ratio of two smoothed sums (as the authors' code), or a smoothed ratio (as printed);
+    bias-corrected, one per factor, never reset; a step has the weight min(1, N / 100).
+(d) all workers share one gain, so all ranks take one branch.
 (e) ``throughput``: mean over the window, or the last step's (as printed).
 (f) ``freeze``: the ideal factor stays for good (as the authors' code), or the next window goes on.
-(g) eps of tables 2 and 4: 0.7 (conf/policy/gravac.yaml).
+(g) eps of tables II and IV: 0.7 (conf/policy/gravac.yaml).
+(k) theta_s = ideal / theta_min below 1, which includes a dense ideal, compresses no further than theta_min:
+    the search ends with theta_min as the candidate. A dense step's time excludes compression (t_o + t_s).
 
-Differs, where it is asked to: ``decide=last`` sends each step as the gains of the step before decide, so
-that the plan is known when backward begins and communication overlaps it (exchange.junction=per_bucket). The
-first step, of which nothing is known, is sent whole. ``ladder`` names settings of any kind, weakest first,
-in the place of factors.
+Differs, where it is asked to: ``decide=last`` sends each step by the gains of the step before, so that the
+plan is known when backward begins and communication overlaps it (exchange.junction=per_bucket). The
+first step is then dense. ``ladder`` lists settings of any kind, weakest first, in place of factors.
 
-Letters: N = workers, theta = factor, eps, omega as printed.
+Letters: N = workers, l = tensor, e = residual, theta = factor, eps, omega as printed.
 """
 
 from __future__ import annotations
@@ -60,20 +67,20 @@ from dgc_repro.policy.interface import ENERGIES, EpochReport, Plan, State, StepR
 
 RATIO_OF_AVERAGES, AVERAGE_OF_RATIOS = "ratio_of_averages", "average_of_ratios"
 WINDOW, NOW, LAST = "window", "now", "last"
-ERROR_FED, RAW = "error_fed", "raw"
+ENERGY, NORM = "energy", "norm"
 CANDIDATE, WEAKEST, DENSE = "candidate", "theta_min", "dense"
-DENSE_PLACE = -1  # before all places of ``values``
+DENSE_PLACE = -1  # before all places in ``values``: rung 0
 
 
 @dataclass(frozen=True)
 class GraVAC:
-    """``field``: the compressor's setting that factors are values of. ``theta_min``, ``theta_max``: the
-    weakest and the strongest factor; ``scaling``: exponential (theta_min times 2, 4, 16, 256, ...) or
-    geometric (times ``ratio`` each); ``eps``: the share of a gradient that must survive; ``omega``: what
-    counts as no difference; ``window``: steps between decisions on factors; ``smoothing``: weight of a
-    step in the averages, null for min(1, ``workers`` / 100); ``gain``: error_fed, or raw (against the
-    gradient without its residual, as the authors' code); ``decide``: now (from this step's gradient), or
-    last (from the last step's); ``ladder``: settings in the place of all factors, weakest first."""
+    """``field``: the compressor's setting that takes the factors; ``theta_min``, ``theta_max``: the weakest
+    and the strongest factor; ``scaling``: exponential (theta_min times 2, 4, 16, 256, ...) or geometric (each
+    ``ratio`` times the last); ``eps``: the least gain of what is sent; ``omega``: relative difference of
+    gains or throughputs that counts as none; ``window``: steps between decisions on factors;
+    ``smoothing``: weight of a step in the averages, null for min(1, ``workers`` / 100); ``gain``: energy or
+    norm; ``decide``: now (by this step's gradient) or last (by the last step's); ``ladder``: settings in
+    place of all factors, weakest first. Raises ValueError."""
 
     field: str = "factor"
     theta_min: float = 10.0
@@ -85,7 +92,7 @@ class GraVAC:
     window: int = 500
     smoothing: float | None = None
     workers: int = 1
-    gain: str = ERROR_FED
+    gain: str = ENERGY
     average: str = RATIO_OF_AVERAGES
     throughput: str = WINDOW
     freeze: bool = True
@@ -110,7 +117,7 @@ class GraVAC:
             check_share("smoothing", self.smoothing)
         for name, known in (
             ("scaling", (EXPONENTIAL, GEOMETRIC)),
-            ("gain", (ERROR_FED, RAW)),
+            ("gain", (ENERGY, NORM)),
             ("average", (RATIO_OF_AVERAGES, AVERAGE_OF_RATIOS)),
             ("throughput", (WINDOW, LAST)),
             ("decide", (NOW, LAST)),
@@ -154,12 +161,11 @@ class GraVAC:
         return min(1.0, self.workers / 100) if self.smoothing is None else self.smoothing
 
     def init(self) -> State:
-        """``theta_min``, ``candidate``: places in ``values``; ``gains``: by place, the two smoothed
-        energies; ``window``: by factor, the sum of throughputs and their
-        number since the last decision; ``throughputs``: by factor, of the last window that used it;
-        ``next``: branch and rung of the next step, where they are known before it; ``last``: how the last
-        step was sent, and why; ``waiting``: those whose time is not known yet; ``timed``: the last one
-        whose time is."""
+        """``theta_min``, ``candidate``: places in ``values``; ``gains``: by place, the two smoothed sums;
+        ``window``: by factor, sum and number of throughputs since the last decision; ``throughputs``: by
+        factor, of the last window that used it; ``next``: branch and rung of the next step, if known before
+        it; ``last``: how the last step was sent, and why; ``waiting``: decisions whose time is not known
+        yet; ``timed``: the last one whose time is."""
         return {
             "theta_min": 0, "candidate": 0, "steps": 0, "frozen": False, "gains": {}, "window": {},
             "throughputs": {}, "next": {"branch": DENSE, "rung": 0}, "last": {}, "waiting": [],
@@ -168,19 +174,17 @@ class GraVAC:
 
     def plan(self, state: State, step: int) -> Plan:
         candidates = (state["theta_min"] + 1, state["candidate"] + 1)
-        raw = self.gain == RAW
+        norms = self.gain == NORM
         if self.decide == LAST:
-            return Plan(state["next"]["rung"], candidates=candidates, raw=raw, measures=True)
-        return Plan(None, candidates=candidates, raw=raw)
+            return Plan(state["next"]["rung"], candidates=candidates, norms=norms, measures=True)
+        return Plan(None, candidates=candidates, norms=norms)
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        whole, weakest, candidate, *raw = energies.tolist()
-        if self.gain == RAW:
-            (whole,) = raw
+        whole, weakest, candidate = energies.tolist()[3 if self.gain == NORM else 0 :][:3]
         least, tried = state["theta_min"], state["candidate"]
         gains = dict(state["gains"])
-        for place, energy in {tried: candidate, least: weakest}.items():  # one, where they are one
-            gains[str(place)] = self._averaged(gains.get(str(place)), energy, whole)
+        for place, kept in {tried: candidate, least: weakest}.items():  # one entry if both are equal
+            gains[str(place)] = self._averaged(gains.get(str(place)), kept, whole)
         of_weakest, of_candidate = _gain(gains[str(least)]), _gain(gains[str(tried)])
         if tried != least and of_candidate >= self.eps:
             decided = {"branch": CANDIDATE, "rung": tried + 1}
@@ -241,15 +245,14 @@ class GraVAC:
         throughputs = {**state["throughputs"], **means}
         theta_min, candidate = state["theta_min"], state["candidate"]
         frozen, reasons = state["frozen"], []
-        tried = str(candidate) in state["gains"]  # not where every step of the window was skipped
-        if not frozen and tried:
+        measured = str(candidate) in state["gains"]  # False: all steps were skipped
+        if not frozen and measured:
             if candidate > theta_min and self._is_as_good(state):
                 theta_min = candidate
-                reasons.append(f"theta_min is {self._named(candidate)}: it loses no more")
+                reasons.append(f"theta_min is {self._named(candidate)}: its gain is as high")
             ideal = self._ideal(throughputs)
-            if ideal is not None and ideal >= theta_min:
-                candidate = ideal
-                frozen = self.freeze
+            if ideal is not None:
+                candidate, frozen = max(ideal, theta_min), self.freeze
                 reasons.append(f"{self._named(ideal)} is as fast as any")
             elif candidate + 1 < len(self.values):
                 candidate += 1
@@ -268,8 +271,8 @@ class GraVAC:
         return {**after, "next": self._still(after)}
 
     def _still(self, state: State) -> dict[str, Any]:
-        """What was decided for the next step, in terms of the new factors: a rung that is not watched any
-        more gives way to theta_min."""
+        """What was decided for the next step, in terms of the new factors: theta_min replaces a rung that is
+        no longer watched."""
         rung, weakest, candidate = state["next"]["rung"], state["theta_min"], state["candidate"]
         if rung == 0:
             return {"branch": DENSE, "rung": 0}
@@ -283,25 +286,26 @@ class GraVAC:
         return weakest > 0 and abs(weakest - candidate) / weakest <= self.omega
 
     def _ideal(self, throughputs: dict[str, float]) -> int | None:
-        """The place of the weaker of the two with the largest throughput, where these hardly differ."""
+        """The place of the weaker of the two factors with the largest throughputs, if these differ by at
+        most omega, else None."""
         best = sorted(throughputs.items(), key=lambda item: item[1], reverse=True)[:2]
-        if (
-            len(best) < 2
-            or not best[0][1] > 0
-            or (best[0][1] - best[1][1]) / best[0][1] > self.omega
-        ):
+        if len(best) < 2 or not best[1][1] > 0:
+            return None
+        (_, largest), (_, second) = best
+        if (largest - second) / second > self.omega:
             return None
         places = {str(value): place for place, value in enumerate(self.values)}
-        ideal = min(places.get(factor, DENSE_PLACE) for factor, _ in best)
-        return None if ideal == DENSE_PLACE else ideal  # dense is no factor to stay with
+        return min(places.get(factor, DENSE_PLACE) for factor, _ in best)
 
     def _named(self, place: int) -> str:
         """A factor as the paper writes it, other settings by their name."""
+        if place == DENSE_PLACE:
+            return DENSE
         value = self.values[place]
         return f"{value:g}x" if self.ladder is None else f"{self.field}={value}"
 
     def _averaged(self, before: Any, energy: float, whole: float) -> list[float]:
-        """[numerator, denominator] of the smoothed gain. Both begin at 0 and lack the same weight."""
+        """[numerator, denominator] of the smoothed gain. Both begin at 0, so their bias cancels."""
         if self.average == AVERAGE_OF_RATIOS:
             energy, whole = (energy / whole if whole else 1.0), 1.0
         above, below = before or (0.0, 0.0)
@@ -337,6 +341,6 @@ def _report(decision: Mapping[str, Any]) -> StepReport | None:
 
 
 def _gain(averages: Sequence[float]) -> float:
-    """In [0, 1]; of nothing, all."""
+    """The ratio of the two averages; 1 for a gradient of zeros."""
     above, below = averages
-    return min(1.0, max(0.0, above / below)) if below > 0 else 1.0
+    return above / below if below > 0 else 1.0

@@ -24,13 +24,13 @@ State = dict[str, Any]
 class Plan:
     """Which rung each tensor takes in the next step. ``rung``: for all, None to ask `Choose`;
     ``by_tensor``: exceptions; ``candidates``: the two rungs whose energies `Choose` reports;
-    ``raw``: whether it reports that of the gradient without its residual too; ``measures``: whether the
-    energies of those two are reported though the rung is known, with the signals of the step."""
+    ``norms``: whether it reports sums of per-tensor L2 norms too; ``measures``: whether `Choose`'s numbers
+    are reported with the signals of the step although the rung is known."""
 
     rung: int | None
     by_tensor: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[int, int] = (0, 0)
-    raw: bool = False
+    norms: bool = False
     measures: bool = False
 
     def for_tensor(self, name: str) -> int | None:

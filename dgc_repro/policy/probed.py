@@ -63,14 +63,14 @@ class Probed:
     def plan(self, state: State, step: int) -> Plan:
         if self.value is None:
             return Plan(0)
-        return Plan(None, candidates=(1, 1), raw=True)
+        return Plan(None, candidates=(1, 1), norms=True)
 
     def observe(self, state: State, report: EpochReport) -> State:
         return state
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
         whole, kept, *_ = energies.tolist()
-        gain = min(1.0, max(0.0, kept / whole)) if whole > 0 else 1.0
+        gain = kept / whole if whole > 0 else 1.0
         last = {
             "theta_min": self.value,
             "candidate": self.value,

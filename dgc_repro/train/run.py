@@ -72,6 +72,7 @@ class Progress:
 
         def choose(energies: Tensor) -> int:
             rung, self.policy = policy.choose(self.policy, energies)
+            self.watched.chosen = rung
             return rung
 
         return choose

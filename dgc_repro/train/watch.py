@@ -40,13 +40,15 @@ class Seen:
 class Watched:
     """``step``: the last one, -1 where there is nothing to tell; ``seconds``: it took this process;
     ``samples``: of all workers; ``own_square``: sum of ||g_i||^2 over the workers here;
-    ``mean_square``: ||g||^2 as it was applied; ``sums``: of the epoch's gradients, by parameter."""
+    ``mean_square``: ||g||^2 as it was applied; ``chosen``: the rung of the last step that was chosen by its
+    gradient; ``sums``: of the epoch's gradients, by parameter."""
 
     step: int = -1
     seconds: float = 0.0
     samples: float = 0.0
     own_square: float = 0.0
     mean_square: float = 0.0
+    chosen: int = 0
     sums: list[Tensor] = field(default_factory=list)
 
 
@@ -134,14 +136,18 @@ def end_of_epoch(run: Run) -> dict[str, float]:
     return dict(zip(names, norms, strict=True))
 
 
-def seconds_of(run: Run, wall: float, modelled: float) -> float:
-    """How long the step took, as the policy is told (``train.step_time``): on the wall, or with
-    ``modelled`` seconds of communication in the place of what was measured. Simulated workers took
-    turns and moved nothing: theirs is the mean of what they computed and compressed, what all
-    of them decompress, and the model's communication."""
-    if run.settings.step_time == MEASURED and run.link.wire.local_workers == 1:
-        return wall
-    return modelled_seconds(run, modelled)
+def seconds_of(run: Run, plan: Plan, wall: float, modelled: float) -> float:
+    """Seconds of the step for the policy (``train.step_time``): measured, or with ``modelled`` seconds of
+    communication in place of the measured ones. Simulated workers take turns and move nothing: their step
+    is the mean of what they compute and compress, what all of them decompress, and the modelled
+    communication. A dense step excludes the compression of candidates that were not sent (t_o + t_s in
+    GraVAC, algorithm 1)."""
+    measured = run.settings.step_time == MEASURED and run.link.wire.local_workers == 1
+    seconds = wall if measured else modelled_seconds(run, modelled)
+    rung = run.progress.watched.chosen if plan.rung is None else plan.rung
+    if rung == 0 and (measured or run.settings.compute_ms is None):
+        seconds -= run.link.clock.last["compress"] / run.link.wire.local_workers
+    return seconds
 
 
 def modelled_seconds(run: Run, modelled: float) -> float:

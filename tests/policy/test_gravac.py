@@ -23,11 +23,10 @@ def gravac(**settings: Any) -> GraVAC:
 
 
 def step(
-    policy: GraVAC, state: State, gains: tuple[float, float], seconds: float = 1.0, raw: float = 1.0
+    policy: GraVAC, state: State, gains: tuple[float, float], seconds: float = 1.0
 ) -> tuple[int, State]:
     """One step in which ``gains`` of the gradient survive theta_min and the candidate."""
-    seen = [raw] if policy.plan(state, 0).raw else []
-    rung, state = policy.choose(state, torch.tensor([1.0, *gains, *seen], dtype=torch.float64))
+    rung, state = policy.choose(state, torch.tensor([1.0, *gains], dtype=torch.float64))
     return rung, policy.after_step(state, StepReport(state["steps"], seconds, 64.0))
 
 
@@ -123,14 +122,45 @@ def test_without_freeze_the_search_goes_on() -> None:
     assert not state["frozen"]
 
 
-def test_dense_is_no_factor_to_stay_with() -> None:
-    policy = gravac(window=1)
-    state = {**policy.init(), "candidate": 1, "throughputs": {"10.0": 64.0}}
-    rung, state = step(policy, state, (0.1, 0.1))
+@pytest.mark.parametrize(
+    ("throughputs", "ideal"), [({"10.0": 64.0}, "dense"), ({"10.0": 99.0, "20.0": 99.5}, "10x")]
+)
+@pytest.mark.parametrize("freeze", [True, False])
+def test_an_ideal_factor_below_theta_min_ends_the_search_at_theta_min(
+    throughputs: dict[str, float], ideal: str, freeze: bool
+) -> None:
+    """Algorithm 1 records dense steps too, (1, 1, t_o + t_s). theta_s = ideal / theta_min < 1 keeps g_min."""
+    policy = gravac(window=1, freeze=freeze)
+    state = {**policy.init(), "theta_min": 2, "candidate": 3, "throughputs": throughputs}
+    rung, state = step(policy, state, (0.2, 0.1))
     assert rung == 0
-    assert state["throughputs"]["1.0"] == 64.0
-    assert not state["frozen"]
-    assert state["candidate"] == 2
+    assert state["trace"][-1]["reason"] == f"{ideal} is as fast as any"
+    assert (state["theta_min"], state["candidate"], state["frozen"]) == (2, 2, freeze)
+    rung, state = step(policy, state, (0.9, 0.9), seconds=9.0)
+    assert (rung, state["candidate"]) == (3, 2 if freeze else 3)
+
+
+@pytest.mark.parametrize(("omega", "ideal"), [(0.0100, False), (0.0102, True)])
+def test_saturation_is_relative_to_the_smaller_of_the_two_largest(
+    omega: float, ideal: bool
+) -> None:
+    """100 and 99: 1.00 % of the larger, 1.0101 % of the smaller."""
+    policy = gravac(window=1, omega=omega)
+    state = {**policy.init(), "candidate": 1, "throughputs": {"20.0": 100.0, "40.0": 99.0}}
+    _, state = step(policy, state, (0.9, 0.1), seconds=10.0)
+    assert state["frozen"] == ideal
+
+
+def test_gains_above_1_are_not_equal() -> None:
+    """theta_min must not be promoted where both norm gains exceed 1 and one is 45 % lower."""
+    policy = gravac(gain="norm", window=1)
+    state = {**policy.init(), "candidate": 1}
+    numbers = torch.tensor([1.0, 1.0, 1.0, 1.0, 2.0, 1.1], dtype=torch.float64)
+    _, state = policy.choose(state, numbers)
+    assert (state["last"]["gain_theta_min"], state["last"]["gain_candidate"]) == (2.0, 1.1)
+    state = policy.after_step(state, StepReport(0, 1.0, 64.0))
+    assert state["theta_min"] == 0
+    assert state["throughputs"] == {"20.0": 64.0 * 1.1}
 
 
 def test_throughput_is_samples_a_second_times_gain() -> None:
@@ -185,13 +215,24 @@ def test_a_ratio_of_averages_is_no_average_of_ratios() -> None:
     assert found["average_of_ratios"] == pytest.approx((0.25 * 0.9 + 0.5 * 0.1) / 0.75)
 
 
-def test_the_raw_gain_is_against_the_gradient_without_its_residual() -> None:
-    """At 1.5x random-k keeps 2/3 of a fed gradient: below eps 0.7, and above it against the raw one."""
-    rungs = [
-        step(gravac(gain=gain), gravac().init(), (2 / 3, 2 / 3), raw=2 / 3)[0]
-        for gain in ("error_fed", "raw")
-    ]
-    assert rungs == [0, 1]
+def test_energy_and_norm_read_different_numbers() -> None:
+    """Random-k at 1.5x keeps 2/3 of the energy, below eps 0.7, and sqrt(2/3) = 0.816 of the norm."""
+    kept = 2 / 3
+    numbers = torch.tensor([1.0, kept, kept, 1.0, kept**0.5, kept**0.5], dtype=torch.float64)
+    for gain, expected in (("energy", (0, kept)), ("norm", (1, kept**0.5))):
+        rung, state = gravac(gain=gain).choose(gravac().init(), numbers)
+        assert (rung, state["last"]["gain_theta_min"]) == (expected[0], pytest.approx(expected[1]))
+    assert not gravac().plan(gravac().init(), 0).norms
+    assert gravac(gain="norm").plan(gravac().init(), 0).norms
+
+
+def test_the_norm_gain_smooths_both_sums_before_the_ratio() -> None:
+    policy = gravac(gain="norm", smoothing=0.32, window=100)
+    state = policy.init()
+    for raw, sent in ((1.0, 0.9), (4.0, 1.0)):
+        _, state = policy.choose(state, torch.tensor([9.0, 9.0, 9.0, raw, sent, sent]))
+    expected = (0.68 * 0.9 + 1.0) / (0.68 * 1.0 + 4.0)
+    assert state["last"]["gain_theta_min"] == pytest.approx(expected)
 
 
 def test_the_weight_of_a_step_follows_the_workers() -> None:
@@ -217,9 +258,10 @@ def test_whatever_comes_its_numbers_stay_in_bounds(
         rung, after = policy.choose(state, torch.tensor([1.0, weakest, candidate]))
         assert state == before  # a state is never written
         assert rung in (0, *policy.plan(state, 0).candidates)
-        assert 0 <= after["last"]["gain"] <= 1
+        assert after["last"]["gain"] >= policy.eps
         state = policy.after_step(after, StepReport(0, seconds, 64.0))
-        assert 0 <= state["theta_min"] <= state["candidate"] < len(policy.values)
+        assert 0 <= state["theta_min"] < len(policy.values)
+        assert state["theta_min"] <= state["candidate"] < len(policy.values) or rung == 0
         assert json.loads(json.dumps(state)) is not None
         assert policy.observe(state, EpochReport(1, 0.0, 0.0, 0.0)) == state
 
@@ -248,7 +290,7 @@ def test_a_restored_state_decides_the_same() -> None:
         ({"ratio": 1.01, "scaling": "geometric"}, "ratio: 1.01 makes more than 64 factors"),
         ({"smoothing": 0}, "smoothing: above 0 and at most 1, got 0"),
         ({"scaling": "linear"}, "scaling: one of exponential, geometric, got 'linear'"),
-        ({"gain": "both"}, "gain: one of error_fed, raw, got 'both'"),
+        ({"gain": "both"}, "gain: one of energy, norm, got 'both'"),
         ({"average": "mean"}, "average: one of ratio_of_averages, average_of_ratios"),
         ({"throughput": "all"}, "throughput: one of window, last, got 'all'"),
         ({"freeze": 1}, "freeze: true or false, got 1"),

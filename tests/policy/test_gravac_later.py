@@ -104,8 +104,10 @@ def test_any_setting_can_be_its_ladder() -> None:
     rung, state = policy.choose(state, energies_of((0.9, 0.9)))
     assert rung == 2
     state = policy.after_step(state, StepReport(0, 1.0, 64.0))  # 57.6 of bits=8 too: 16 is ideal
-    assert state["trace"][-1]["reason"] == "theta_min is bits=8: it loses no more"
-    assert (state["theta_min"], state["candidate"]) == (1, 2)  # 16 lies below the new theta_min
+    assert state["trace"][-1]["reason"] == (
+        "theta_min is bits=8: its gain is as high; bits=16 is as fast as any"
+    )
+    assert (state["theta_min"], state["candidate"]) == (1, 1)  # 16 lies below the new theta_min
     assert json.loads(state["trace"][-1]["throughputs"]) == {"16": 57.6, "8": 57.6}
 
 

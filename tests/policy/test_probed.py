@@ -21,7 +21,7 @@ def test_with_a_ladder_it_measures_and_always_takes_the_same_rung() -> None:
     assert policy.chooses
     assert policy.watches is None
     assert tuple(policy.values) == (10,)
-    assert (plan.rung, plan.candidates, plan.raw) == (None, (1, 1), True)
+    assert (plan.rung, plan.candidates, plan.norms) == (None, (1, 1), True)
     for energies in (ENERGIES, torch.zeros(4, dtype=torch.float64)):
         assert policy.choose(policy.init(), energies)[0] == 1
 
@@ -37,8 +37,8 @@ def test_a_step_is_written_down_as_gravac_does() -> None:
     assert last["energies"] == [4.0, 3.0, 3.0, 2.0]
 
 
-@pytest.mark.parametrize(("kept", "gain"), [(-1.0, 0.0), (4.1, 1.0), (0.0, 0.0)])
-def test_a_gain_is_a_share(kept: float, gain: float) -> None:
+@pytest.mark.parametrize(("kept", "gain"), [(-1.0, -0.25), (3.0, 0.75), (0.0, 0.0)])
+def test_a_gain_is_not_clipped(kept: float, gain: float) -> None:
     energies = torch.tensor([4.0, kept, kept, 4.0], dtype=torch.float64)
     assert Probed("bits", 2).choose({"waiting": []}, energies)[1]["last"]["gain"] == gain
 

@@ -63,7 +63,7 @@ def test_a_dense_step_clears_the_residual(decide: str) -> None:
         ("compressor=topk",),
         ("compressor=dgc_sampled",),
         ("compressor=redsync", "compressor.search_from=100"),
-        ("compressor=randomk", "policy.gain=raw"),
+        ("compressor=randomk", "policy.gain=norm"),
         ("compressor=sidco",),
         ("compressor=threshold",),
     ],

@@ -41,11 +41,25 @@ def test_bf16_autocast_trains_near_fp32_and_keeps_everything_else_in_float32() -
 
 def test_channels_last_gives_the_same_losses_but_for_rounding() -> None:
     # At a low rate, because training itself makes any difference grow.
-    slow = ("optimizer.lr=0.001", "train.epochs=1")
+    slow = ("optimizer.lr=0.001", "train.epochs=1", "model.width=8")
     last = play(built("train.channels_last=true", *slow))
     first = play(built("train.channels_last=false", *slow))
     # Convolutions sum up to 9 x 32 products in another order: 288 eps a layer, 18 layers.
     assert last.losses == pytest.approx(first.losses, rel=18 * 288 * FLOAT32_EPS)
+
+
+@pytest.mark.parametrize(("width", "channels_last"), [(4, False), (8, True)])
+def test_narrow_models_avoid_the_kernel_that_corrupts_memory(
+    width: int, channels_last: bool
+) -> None:
+    """oneDNN issue 6035: a strided 1x1 convolution with fewer than 8 channels, channels last, AVX2."""
+    run = built(f"model.width={width}")
+    (images, _), *_ = next(run.task.batches(0, 1, 0, 0)).micro_batches
+    weight = run.module.get_parameter("layer2.0.downsample.0.weight")
+    of_conv = run.module.get_parameter("layer1.0.conv1.weight")
+    assert weight.shape[1] == width
+    for tensor in (images, of_conv):
+        assert tensor.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 def test_one_vector_for_the_model_sends_one_scale_and_trains() -> None:
