@@ -135,7 +135,9 @@ class GradientExchange:
         tensors, averaged over the workers hosted here. Empty where it measures nothing."""
         if not plan.measures:
             return []
-        total = torch.zeros(6 if plan.norms else 3, dtype=torch.float64, device=self.link.wire.device)
+        total = torch.zeros(
+            6 if plan.norms else 3, dtype=torch.float64, device=self.link.wire.device
+        )
         for told in self._energies:
             if told:  # by name: buckets come in another order
                 total += torch.stack([told[name] for name in sorted(told)]).sum(0)

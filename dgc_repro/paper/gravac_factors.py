@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dgc_repro.paper.claim import Check, Claim, Contradiction, SilentChoice, Source
 from dgc_repro.paper.gravac import LABELS, LSTM, PAPER, RESNET101, VGG16
-from dgc_repro.paper.gravac_figures import STEPS, ZERO, against_raw
+from dgc_repro.paper.gravac_figures import STEPS, ZERO
 from dgc_repro.paper.gravac_quality import VOLUME_FACTOR, less_by
 from dgc_repro.paper.gravac_training import (
     COMPRESSED_FROM,
@@ -19,6 +19,7 @@ from dgc_repro.paper.gravac_training import (
     REDUCTIONS,
     compressed,
     row_id,
+    with_norm_gain,
 )
 
 GEOMETRIC, BUCKET = "gravac_geometric", "gravac07_bucket"
@@ -26,11 +27,16 @@ SHORT_WINDOW = "gravac07_short"
 VARIANTS = {BUCKET: "decides a step later", SHORT_WINDOW: "a tenth of the window"}
 """Of figure 7's eps 0.7: ours, deciding each step from the gains of the one before; and the conclusion's
 window too small."""
-RAW = {method: f"{method}_raw" for method in (GRAVAC, GRAVAC_STRICT, GEOMETRIC)}
-"""Ours: the same rows with the published code's gain, against the gradient without its residual."""
+NORM = {method: f"{method}_norm" for method in (GRAVAC, GRAVAC_STRICT, GEOMETRIC)}
+"""The same rows with the gain of the authors' code (sums of L2 norms)."""
+SWEEP = {
+    "gravac05_norm": 0.5, "gravac06_norm": 0.6, "gravac07_norm": 0.7, "gravac08_norm": 0.8,
+    "gravac09_norm": 0.9, "gravac095_norm": 0.95,
+}  # fmt: skip
+"""The eps sweep with the norm gain (ours), ascending."""
 EPS = {GRAVAC: 0.7, GRAVAC_STRICT: 0.9, GEOMETRIC: 0.7}
 SHORT = {GRAVAC: "eps 0.7", GRAVAC_STRICT: "eps 0.9", GEOMETRIC: "geometric"}
-SHORT |= {raw: f"{SHORT[method]}, raw" for method, raw in RAW.items()}
+SHORT |= {norm: f"{SHORT[method]}, norm" for method, norm in NORM.items()}
 """Rows in a table."""
 FIGURE = {RESNET101: 7, VGG16: 8, LSTM: 9}
 GEOMETRIC_FIGURE = 10
@@ -57,7 +63,7 @@ def lead_of(factor: float) -> str:
 def named(method: str) -> str:
     """GraVAC's row in words."""
     if method not in EPS:
-        return f"{named(next(own for own, raw in RAW.items() if raw == method))}, raw gain"
+        return f"{named(next(own for own, norm in NORM.items() if norm == method))}, norm gain"
     what = "geometric with Redsync" if method == GEOMETRIC else "exponential with DGC"
     return f"GraVAC, eps {EPS[method]:g}, {what}"
 
@@ -214,10 +220,10 @@ def _reductions(model: str) -> tuple[Claim, ...]:
     )
 
 
-def raw_claims(model: str, claims: Sequence[Claim]) -> tuple[Claim, ...]:
-    """The claims of the rows that have the published code's gain."""
-    rows = {row_id(model, method): row_id(model, raw) for method, raw in RAW.items()}
-    return tuple(against_raw(claim, rows) for claim in claims if claim.id != f"{model}.window")
+def norm_claims(model: str, claims: Sequence[Claim]) -> tuple[Claim, ...]:
+    """The claims on the rows with the norm gain."""
+    rows = {row_id(model, method): row_id(model, norm) for method, norm in NORM.items()}
+    return tuple(with_norm_gain(claim, rows) for claim in claims if claim.id != f"{model}.window")
 
 
 FACTOR_CLAIMS = {
@@ -290,8 +296,8 @@ GEOMETRIC_NOTES = (
 
 FACTOR_CHOICES = (
     SilentChoice(
-        "the gain's denominator",
-        "error-fed, as printed; beside it raw, as the published code",
+        "the gain",
+        "both: energy (as printed) and norm (as in the authors' code)",
         "policy.gain",
     ),
     SilentChoice(

@@ -183,7 +183,10 @@ class GraVAC:
         whole, weakest, candidate = energies.tolist()[3 if self.gain == NORM else 0 :][:3]
         least, tried = state["theta_min"], state["candidate"]
         gains = dict(state["gains"])
-        for place, kept in {tried: candidate, least: weakest}.items():  # one entry if both are equal
+        for place, kept in {
+            tried: candidate,
+            least: weakest,
+        }.items():  # one entry if both are equal
             gains[str(place)] = self._averaged(gains.get(str(place)), kept, whole)
         of_weakest, of_candidate = _gain(gains[str(least)]), _gain(gains[str(tried)])
         if tried != least and of_candidate >= self.eps:

@@ -21,11 +21,13 @@ LINES_FILE, TABLE_FILE = "decisions.jsonl", "decisions.csv"
 MOST_STEPS = 1000
 COLUMNS = (
     *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
-    *("gain", "norm_before", "norm_after", "raw_norm", "seconds", "samples", "throughput"),
-    *("own_square", "mean_square"),
+    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms"),
+    *("seconds", "samples", "throughput", "own_square", "mean_square"),
 )
 """``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
-``gain``: of what was sent; norms: of the error-fed gradient, of what was sent, of the raw gradient."""
+``gain``: of what was sent; ``norm_before``, ``norm_after``: of the whole error-fed gradient and of what was
+sent; ``raw_norms``, ``sent_norms``: sums over tensors of the norms of the gradient without its residual and
+of what was sent (none for a dense step)."""
 _SENT = {"theta_min": 1, "candidate": 2}
 """By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
 _PREFIX, _TIMED = "decision/", "timed_"
@@ -90,8 +92,8 @@ def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
     branch = told.get("branch")
     if branch is None:
         return {}
-    energies = [float(energy) for energy in told.get("energies") or ()]
-    norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in energies]
+    numbers = [float(number) for number in told.get("energies") or ()]
+    norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in numbers[:3]]
     found = {
         "branch": branch,
         "factor": 1.0 if branch not in _SENT else told.get(branch),
@@ -102,8 +104,9 @@ def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
     }
     if norms:
         found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
-    if len(norms) > len(_SENT) + 1:
-        found["raw_norm"] = norms[-1]
+    if len(numbers) > 3:
+        found["raw_norms"] = numbers[3]
+        found["sent_norms"] = numbers[3 + _SENT[branch]] if branch in _SENT else None
     return found
 
 

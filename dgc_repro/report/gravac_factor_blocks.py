@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dgc_repro.paper.gravac_factors import AFTER_DECAY, VARIANTS, share_at
+from dgc_repro.paper.gravac_factors import AFTER_DECAY, SWEEP, VARIANTS, share_at
 from dgc_repro.paper.gravac_figures import STEPS
 from dgc_repro.paper.gravac_training import DENSE, GRAVAC, REDUCTIONS, row_id
 from dgc_repro.report.gravac_course import Course
@@ -22,8 +22,7 @@ def factor_block(runs: Sequence[Run], found: Numbers, rows: Mapping[str, str]) -
     """Which share of the steps was sent at each factor."""
     return Block(
         "Iterations by factor",
-        f"Shares of {thinning(runs)}. Raw: the gain is taken against the gradient without its residual, "
-        "as in the published code.",
+        f"Shares of {thinning(runs)}. Norm: the gain of the authors' code (sums of L2 norms).",
         ("factor", *rows.values()),
         tuple(
             (label, *(percent(found, share_at(factor), name) for name in rows))
@@ -124,6 +123,28 @@ def variant_block(one: Course, found: Numbers) -> Block:
         ("variant", "n", "same: branch", "same: factor", one.metric.label.replace(" ", ": ", 1), "floats"),
         tuple(lines),
     )  # fmt: skip
+
+
+def sweep_block(one: Course, found: Numbers) -> Block:
+    """GraVAC with the norm gain at six eps."""
+    return Block(
+        "Other eps, norm gain",
+        f"{one.metric.label.capitalize()} after the last epoch, shares of the recorded steps, and floats, "
+        "times less than dense.",
+        ("eps", "n", "final", *BRANCHES, "largest: candidate", "floats"),
+        tuple(
+            (
+                f"{eps:g}",
+                str(len(one.of(method))),
+                cell(found, final(one.metric), name, 4),
+                *(percent(found, f"branch@{branch}", name) for branch in BRANCHES),
+                cell(found, "candidate", name, 4),
+                times(found, "floats_reduction", name),
+            )
+            for method, eps in SWEEP.items()
+            for name in (row_id(one.model, method),)
+        ),
+    )
 
 
 def decay_block(runs: Sequence[Run], found: Numbers, rows: Mapping[str, str]) -> Block:

@@ -23,11 +23,12 @@ from dgc_repro.paper.gravac_factors import (
     GEOMETRIC_CLAIMS,
     GEOMETRIC_FIGURE,
     GEOMETRIC_NOTES,
-    RAW,
+    NORM,
     SHORT,
+    SWEEP,
     VARIANTS,
     named,
-    raw_claims,
+    norm_claims,
 )
 from dgc_repro.paper.gravac_training import (
     DENSE,
@@ -52,6 +53,7 @@ from dgc_repro.report.gravac_factor_blocks import (
     branch_block,
     decay_block,
     factor_block,
+    sweep_block,
     throughput_block,
     variant_block,
     volume_block,
@@ -75,7 +77,7 @@ LOOKS = {
     GRAVAC_STRICT: Look(style.ORANGE, "s"),
     GEOMETRIC: Look(style.GREEN, "D"),
 }
-LOOKS |= {raw: replace(LOOKS[method], dashes="--") for method, raw in RAW.items()}
+LOOKS |= {norm: replace(LOOKS[method], dashes="--") for method, norm in NORM.items()}
 BESIDE = 3.0 * BANDWIDTH
 """How far beyond the factors the density is drawn, in log10."""
 
@@ -83,7 +85,7 @@ BESIDE = 3.0 * BANDWIDTH
 @dataclass(frozen=True)
 class Factors:
     """The page and the figure of some of a model's methods. ``printed``: those of the paper's figure, dense
-    not among them; each is drawn with both gains. ``variants``: others that have a table."""
+    not among them; each is drawn with both gains. ``variants``, ``sweep``: others that have a table."""
 
     number: int
     model: str
@@ -91,11 +93,12 @@ class Factors:
     claims: tuple[Claim, ...]
     notes: tuple[Contradiction, ...] = ()
     variants: tuple[str, ...] = ()
+    sweep: tuple[str, ...] = ()
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The rows that are drawn: of the printed gain, then of the published code's."""
-        return (*self.printed, *(RAW[method] for method in self.printed))
+        """The rows that are drawn: with the energy gain, then with the norm gain."""
+        return (*self.printed, *(NORM[method] for method in self.printed))
 
     @property
     def rows(self) -> dict[str, str]:
@@ -113,7 +116,8 @@ class Factors:
         return compared(self._of_rows(runs))
 
     def _of_rows(self, runs: Sequence[Run]) -> list[Run]:
-        rows = [row_id(self.model, method) for method in (DENSE, *self.methods, *self.variants)]
+        methods = (DENSE, *self.methods, *self.variants, *self.sweep)
+        rows = [row_id(self.model, method) for method in methods]
         return [run for run in of_model(runs, self.model) if run.row in rows]
 
     def page(self, runs: Sequence[Run], scale: str) -> Page:
@@ -122,24 +126,25 @@ class Factors:
         found = numbers(replace(one, runs=tuple(own)))
         rows = self.rows
         regret, more = regret_block(one, rows)
-        raw = raw_claims(self.model, self.claims)
-        fed = [claim for claim in self.claims if f"{claim.id}.raw" in {c.id for c in raw}]
+        norm = norm_claims(self.model, self.claims)
+        energy = [claim for claim in self.claims if f"{claim.id}.norm" in {c.id for c in norm}]
         return Page(
             title=self.title,
             scale=scale,
             header=header(self._of_rows(runs), scale),
             warning="",
             blocks=(
-                gains_block(fed, raw, found),
+                gains_block(energy, norm, found),
                 factor_block(own, found, rows),
                 throughput_block(own, found, rows),
                 branch_block(found, rows),
                 volume_block(one, found, rows),
                 *([decay_block(own, found, rows)] if found.get("dip") else []),
+                *([sweep_block(one, found)] if self.sweep else []),
                 *([variant_block(one, found)] if self.variants else []),
                 regret,
             ),
-            verdicts=judge((*self.claims, *raw), found, scale),
+            verdicts=judge((*self.claims, *norm), found, scale),
             notes=self.notes,
             choices=FACTOR_CHOICES,
             numbers=csv_lines(merged(found, more)),
@@ -220,6 +225,7 @@ FIGURES = {
             (GRAVAC, GRAVAC_STRICT),
             FACTOR_CLAIMS[model],
             variants=tuple(VARIANTS) if model == gravac.RESNET101 else (),
+            sweep=tuple(SWEEP),
         )
         for model, number in FIGURE.items()
     },

@@ -18,7 +18,7 @@ from dgc_repro.paper.gravac_figures import (
     LATER,
     LOW_STEPS,
     OF_GAINS,
-    OF_RAW_GAINS,
+    OF_NORM_GAINS,
     STRONG,
     WEAK,
     part,
@@ -37,8 +37,8 @@ from dgc_repro.report.gravac_decisions import (
     header,
     heading,
     mean_of,
+    norm_gain,
     panel,
-    raw_gain,
     thinning,
 )
 from dgc_repro.report.gravac_pool import (
@@ -59,8 +59,8 @@ LOOKS = {
     WEAK: Look(style.BLUE, "^"),
     STRONG: Look(style.ORANGE, "s"),
 }
-DENOMINATORS = {"gain": "error-fed", "gain_raw": "raw"}
-"""The printed gain and the published code's."""
+GAINS = {"gain": "energy", "gain_norm": "norm"}
+"""The printed gain and that of the authors' code."""
 
 
 def numbers(runs: Sequence[Run]) -> Numbers:
@@ -70,8 +70,7 @@ def numbers(runs: Sequence[Run]) -> Numbers:
         runs,
         {
             "gain": lambda run: mean_of(column(run, "gain")),
-            "gain_raw": lambda run: mean_of(raw_gain(run)),
-            "norm_raw": lambda run: mean_of(column(run, "raw_norm")),
+            "gain_norm": lambda run: mean_of(norm_gain(run)),
             "norm_before": lambda run: mean_of(column(run, "norm_before")),
             "norm_after": lambda run: mean_of(column(run, "norm_after")),
             final(metric): lambda run: float(quality(run, metric)[-1]),
@@ -79,7 +78,7 @@ def numbers(runs: Sequence[Run]) -> Numbers:
     )
     for run in runs:
         early = column(run, "step") <= at(run, LOW_STEPS)
-        for name, gains in (("gain", column(run, "gain")), ("gain_raw", raw_gain(run))):
+        for name, gains in (("gain", column(run, "gain")), ("gain_norm", norm_gain(run))):
             for where, own in ((EARLY, early), (LATER, ~early)):
                 if np.isfinite(gains[own]).any():
                     place = part(run.row, where)
@@ -106,7 +105,7 @@ class Gains:
             header=header(own, scale),
             warning="",
             blocks=(
-                gains_block(OF_GAINS[self.model], OF_RAW_GAINS[self.model], found),
+                gains_block(OF_GAINS[self.model], OF_NORM_GAINS[self.model], found),
                 self._gain_block(own, found),
                 self._norm_block(found),
                 self._quality_block(own, found),
@@ -125,10 +124,10 @@ class Gains:
         rows = []
         for method, label in FACTOR_LABELS.items():
             name = row_id(self.model, method)
-            for gain, against in DENOMINATORS.items():
+            for gain, reading in GAINS.items():
                 rows.append(
                     (
-                        f"{label}, {against}",
+                        f"{label}, {reading}",
                         str(len(rows_of(runs, name))),
                         cell(found, gain, name),
                         cell(found, gain, part(name, EARLY)),
@@ -138,8 +137,9 @@ class Gains:
                 )
         return Block(
             "Gain",
-            f"Means over {thinning(runs)}. Gain: energy of what is sent over that of the error-fed gradient, "
-            "as printed, or of the gradient without its residual, as the published code (at most 1). First: "
+            f"Means over {thinning(runs)}, not smoothed. Energy: squared norm of what is sent over that of "
+            "the error-fed gradient (as printed). Norm: sum over tensors of the norms of what is sent over that "
+            "of the gradient without its residual (the authors' code; may be above 1). First: "
             f"the share of the run that {LOW_STEPS:,} steps are of the paper's; sd: over the later steps.",
             ("factor", "n", "gain", "gain: first", "gain: later", "sd: later"),
             tuple(rows),
@@ -149,11 +149,10 @@ class Gains:
         names = {label: row_id(self.model, method) for method, label in FACTOR_LABELS.items()}
         return Block(
             "Norm of the gradient before and after compression",
-            "Means over the same steps. BC: before, of the error-fed gradient; AC: after, of what is sent; "
-            "raw: of the gradient without its residual.",
-            ("factor", "BC", "AC", "raw"),
+            "Means over the same steps. BC: before, of the error-fed gradient; AC: after, of what is sent.",
+            ("factor", "BC", "AC"),
             tuple(
-                (label, *(cell(found, f"norm_{what}", name) for what in ("before", "after", "raw")))
+                (label, *(cell(found, f"norm_{what}", name) for what in ("before", "after")))
                 for label, name in names.items()
             ),
         )
@@ -199,10 +198,10 @@ class Gains:
             )
             panel(panels[1, 0], f"{metric.label.capitalize()} by iteration")
             self._draw_gains(panels[1, 1], own)
-            panels[1, 1].set_ylim(0, 1.05)
+            panels[1, 1].set_ylim(bottom=0)
             panels[1, 1].set_ylabel("gain")
             panels[1, 1].set_xlabel("iteration")
-            panel(panels[1, 1], "Gain by iteration: error-fed, and raw (thin)")
+            panel(panels[1, 1], "Gain by iteration: energy (thick), norm (thin)")
             title = f"{gravac.LABELS[self.model]} at fixed compression factors"
             heading(drawing, title, own, scale)
             handles, labels = panels[1, 0].get_legend_handles_labels()
@@ -216,18 +215,17 @@ class Gains:
             for run in rows_of(runs, row_id(self.model, method)):
                 steps = column(run, "step")
                 axes.plot(steps, column(run, "gain"), color=colour, linewidth=1.4)
-                axes.plot(steps, raw_gain(run), color=colour, linewidth=0.5, alpha=0.7)
+                axes.plot(steps, norm_gain(run), color=colour, linewidth=0.5, alpha=0.7)
 
     def _draw_norms(self, axes: Axes, runs: Sequence[Run], method: str) -> None:
         for number, run in enumerate(rows_of(runs, row_id(self.model, method))):
-            for name, label, colour, height in (
-                ("norm_before", "before (BC)", style.BLACK, 2),
-                ("norm_after", "after (AC)", LOOKS[method].colour, 2),
-                ("raw_norm", "before, without residual", "#999999", 1),  # below: AC lies on it
+            for name, label, colour in (
+                ("norm_before", "before (BC)", style.BLACK),
+                ("norm_after", "after (AC)", LOOKS[method].colour),
             ):
                 axes.plot(
                     column(run, "step"), column(run, name), color=colour, linewidth=0.9, alpha=0.9,
-                    label=label if number == 0 else None, zorder=height,
+                    label=label if number == 0 else None,
                 )  # fmt: skip
         axes.set_yscale("log")
         style.plain_log(axes.yaxis)

@@ -43,7 +43,7 @@ from dgc_repro.report.records import Run
 from dgc_repro.report.study import Block, Page
 
 PRINTED = tuple(row.id for row in paper.TABLE_2.rows)
-ALWAYS = (printed.DENSE, *PRINTED, printed.GRAVAC_STRICT)
+ALWAYS = (printed.DENSE, *PRINTED, printed.GRAVAC_STRICT, *printed.NORM_ROWS)
 """Rows of a model, in order, whether they were run or not."""
 PARTS = ("quality", "difference", "speedup")
 HEADINGS = ("method", "n", "final: paper", "ours", "diff: paper", "ours", "speedup: paper")

@@ -31,10 +31,13 @@ LOOKS = {
     "randomk": (style.PURPLE, "D"),
     printed.GRAVAC: (style.BLACK, "*"),
     printed.GRAVAC_STRICT: (style.BLACK, (4, 1, 0)),
+    printed.NORM_ROWS[0]: ("#b03060", "*"),
+    printed.NORM_ROWS[1]: ("#b03060", (4, 1, 0)),
     printed.DENSE: ("#777777", "X"),
 }
 """Colour and marker; of a fixed factor the small marker is 10x, the large one 1000x."""
-METHODS = (*(row.id for row in paper.TABLE_2.rows), printed.DENSE, printed.GRAVAC_STRICT)
+OURS_ONLY = (printed.DENSE, printed.GRAVAC_STRICT, *printed.NORM_ROWS)
+METHODS = (*(row.id for row in paper.TABLE_2.rows), *OURS_ONLY)
 """In the order they are drawn: where GraVAC is dense the marks lie on one another."""
 
 
@@ -85,9 +88,7 @@ def _draw(axes: Axes, one: Course, found: Numbers) -> None:
     for method in METHODS:
         family = method if method in LOOKS else method.rstrip("0123456789")
         colour, marker = LOOKS[family]
-        size = {printed.GRAVAC: 13, printed.GRAVAC_STRICT: 9, printed.DENSE: 8}.get(
-            method, 8 if method.endswith("1000") else 5
-        )
+        size = {"*": 13, (4, 1, 0): 9, "X": 8}.get(marker, 8 if method.endswith("1000") else 5)
         look: dict[str, Any] = {
             "marker": marker,
             "markersize": size,
@@ -95,7 +96,7 @@ def _draw(axes: Axes, one: Course, found: Numbers) -> None:
             "linestyle": "none",
         }
         axes.plot([], [], label=printed.METHOD_LABELS[method], **look)
-        is_printed = method not in (printed.GRAVAC_STRICT, printed.DENSE)
+        is_printed = method not in OURS_ONLY
         if is_printed and not paper.is_printed_failed(one.model, method):
             axes.plot(
                 paper.printed(one.model, method, "speedup"),

@@ -48,17 +48,17 @@ from dgc_repro.report.verdict import Values
 
 LOOKS = {
     DENSE: Look(style.BLACK, "o"),
-    paper.FED: Look(style.BLUE, "^"),
-    paper.RAW: Look(style.ORANGE, "s"),
+    paper.ENERGY: Look(style.BLUE, "^"),
+    paper.NORM: Look(style.ORANGE, "s"),
     paper.ACCORDION: Look(style.GREEN, "D"),
 }
 SHORT = {
     DENSE: "dense",
-    paper.FED: "error-fed gain",
-    paper.RAW: "raw gain",
+    paper.ENERGY: "energy gain",
+    paper.NORM: "norm gain",
     paper.ACCORDION: "Accordion",
 }
-CHOSEN = (paper.FED, paper.RAW)
+CHOSEN = (paper.ENERGY, paper.NORM)
 COMPRESSED = "compresses most steps"
 
 
@@ -112,15 +112,15 @@ def conclusion(found: Values) -> str:
     for method in CHOSEN:
         shown = explained(found, method)
         if None in shown.values():
-            return "Which gain explains the figure cannot be said: a row was not run."
+            return "Which gain explains the figure is unknown: a row was not run."
         fits[method] = all(shown.values())
-    if fits[paper.RAW] and not fits[paper.FED]:
+    if fits[paper.NORM] and not fits[paper.ENERGY]:
         return (
-            "The raw gain explains the figure, the printed one does not: only with the published code's "
-            "denominator does GraVAC show all of its findings."
+            "The norm gain of the authors' code explains the figure. The printed energy gain does not: only "
+            "with the norm gain does GraVAC show all findings."
         )
-    if fits[paper.FED] and not fits[paper.RAW]:
-        return "The printed gain explains the figure, the raw one does not, against the arithmetic."
+    if fits[paper.ENERGY] and not fits[paper.NORM]:
+        return "The printed energy gain explains the figure, the norm gain does not, against the arithmetic."
     return f"{'Both gains explain' if all(fits.values()) else 'Neither gain explains'} the figure."
 
 
@@ -135,7 +135,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         warning="",
         blocks=(_which_block(found), _rows_block(own, found), _printed_block()),
         verdicts=judge(paper.CLAIMS, found, scale),
-        notes=(paper.CANNOT_FOLLOW, paper.FROM_DENSE),
+        notes=(paper.CANNOT_FOLLOW, paper.FROM_NORM),
         choices=paper.CHOICES,
         numbers=csv_lines(found),
     )
@@ -195,8 +195,8 @@ def _rows_block(runs: Sequence[Run], found: Numbers) -> Block:
 
 def _printed_block() -> Block:
     return Block(
-        "Random-k's gain at the printed factors",
-        f"Against the error-fed gradient it is 1/CF; eps is {paper.EPS:g}.",
+        "Random-k's energy gain at the printed factors",
+        f"It is 1/CF; eps is {paper.EPS:g}.",
         ("factor", "gain", "enough"),
         tuple(
             (f"{f:g}x", f"{paper.gain(f):.3f}", "yes" if paper.gain(f) >= paper.EPS else "no")

@@ -72,7 +72,7 @@ def held_block(
     rows = []
     for one in courses:
         ends = printed.TEST_LOSS if one.metric.sign > 0 else printed.PERPLEXITY
-        for method in (printed.GRAVAC, printed.GRAVAC_STRICT):
+        for method, label in printed.GRAVAC_ROWS.items():
             losses = [
                 _loss(list(of_row(found, ends, one.model, name).values()))
                 for name in (method, printed.DENSE)
@@ -81,7 +81,7 @@ def held_block(
             rows.append(
                 (
                     LABELS[one.model],
-                    "0.9" if method == printed.GRAVAC_STRICT else "0.7",
+                    label.removeprefix("eps "),
                     *losses,
                     words[f"{one.model}.{method}.loss"],
                     f"{printed.REDUCTIONS[one.model][method]:g}x",

@@ -77,7 +77,9 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
         progress.modelled_seconds += watch.modelled_seconds(run, modelled)
-    watch.note(run, seen, count, None if not_finite else watch.seconds_of(run, plan, wall, modelled))
+    watch.note(
+        run, seen, count, None if not_finite else watch.seconds_of(run, plan, wall, modelled)
+    )
     progress.step += 1
     return not stop
 

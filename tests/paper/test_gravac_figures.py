@@ -58,10 +58,10 @@ SAID: dict[str, tuple[str, ...]] = {
     "geometric Redsync ResNet101 76x": (
         *("resnet101.gravac_geometric.less", "resnet101.gravac_geometric.volume"),
     ),
-    "Random-k ResNet101 18x": ("reduction.fed", "reduction.raw"),
-    "CFs used 1.5, 3, 6, 12, 24, 48; 12 densest": ("factors.fed", "factors.raw"),
+    "Random-k ResNet101 18x": ("reduction.energy", "reduction.norm"),
+    "CFs used 1.5, 3, 6, 12, 24, 48; 12 densest": ("factors.energy", "factors.norm"),
     "GraVAC reaches 78 % on ResNet101, Accordion (low 1.5x, high 1000x) stays at 20 %": (
-        *("quality.fed", "quality.raw", "better.fed", "better.raw"),
+        *("quality.energy", "quality.norm", "better.energy", "better.norm"),
     ),
 }
 
@@ -85,7 +85,7 @@ def test_every_piece_of_the_notes_on_these_figures_is_judged(repository: Path) -
         assert piece in text
 
 
-RAW_GAINS = {claim.id for claims in gravac_figures.OF_RAW_GAINS.values() for claim in claims}
+NORM_GAINS = {claim.id for claims in gravac_figures.OF_NORM_GAINS.values() for claim in claims}
 
 
 def test_every_claim_is_named_once_and_comes_from_a_piece_of_the_notes_or_is_ours() -> None:
@@ -93,24 +93,25 @@ def test_every_claim_is_named_once_and_comes_from_a_piece_of_the_notes_or_is_our
     assert len(ids) == len(set(ids))
     said = {name for names in SAID.values() for name in names}
     assert said <= set(ids)
-    assert {f"{name}.raw" for name in said} >= RAW_GAINS
-    assert {claim.id for claim in CLAIMS if claim.id not in said} == RAW_GAINS | {
+    assert {f"{name}.norm" for name in said} >= NORM_GAINS
+    assert {claim.id for claim in CLAIMS if claim.id not in said} == NORM_GAINS | {
         claim.id for claim in CLAIMS if claim.source == OURS
     }
 
 
 def test_with_the_published_code_s_gain_all_else_of_a_claim_is_the_same() -> None:
-    for model, fed in FACTOR_CLAIMS.items():
-        raw = gravac_factors.raw_claims(model, fed)
-        assert {c.id for c in raw} | {"resnet101.window.raw"} >= {f"{c.id}.raw" for c in fed}
-        kept = [claim for claim in fed if claim.id != "resnet101.window"]
-        for own, other in zip(kept, raw, strict=True):
+    for model, energy in FACTOR_CLAIMS.items():
+        norm = gravac_factors.norm_claims(model, energy)
+        assert {c.id for c in norm} | {"resnet101.window.norm"} >= {f"{c.id}.norm" for c in energy}
+        kept = [claim for claim in energy if claim.id != "resnet101.window"]
+        for own, other in zip(kept, norm, strict=True):
             rows = [
-                [c.greater.replace("_raw", ""), c.lesser.replace("_raw", "")] for c in other.checks
+                [c.greater.replace("_norm", ""), c.lesser.replace("_norm", "")]
+                for c in other.checks
             ]
             assert rows == [[c.greater, c.lesser] for c in own.checks]
             named = {name for c in other.checks for name in (c.greater, c.lesser)}
-            assert any(name.endswith("_raw") for name in named)
+            assert any(name.endswith("_norm") for name in named)
 
 
 def test_every_quantity_has_a_label() -> None:
@@ -132,9 +133,9 @@ def test_random_ks_gain_is_one_over_the_factor_and_below_eps_at_every_printed_on
     arithmetic = gravac_randomk.CANNOT_FOLLOW.arithmetic
     assert "1/1.5 = 0.667" in arithmetic
     assert "every step is dense" in arithmetic
-    assert "are 1/1.5 = 0.667, below eps = 0.7" in gravac_randomk.FROM_DENSE.arithmetic
+    assert "= 0.816 at 1.5x, above eps = 0.7" in gravac_randomk.FROM_NORM.arithmetic
     judged = {claim.id for claim in gravac_randomk.CLAIMS if claim.cannot_follow is not None}
-    assert judged == {"better.fed", "quality.fed", "reduction.fed", "factors.fed"}
+    assert judged == {"better.energy", "quality.energy", "reduction.energy", "factors.energy"}
 
 
 def test_the_printed_throughputs_choose_1280x(repository: Path) -> None:

@@ -18,8 +18,8 @@ PARAMETERS = 1_000_000.0
 WORKERS = 4
 COLUMNS = (
     *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
-    *("gain", "norm_before", "norm_after", "raw_norm", "seconds", "samples", "throughput"),
-    *("own_square", "mean_square"),
+    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms"),
+    *("seconds", "samples", "throughput", "own_square", "mean_square"),
 )
 Of = Callable[[np.ndarray], Any]
 
@@ -31,10 +31,10 @@ def decisions(
     theta_min: float = 10.0,
     every: int = 1,
     variance: Of = lambda step: np.nan * step,
-    raw: Of = lambda step: np.nan * step,
+    norm: Of = lambda step: np.nan * step,
 ) -> pd.DataFrame:
-    """Decisions of a run that sent ``factor`` at each recorded step, 1 being dense. ``gain``, ``raw`` (the
-    gain against the gradient without its residual) and ``variance`` are functions of the step."""
+    """Decisions of a run that sent ``factor`` at each recorded step, 1 being dense. ``gain``, ``norm`` (the
+    norm gain) and ``variance`` are functions of the step."""
     step = np.arange(1, len(factor) + 1) * every
     gains = np.asarray(gain(step), dtype=float)
     sent = np.asarray(factor, dtype=float)
@@ -52,7 +52,8 @@ def decisions(
             "gain": np.where(sent == 1, 1.0, gains),
             "norm_before": 3.0,
             "norm_after": 3.0 * np.sqrt(gains),
-            "raw_norm": 3.0 * np.sqrt(gains / np.asarray(raw(step), dtype=float)),
+            "raw_norms": 5.0,
+            "sent_norms": 5.0 * np.asarray(norm(step), dtype=float),
             "seconds": 0.1,
             "samples": 128.0,
             "throughput": 1280.0 * np.where(sent == 1, 1.0, gains),

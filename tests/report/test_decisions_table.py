@@ -52,7 +52,7 @@ def test_the_factor_and_the_norm_are_those_of_what_was_sent(tmp_path: Path) -> N
     assert list(table["factor"]) == [40.0, 10.0, 1.0]
     assert list(table["norm_after"]) == pytest.approx([1.6, 1.8, 2.0])
     assert list(table["norm_before"]) == [2.0, 2.0, 2.0]
-    assert table["raw_norm"].isna().all()
+    assert table["raw_norms"].isna().all()
 
 
 def test_a_time_stands_with_its_own_step(tmp_path: Path) -> None:
@@ -64,9 +64,16 @@ def test_a_time_stands_with_its_own_step(tmp_path: Path) -> None:
     assert table["throughput"][0] == 200.0
 
 
-def test_the_raw_norm_is_there_where_it_was_asked_for(tmp_path: Path) -> None:
-    table = decisions.table_of(written(tmp_path, [line(1, energies=[4.0, 3.0, 2.0, 9.0])]))
-    assert list(table["raw_norm"]) == [3.0]
+def test_sums_of_norms_are_there_if_the_policy_asked_for_them(tmp_path: Path) -> None:
+    numbers = [4.0, 3.0, 2.0, 9.0, 8.0, 7.0]
+    lines = [
+        line(step, branch, energies=numbers)
+        for step, branch in enumerate(("theta_min", "candidate", "dense"), 1)
+    ]
+    table = decisions.table_of(written(tmp_path, lines))
+    assert list(table["raw_norms"]) == [9.0, 9.0, 9.0]
+    assert list(table["sent_norms"][:2]) == [8.0, 7.0]
+    assert math.isnan(table["sent_norms"][2])
 
 
 def test_what_only_watches_has_squares_and_no_branch(tmp_path: Path) -> None:

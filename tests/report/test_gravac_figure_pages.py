@@ -36,15 +36,15 @@ def write_pool(runs: Path, seeds: int) -> list[Path]:
         "dgc1000_gains": ([1000.0] * 1000, 0.001),
         "gravac07": (climbing, 1 / 163),
         "gravac09": (stretches((300, 1), (400, 10), (300, 1000)), 1 / 19),
-        "gravac07_raw": (climbing, 1 / 163),
-        "gravac09_raw": (climbing, 1 / 100),
+        "gravac07_norm": (climbing, 1 / 163),
+        "gravac09_norm": (climbing, 1 / 100),
     }
     only_resnet = {
         "gravac07_bucket": (climbing, 1 / 160),
         "gravac_geometric": (geometric, 1 / 76),
-        "gravac_geometric_raw": (geometric, 1 / 76),
+        "gravac_geometric_norm": (geometric, 1 / 76),
         "randomk_gravac_fed": ([1.0] * 1000, 1.0),
-        "randomk_gravac_raw": (random, 1 / 6),
+        "randomk_gravac_norm": (random, 1 / 6),
         "randomk_accordion": (None, 1 / 500),
     }
     folders = []
@@ -59,7 +59,7 @@ def write_pool(runs: Path, seeds: int) -> list[Path]:
                         factors,
                         theta_min=1.5 if "randomk" in row else 10.0,
                         gain=lambda s, w=wobble: np.clip(0.8 + 0.1 * w.normal(size=s.size), 0, 1),
-                        raw=lambda s, w=wobble: 0.2 + 0.8 * w.random(s.size),
+                        norm=lambda s, w=wobble: 0.2 + 0.8 * w.random(s.size),
                         variance=lambda s, w=wobble: 9 * np.exp(-s / 200) + w.random(s.size),
                     )
                 folders.append(

@@ -13,7 +13,7 @@ from dgc_repro.report.gravac_course import course
 from dgc_repro.report.gravac_randomk import conclusion, numbers
 from dgc_repro.report.study import Page, markdown
 
-FED, RAW, ACCORDION = "randomk_gravac_fed", "randomk_gravac_raw", "randomk_accordion"
+ENERGY, NORM, ACCORDION = "randomk_gravac_fed", "randomk_gravac_norm", "randomk_accordion"
 DENSE_ALL = [1.0] * 1000
 USED = stretches((100, 1.5), (100, 3), (150, 6), (400, 12), (150, 24), (100, 48))
 
@@ -21,21 +21,21 @@ USED = stretches((100, 1.5), (100, 3), (150, 6), (400, 12), (150, 24), (100, 48)
 def write(
     runs: Path,
     *,
-    fed: Sequence[float] = DENSE_ALL,
-    raw: Sequence[float] = USED,
-    raw_final: float = 78.0,
+    energy: Sequence[float] = DENSE_ALL,
+    norm: Sequence[float] = USED,
+    norm_final: float = 78.0,
     less: float = 18.0,
     seeds: int = 3,
-    methods: Sequence[str] = ("dense", FED, RAW, ACCORDION),
+    methods: Sequence[str] = ("dense", ENERGY, NORM, ACCORDION),
 ) -> list[str]:
-    gain = {FED: 2 / 3, RAW: 1.0}
+    gain = {ENERGY: 2 / 3, NORM: 1.0}
     for seed in range(seeds):
         for method in methods:
-            factors = {FED: fed, RAW: raw}.get(method)
+            factors = {ENERGY: energy, NORM: norm}.get(method)
             write_run(
                 runs, f"resnet101.{method}", seed=seed,
-                final={"dense": 80.0, FED: 80.0, RAW: raw_final, ACCORDION: 20.0}[method],
-                floats=1 / less if method in (RAW, ACCORDION) else 1.0,
+                final={"dense": 80.0, ENERGY: 80.0, NORM: norm_final, ACCORDION: 20.0}[method],
+                floats=1 / less if method in (NORM, ACCORDION) else 1.0,
                 decided=None if factors is None else decisions(
                     factors, theta_min=1.5, gain=lambda s, m=method: gain[m] + 0 * s
                 ),
@@ -47,23 +47,23 @@ def words(page: Page) -> dict[str, str]:
     return {claim.id: verdict.word for claim, verdict in page.verdicts}
 
 
-def test_the_printed_gain_cannot_be_followed_and_the_raw_one_is_judged(tmp_path: Path) -> None:
+def test_the_printed_gain_cannot_be_followed_and_the_norm_one_is_judged(tmp_path: Path) -> None:
     write(tmp_path)
     page = gravac_randomk.page(read(tmp_path), "small")
     found = words(page)
-    assert {word for claim, word in found.items() if claim.endswith(".fed")} == {"cannot follow"}
-    assert {w for c, w in found.items() if not c.endswith(".fed")} == {"agrees"}
+    assert {word for claim, word in found.items() if claim.endswith(".energy")} == {"cannot follow"}
+    assert {w for c, w in found.items() if not c.endswith(".energy")} == {"agrees"}
     text = markdown(page)
     assert "1/1.5 = 0.667" in text
-    assert "eps = 0.7, so that every step is dense" in text
+    assert "eps = 0.7: every step is dense" in text
     assert "| 1.5x | 0.667 | no |" in text
-    assert "The raw gain explains the figure, the printed one does not" in text
+    assert "The norm gain of the authors' code explains the figure." in text
 
 
 def test_measured_numbers_stand_beside_what_cannot_be_followed(tmp_path: Path) -> None:
     write(tmp_path)
     page = gravac_randomk.page(read(tmp_path), "small")
-    detail = {claim.id: verdict.detail for claim, verdict in page.verdicts}["quality.fed"]
+    detail = {claim.id: verdict.detail for claim, verdict in page.verdicts}["quality.energy"]
     assert "Measured: " in detail
     assert "+60" in detail
 
@@ -71,11 +71,11 @@ def test_measured_numbers_stand_beside_what_cannot_be_followed(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changed", "claims"),
     [
-        ({"raw": DENSE_ALL}, {"factors.raw", "raw.compresses"}),
-        ({"raw_final": 15.0}, {"better.raw", "quality.raw"}),
-        ({"less": 100.0}, {"reduction.raw"}),
-        ({"fed": USED}, {"fed.dense"}),
-        ({"raw": stretches((500, 12), (500, 1000))}, {"factors.raw"}),
+        ({"norm": DENSE_ALL}, {"factors.norm", "norm.compresses"}),
+        ({"norm_final": 15.0}, {"better.norm", "quality.norm"}),
+        ({"less": 100.0}, {"reduction.norm"}),
+        ({"energy": USED}, {"energy.dense"}),
+        ({"norm": stretches((500, 12), (500, 1000))}, {"factors.norm"}),
     ],
 )
 def test_each_verdict_turns_with_its_number(
@@ -88,20 +88,20 @@ def test_each_verdict_turns_with_its_number(
 
 def test_the_conclusion_follows_from_the_runs(tmp_path: Path) -> None:
     for name, changed, said in (
-        ("neither", {"raw_final": 15.0}, "Neither gain explains"),
-        ("raw", {}, "The raw gain explains"),
-        ("missing", {"methods": ("dense", RAW)}, "cannot be said"),
+        ("neither", {"norm_final": 15.0}, "Neither gain explains"),
+        ("norm", {}, "The norm gain of the authors' code explains"),
+        ("missing", {"methods": ("dense", NORM)}, "is unknown"),
     ):
         write(tmp_path / name, **changed)  # type: ignore[arg-type]
         assert said in conclusion(numbers(course(read(tmp_path / name), "resnet101", "small")))
 
 
 def test_rows_say_how_dense_they_were_and_missing_ones_are_dashes(tmp_path: Path) -> None:
-    write(tmp_path, methods=("dense", RAW), seeds=1)
+    write(tmp_path, methods=("dense", NORM), seeds=1)
     page = gravac_randomk.page(read(tmp_path), "small")
     rows = {row[0]: row[1:] for row in page.blocks[1].rows}
-    assert rows["raw gain"] == ("1", "78", "0.0 %", "1", "48", "12x", "18.0x")
-    assert rows["error-fed gain"] == ("0", *("-",) * 6)
+    assert rows["norm gain"] == ("1", "78", "0.0 %", "1", "48", "12x", "18.0x")
+    assert rows["energy gain"] == ("0", *("-",) * 6)
     assert rows["Accordion"] == ("0", *("-",) * 6)
     assert rows["dense"] == ("1", "80", "-", "-", "-", "-", "-")
     assert all(axes.lines for axes in gravac_randomk.figure(read(tmp_path), "small").axes)
