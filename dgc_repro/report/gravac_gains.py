@@ -138,8 +138,8 @@ class Gains:
         return Block(
             "Gain",
             f"Means over {thinning(runs)}, not smoothed. Energy: squared norm of what is sent over that of "
-            "the error-fed gradient (as printed). Norm: sum over tensors of the norms of what is sent over that "
-            "of the gradient without its residual (the authors' code; may be above 1). First: "
+            "the error-fed gradient (as printed). Norm: sum over tensors of the norms of what is sent over "
+            "that of the gradient without its residual (the authors' code; may be above 1). First: "
             f"the share of the run that {LOW_STEPS:,} steps are of the paper's; sd: over the later steps.",
             ("factor", "n", "gain", "gain: first", "gain: later", "sd: later"),
             tuple(rows),

@@ -17,6 +17,7 @@ from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.requests import Mean
 from dgc_repro.kernel.workspace import Workspace
@@ -133,3 +134,24 @@ def test_a_chosen_rung_sees_energies_summed_over_tensors_and_averaged_over_worke
     play(exchange, setting, [worker_0, worker_1])
     # ||g||^2: (9 + 1 + 4 + 1) / 2; two bits keep the largest and what is at least half of it.
     assert seen == [[7.5, 7.5, 7.0]]
+
+
+def test_sums_of_norms_leave_the_residual_out_of_the_raw_gradient_only() -> None:
+    """GraVAC's norm gain: sum_l ||C(g_l + e_l)|| over sum_l ||g_l||, means over workers."""
+    seen: list[list[float]] = []
+
+    def choose(energies: torch.Tensor) -> int:
+        seen.append(energies.tolist())
+        return 2
+
+    ladder = ErrorFeedback(Ladder((Dense(), TopK(density=0.5), TopK(density=0.25))))
+    setting = Setting("x", ladder, Plan(None, candidates=(1, 2), norms=True), choose)
+    exchange = simulation(setting, 2, {"a": torch.zeros(4), "b": torch.zeros(4)})
+    worker = {"a": torch.tensor([4.0, 3.0, 0.0, 0.0]), "b": torch.tensor([0.0, 0.0, 2.0, 0.0])}
+    for _ in range(2):
+        play(exchange, setting, [worker, {name: 2 * g for name, g in worker.items()}])
+    # a: 5, of which 25 % keeps 4 and leaves [0, 3, 0, 0]; b: 2. Then a + e = [4, 6, 0, 0].
+    first, second = seen
+    assert first[3:] == pytest.approx([1.5 * (5 + 2), 1.5 * (5 + 2), 1.5 * (4 + 2)])
+    assert second[3:] == pytest.approx([1.5 * (5 + 2), 1.5 * (52**0.5 + 2), 1.5 * (6 + 2)])
+    assert second[0] == pytest.approx(2.5 * (52 + 4))

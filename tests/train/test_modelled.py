@@ -9,7 +9,8 @@ from tiny_run import PLAIN, STEPS_PER_EPOCH, assert_same_state, built, play, tin
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
-from dgc_repro.train import checkpoint
+from dgc_repro.policy.interface import Plan
+from dgc_repro.train import checkpoint, watch
 from dgc_repro.train.run import Run
 
 SIGNALS = 8 * 5  # float64: loss, correct answers, count, not finite, stop
@@ -119,6 +120,19 @@ def test_continued_it_counts_as_if_it_had_not_been_stopped(tmp_path: Path) -> No
     assert_same_state(whole, continued)
     assert end.records[-1][MS] == pytest.approx(story.records[-1][MS], rel=1e-12)
     assert end.records[-1][SECONDS] == pytest.approx(story.records[-1][SECONDS], rel=1e-12)
+
+
+@pytest.mark.parametrize(("rung", "expected"), [(0, 0.010 + 0.5), (2, 0.010 + 0.040 + 0.5)])
+@pytest.mark.parametrize("decided", ["by the plan", "by the gradient"])
+def test_the_time_of_a_dense_step_excludes_compression(
+    rung: int, expected: float, decided: str
+) -> None:
+    """GraVAC records t_o + t_s for a dense step: compute 10 ms and communication 500 ms of two workers."""
+    run = built("train.step_time=modelled", *NETWORK)
+    run.link.clock.last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}
+    run.progress.watched.chosen = rung
+    plan = Plan(rung if decided == "by the plan" else None)
+    assert watch.seconds_of(run, plan, wall=9.0, modelled=0.5) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
