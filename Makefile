@@ -43,7 +43,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 check: format lint types test ## format, lint, type-check and test
 

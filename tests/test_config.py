@@ -239,7 +239,9 @@ def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -
 
 def test_random_k_without_bias_says_how_to_leave_the_error_feedback_out() -> None:
     unbiased = ("compressor=randomk", "compressor.unbiased=true")
-    with pytest.raises(UserError, match=r"RandomK.*; leave error_feedback out .*wrap=\[per_layer\]"):
+    with pytest.raises(
+        UserError, match=r"RandomK.*; leave error_feedback out .*wrap=\[per_layer\]"
+    ):
         validate(configured(*unbiased))
     validate(configured(*unbiased, "wrap=[per_layer]"))
 
