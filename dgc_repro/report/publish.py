@@ -1,8 +1,8 @@
 """Run folders in, an artifact's folder out: records, tables, figures, verdicts.
 
-``<paper>/<artifact>/<scale>/`` below reproduced/ or, where it is published, results/ is written beside its old self and swapped in whole, so
-that nothing stale stays and a failure leaves the old one as it was. ``rebuild`` makes the same
-files again from the records alone, byte for byte.
+``<paper>/<artifact>/<scale>/`` below reproduced/ or, where it is published, results/ is written beside
+its old self and swapped in whole, so that nothing stale stays and a failure leaves the old one as it was.
+``rebuild`` makes the same files again from the records alone, byte for byte.
 """
 
 from __future__ import annotations
