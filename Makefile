@@ -25,7 +25,8 @@ GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fi
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  SCALE=quick|small|paper sizes a reproduction, ARGS=\"seed=1 ...\" overrides any setting,"
+	@echo "  Reproductions are written to reproduced/; SCALE=quick|small|paper sizes them, ARGS=\"seed=1 ...\""
+	@echo "  overrides any setting, and ARGS=\"publish=true\", for maintainers, writes to results/ instead,"
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
 
 install: $(INSTALLED) ## make .venv and install the package with its tools (repeated only on change)
@@ -42,7 +43,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 check: format lint types test ## format, lint, type-check and test
 
@@ -119,12 +120,12 @@ reproduce-gravac: reproduce-gravac-table1 reproduce-gravac-table3 reproduce-grav
 reproduce-gravac-lab: $(INSTALLED) ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
 	$(BIN)/python -m dgc_repro reproduce gravac/lab scale=$(SCALE) $(ARGS)
 
-report: $(INSTALLED) ## rebuild all of results/ from its records, without training
+report: $(INSTALLED) ## (maintainers) rebuild all of results/ from its records, without training
 	$(BIN)/python -m dgc_repro.report $(ARGS)
 
 notebook: $(INSTALLED) ## execute the notebooks in place
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
-clean: ## remove caches and builds; .venv, runs/ and results/ stay
+clean: ## remove caches and builds; .venv, runs/, reproduced/ and results/ stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -path ./runs -prune -o -name __pycache__ -exec rm -rf {} +

@@ -28,7 +28,7 @@ from dgc_repro.compressor.tree import Tree
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
-from dgc_repro.launch.identity import config_hash
+from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.main import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
@@ -38,6 +38,7 @@ from dgc_repro.train import schedule, settings
 from dgc_repro.train.goal import Goal
 
 CONF = conf_dir()
+PUBLISHED = CONF.parent / "results"
 OVERLAYS = sorted(CONF.rglob("*.yaml"))
 COMPONENTS = sorted(path for path in OVERLAYS if "_target_" in path.read_text(encoding="utf-8"))
 GROUPS = (
@@ -204,19 +205,45 @@ def test_a_compressor_may_bring_its_wrappers_policy_and_optimizer_settings() -> 
 
 def test_a_compressor_of_the_whole_model_brings_its_unit() -> None:
     config = configured("compressor=magnitude")
-    assert (config["exchange"]["unit"], config["wrap"]) == ("model", [])
+    assert config["exchange"]["unit"] == "model"
     assert config["exchange"]["junction"] == "after_backward"  # the rest of the section stays
     given = configured("compressor=magnitude", "exchange.unit=layer")
     with pytest.raises(UserError, match=r"^exchange.unit: Magnitude needs exchange.unit=model"):
         validate(given)
 
 
-def test_the_other_compressors_keep_the_defaults() -> None:
-    for name in ("dense", "topk", "uniform"):
-        config = configured(f"compressor={name}")
-        assert config["wrap"] == ["per_layer"]
-        assert config["policy"]["_target_"].endswith("Fixed")
-        assert (config["optimizer"]["momentum"], config["exchange"]["unit"]) == (0.9, "layer")
+PLAIN_WRAP = ["per_layer"]
+FED_WRAP = ["per_layer", "error_feedback"]
+WRAPS = {
+    # Nothing is lost, or the method's expectation is the gradient: used as it is.
+    **dict.fromkeys(("dense", "fp16", "bf16", "qsgd", "natural", "terngrad"), PLAIN_WRAP),
+    # As its paper has it: a majority vote keeps no residual, the dynamic paper's quantizer none either.
+    **dict.fromkeys(("signsgd", "uniform"), PLAIN_WRAP),
+    # Biased: what is not sent would be lost.
+    **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
+    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd"), FED_WRAP),
+    "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
+    "dgc": DGC_WRAP,
+}
+"""The wrappers that each compressor brings."""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("compressor/*.yaml")))
+def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -> None:
+    config, dense = configured(f"compressor={name}"), configured()
+    assert config["wrap"] == WRAPS[name]
+    others = {key for key in config if config[key] != dense[key]} - {"compressor", "wrap"}
+    assert others == {"dgc": {"policy", "optimizer"}, "magnitude": {"exchange"}}.get(name, set())
+    assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
+
+
+def test_random_k_without_bias_says_how_to_leave_the_error_feedback_out() -> None:
+    unbiased = ("compressor=randomk", "compressor.unbiased=true")
+    with pytest.raises(
+        UserError, match=r"RandomK.*; leave error_feedback out .*wrap=\[per_layer\]"
+    ):
+        validate(configured(*unbiased))
+    validate(configured(*unbiased, "wrap=[per_layer]"))
 
 
 @pytest.mark.parametrize(
@@ -311,6 +338,12 @@ def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scal
         assert config["scale"]["name"] == scale
     rows = [config["experiment"]["row"] for config in jobs]
     assert len(set(rows)) == len(rows)
+    for config in jobs:  # a published row keeps its wrappers, whatever its compressor brings
+        name = run_folder(config).name.rpartition("-")[0]
+        for record in PUBLISHED.glob(f"*/*/{scale}/records/{name}-*/config.yaml"):
+            published = re.search(r"^wrap:.*\n(- .*\n)*", record.read_text(encoding="utf-8"), re.M)
+            assert published
+            assert config["wrap"] == yaml.safe_load(published[0])["wrap"], record
 
 
 def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> None:

@@ -154,19 +154,28 @@ def _torchvision_part(kind: Kind, root: Path, train: bool, download: bool) -> Im
 
 @contextlib.contextmanager
 def _one_process_at_a_time(kind: Kind, root: Path) -> Iterator[None]:
-    """The ranks of a machine share the folder: the first one downloads, the others find it done."""
+    """The ranks of a machine share the folder: the first one downloads, the others find it done.
+
+    A failed download leaves no folder behind, so a rank that waits for the lock makes it again."""
     made = not root.exists()
-    root.mkdir(parents=True, exist_ok=True)
-    lock = root / f".{kind.label}.lock"
+    lock = FileLock(root / f".{kind.label}.lock")
+    while True:
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+            break
+        except FileNotFoundError:
+            made = True
     try:
-        with FileLock(lock):
-            yield
+        yield
     except BaseException:
-        lock.unlink(missing_ok=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
         if made:
             with contextlib.suppress(OSError):  # not empty: another rank is at it
                 root.rmdir()
         raise
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -92,8 +92,9 @@ class Function:
         if self._found is None:
             kernels = library()
             assert kernels is not None, "call it only where native.usable says so"
-            self._found = kernels[self._name]
-            self._found.restype, self._found.argtypes = self._result, self._arguments
+            found = kernels[self._name]
+            found.restype, found.argtypes = self._result, self._arguments
+            self._found = found  # last: the communication thread may be calling it too
         return self._found(*given)
 
 

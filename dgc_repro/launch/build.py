@@ -62,7 +62,7 @@ KEYS = {
         *("timeout_seconds", "start_timeout_seconds"),
     ),
     "exchange": ("unit", "junction", "combine", "check"),
-    "paths": ("runs", "results"),
+    "paths": ("runs", "reproduced", "results"),
 }
 PROCESS_BYTES = (
     350_000_000  # private to a rank that has loaded torch and a tiny model (measured: 375 MB)

@@ -29,7 +29,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.in_lab import CONTROL, FACTS, network_of, rates_at, rates_of
 from dgc_repro.launch.local import LEFT_BEHIND_SECONDS, execute, passed_on
-from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, STOPPED
+from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, STOPPED, leave_line
 from dgc_repro.network.lab import Lab, clean
 from dgc_repro.network.profile import Network
 from dgc_repro.network.units import seconds
@@ -115,21 +115,29 @@ class Ranks:
         }
 
     def _wait(self, asks: int, answers: int) -> None:
-        """Until all have ended, changing rates when asked. Once a rank has failed, the others are told to
-        stop, and killed where they hang."""
+        """Until all have ended, changing rates when asked. Once a rank has failed or links are lost, the
+        others are told to stop, and killed where they hang."""
         first: tuple[int, int] | None = None
+        lost: str | None = None
         failed_at = 0.0
         while any(process.poll() is None for process in self.processes):
+            if not (first or lost) and (lost := self.lab.lost()):
+                leave_line(
+                    self.folder / FAILURE_FILE,
+                    f"the lab has lost links: the process that held the namespace of {lost} was ended",
+                )
+                failed_at = time.monotonic()
+                self._signal(signal.SIGTERM)
             ready, _, _ = select.select([asks], [], [], LOOK_EVERY_SECONDS)
             if ready:
                 self._change(int(os.read(asks, 32)))
                 os.write(answers, b"\n")
-            if first is None and (first := self._failure()):
+            if not (first or lost) and (first := self._failure()):
                 failed_at = time.monotonic()
                 self._signal(signal.SIGTERM)
-            if first and time.monotonic() > failed_at + self._patience():
+            if (first or lost) and time.monotonic() > failed_at + self._patience():
                 self._signal(signal.SIGKILL)
-        if first or (first := self._failure()):
+        if not lost and (first or (first := self._failure())):
             self.log.write(report(*first).encode())
             self.log.flush()
 

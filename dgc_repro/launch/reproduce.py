@@ -1,4 +1,7 @@
-"""``reproduce <paper>/<artifact>``: make the runs an artifact needs, publish, print.
+"""``reproduce <paper>/<artifact>``: make the runs an artifact needs, write its table and figures, print.
+
+They are written to ``paths.reproduced``, which git ignores; with ``publish=true``, a maintainer's setting,
+to ``paths.results``, which is tracked.
 
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by
 their config and not made again; seeds are the outer loop, so that every row has one number early.
@@ -48,7 +51,8 @@ WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure."
 STUDIED = f"{STUDY}."
-FAMILY, PUBLISHED, ROOTS, SEEDS = "family=", "published=", "roots.", "scale.seeds="
+FAMILY, ROOTS, SEEDS = "family=", "roots.", "scale.seeds="
+PUBLISH, PUBLISHED = "publish=", "published="
 SWEEPS, AT_HAND = "sweeps", "at_hand"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
@@ -60,7 +64,8 @@ def reproduce(arguments: Sequence[str]) -> None:
         asked = arguments[0] if arguments else ""
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
     name = arguments[0]
-    takes_published, given = _takes_published(name, arguments[1:])
+    publishes, given = _yes_or_no(PUBLISH, arguments[1:])
+    takes_published, given = _takes_published(name, given)
     roots, given = _roots(given)
     _refuse_settings_of_others(name, given)
     if is_studied(name):
@@ -71,8 +76,9 @@ def reproduce(arguments: Sequence[str]) -> None:
         jobs, make = runs_of(name, given), run_config
     at_hand = [] if is_studied(name) or is_measured(name) else runs_of(name, given, AT_HAND)
     _set_roots(name, [config for config, _ in (*jobs, *at_hand)], roots, given)
-    results = Path(jobs[0][0]["paths"]["results"])
-    _probe(results)
+    key = "results" if publishes else "reproduced"
+    target = Path(jobs[0][0]["paths"][key])
+    _probe(target, f"paths.{key}")
     folders: list[Path] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
         row, seed = config["experiment"]["row"], config["seed"]
@@ -84,21 +90,28 @@ def reproduce(arguments: Sequence[str]) -> None:
     paper, artifact = name.split("/")
     scale = jobs[0][0]["scale"]["name"]
     found = with_others([*jobs, *at_hand], folders, takes_published)
-    published = publish(found, paper, artifact, scale, results)
-    show(published, console_of_width())
-    print(f"published in {published}", flush=True)
+    written = publish(found, paper, artifact, scale, target)
+    show(written, console_of_width())
+    print(f"{'published in' if publishes else 'written to'} {written}", flush=True)
 
 
 def _takes_published(name: str, given: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether published records count as finished runs, and the other overrides."""
-    own, others = _apart(given, PUBLISHED)
-    words = [override.partition("=")[2].lower() for override in own]
-    if any(word not in ("true", "false") for word in words):
-        raise UserError(f"published: true or false, got {own[-1].partition('=')[2]!r}")
+    takes, others = _yes_or_no(PUBLISHED, given)
     pooled = pool_of(*name.split("/")) != tuple(name.split("/"))
-    if own and not pooled:
+    if len(others) < len(given) and not pooled:
         raise UserError(f"published: {name} takes no published runs, it has no such setting")
-    return "true" in words, others
+    return takes, others
+
+
+def _yes_or_no(prefix: str, given: Sequence[str]) -> tuple[bool, list[str]]:
+    """The value of a setting of `reproduce` itself (the last one given), and the other overrides."""
+    own, others = _apart(given, prefix)
+    words = [override.partition("=")[2] for override in own]
+    for word in words:
+        if word.lower() not in ("true", "false"):
+            raise UserError(f"{prefix.rstrip('=')}: true or false, got {word!r}")
+    return bool(words) and words[-1].lower() == "true", others
 
 
 def _roots(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -157,16 +170,15 @@ def _apart(overrides: Sequence[str], prefix: str) -> tuple[list[str], list[str]]
     return own, [override for override in overrides if override not in own]
 
 
-def _probe(results: Path) -> None:
-    """Find out before hours of training whether the results can be written."""
+def _probe(target: Path, key: str) -> None:
+    """Find out before hours of training whether the tables can be written."""
     try:
-        results.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=results):
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target):
             pass
     except OSError as error:
         raise UserError(
-            f"paths.results: cannot write to {results} ({error.strerror}); "
-            "set paths.results to a folder of yours"
+            f"{key}: cannot write to {target} ({error.strerror}); set {key} to a folder of yours"
         ) from error
 
 

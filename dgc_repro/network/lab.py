@@ -142,6 +142,14 @@ class Lab:
         """What a worker's interface has sent and received."""
         return counters.read(self.interface, f"/proc/{self._holders[rank + 1].pid}/net/dev")
 
+    def lost(self) -> str | None:
+        """The namespace whose holder has ended, if there is one: the bridge's takes all links with it."""
+        titles = ["the bridge", *(f"worker {rank}" for rank in range(len(self.rates)))]
+        for title, holder in zip(titles, self._holders, strict=True):
+            if holder.poll() is not None:
+                return title
+        return None
+
     def facts(self) -> dict[str, Any]:
         """What a record says of the lab."""
         return {

@@ -22,12 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "folder",
         nargs="*",
         type=Path,
-        help="results/<paper>/<artifact>/<scale>; default: all of results/",
+        help="such as reproduced/dynamic/table1/quick; default: all that results/ holds",
     )
     given = parser.parse_args(arguments).folder
     published = sorted(path.parent for path in Path("results").glob("*/*/*/records"))
     if not (given or published):
-        print("report: nothing under results/; run make reproduce-table1 first", file=sys.stderr)
+        print(
+            "report: nothing under results/; give a folder, such as reproduced/dynamic/table1/quick",
+            file=sys.stderr,
+        )
         return 2
     for folder in given or published:
         try:

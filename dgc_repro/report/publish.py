@@ -1,8 +1,8 @@
-"""Run folders in, a published folder out: records, tables, figures, verdicts.
+"""Run folders in, an artifact's folder out: records, tables, figures, verdicts.
 
-``results/<paper>/<artifact>/<scale>/`` is written beside its old self and swapped in whole, so
-that nothing stale stays and a failure leaves the old one as it was. ``rebuild`` makes the same
-files again from the records alone, byte for byte.
+``<paper>/<artifact>/<scale>/`` below reproduced/ or, where it is published, results/ is written beside
+its old self and swapped in whole, so that nothing stale stays and a failure leaves the old one as it was.
+``rebuild`` makes the same files again from the records alone, byte for byte.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def _make(sources: Sequence[Path], paper: str, artifact: str, scale: str, folder
 def publish(
     run_folders: Sequence[Path], paper: str, artifact: str, scale: str, results: Path
 ) -> Path:
-    """Write ``results/<paper>/<artifact>/<scale>/`` from finished runs; returns that folder.
+    """Write ``<results>/<paper>/<artifact>/<scale>/`` from finished runs; returns that folder.
 
     Unfinished runs are left out with a logged message. UserError for a broken record, for runs of
     another experiment or of unlike settings, and for more than 2 MB.

@@ -10,7 +10,9 @@ import io
 import pickle
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ import torchvision
 import yaml
 from PIL import Image
 
+from dgc_repro.dataset import cifar
 from dgc_repro.dataset.cifar10 import MEAN, STD, Cifar10
 from dgc_repro.dataset.images import Splits, channel_statistics
 from dgc_repro.errors import UserError
@@ -309,6 +312,31 @@ def test_a_refused_download_leaves_no_folder_behind(
     _refuse(archive, monkeypatch)
     complaint(Cifar10(validation=5))
     assert list(Path.cwd().iterdir()) == []
+
+
+def test_offline_every_rank_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank whose download has failed removes the folder and the lock in it while others wait for it."""
+    ranks = 8
+    started = threading.Barrier(ranks)
+    monkeypatch.chdir(tmp_path)
+
+    def offline(kind: object, root: Path, train: bool, download: bool) -> None:
+        if not download:
+            started.wait(10)
+            raise RuntimeError("not here")
+        time.sleep(0.01)
+        raise OSError("no network")
+
+    monkeypatch.setattr(cifar, "_torchvision_part", offline)
+    with ThreadPoolExecutor(ranks) as pool:
+        messages = set(pool.map(complaint, [Cifar10()] * ranks))
+    (message,) = messages
+    assert message.startswith(
+        "dataset.root: downloading CIFAR-10 into data by torchvision failed (no network); "
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_real_data_has_50000_and_10000_images_with_the_published_statistics(

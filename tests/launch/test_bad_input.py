@@ -604,8 +604,8 @@ def test_results_that_cannot_be_written_are_found_out_before_any_training(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "a file").write_text("")
-    given = ("dynamic/table1", "scale=quick", "paths.results='a file/below'")
-    assert refused(command("reproduce", *given)).startswith("paths.results: cannot write to ")
+    given = ("dynamic/table1", "scale=quick", "paths.reproduced='a file/below'")
+    assert refused(command("reproduce", *given)).startswith("paths.reproduced: cannot write to ")
     assert left_in(tmp_path) == []
 
 

@@ -35,8 +35,8 @@ def test_a_measurement_becomes_a_table_and_is_not_made_again(
     reproduce([TABLE3, *TINY])
     assert torch.get_num_threads() == threads
     printed = capsys.readouterr().out
-    published = tmp_path / "results" / "gravac" / "table3" / "custom"
-    assert f"published in {published.relative_to(tmp_path)}" in printed
+    published = tmp_path / "reproduced" / "gravac" / "table3" / "custom"
+    assert f"written to {published.relative_to(tmp_path)}" in printed
     verdicts = {v["claim"]: v for v in json.loads((published / "verdicts.json").read_text())}
     for model in ("resnet101", "vgg16", "lstm"):
         # Exact whatever the machine does; times are judged, but not by this test.

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,40 @@ def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> tuple[int
     with (folder / "launch.log").open("wb") as log:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return Ranks(lab, network, log, folder).run([sys.executable, "-c", program], environment)
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("started." + __import__("os").environ["RANK"], "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("holder", "title"), [(0, "the bridge"), (2, "worker 1")])
+def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
+    holder: int, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_a_lab()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 0.2)
+    with Lab([1e9, 1e9]) as lab:
+        pid = lab._holders[holder].pid
+
+        def harm() -> None:
+            wait_for(lambda: len(list(tmp_path.glob("started.*"))) == 2, "the ranks to start")
+            os.kill(pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=harm, daemon=True)
+        thread.start()
+        stopped_by, code = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
+        thread.join()
+    assert (stopped_by, code) == (None, 1)
+    line = what_failed(tmp_path, code)
+    said = f"the process that held the namespace of {title} was ended; no checkpoint yet"
+    assert line.startswith(f"the lab has lost links: {said}, the same command starts again")
+    assert "killed" not in line  # the ranks were, by the launcher
+    assert namespaces_of(os.getpid()) == set()
 
 
 CHANGES = """

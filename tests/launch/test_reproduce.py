@@ -44,7 +44,7 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     reproduce(command)
     assert len(trained) == len(ROWS)
     # Neither the quick scale nor any other: too small to be called by its name.
-    published = tmp_path / "results" / "dynamic" / "table1" / "custom"
+    published = tmp_path / "reproduced" / "dynamic" / "table1" / "custom"
     printed = capsys.readouterr().out
     assert "Verdicts" in printed
     assert str(published.relative_to(tmp_path)) in printed
@@ -71,7 +71,7 @@ def test_the_lectures_row_is_trained_on_text_and_published(
     small = ("train.epochs=2", "model.width=8", "dataset.bptt=20", "launch.device=cpu")
     reproduce(["lecture/ptb", "launch=simulated", "launch.threads=1", "sink=none", *small])
     assert len(trained) == 2
-    published = tmp_path / "results" / "lecture" / "ptb" / "custom"
+    published = tmp_path / "reproduced" / "lecture" / "ptb" / "custom"
     printed = capsys.readouterr().out
     assert "scale=custom: dataset=descriptions" in printed
     assert "Perplexity after the last epoch" in printed

@@ -60,8 +60,8 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reproduce([WAITING, *TINY_WAITING])
-    published = tmp_path / "results" / "lecture" / "waiting" / "custom"
-    assert f"published in {published.relative_to(tmp_path)}" in capsys.readouterr().out
+    published = tmp_path / "reproduced" / "lecture" / "waiting" / "custom"
+    assert f"written to {published.relative_to(tmp_path)}" in capsys.readouterr().out
     before = contents(published)
     records = sorted((published / "records").iterdir())
     assert len(records) == 5  # seeds
@@ -86,7 +86,7 @@ def test_gradients_of_simulated_workers_become_densities(
     """One number of the sweep's three factors: the others are the same code."""
     monkeypatch.chdir(tmp_path)
     reproduce([DENSITY, *TINY_DENSITY, "launch.workers=4", "seed=1"])
-    published = tmp_path / "results" / "lecture" / "density" / "custom"
+    published = tmp_path / "reproduced" / "lecture" / "density" / "custom"
     rows = {path.name.split("-")[2] for path in (published / "records").iterdir()}
     assert rows == {"random", "gradient", "fed_10", "fed_100", "fed_1000"}
     verdicts = {v["claim"]: v for v in json.loads((published / "verdicts.json").read_text())}
@@ -122,7 +122,7 @@ def test_compress_times_are_measured_on_real_gradients_of_every_model(
     tiny = ("model.width=2", "launch.threads=1", "study.saturation.repeats=3")
     reproduce(["gravac/fig3", *tiny, "study.saturation.steps=1"])
     assert torch.get_num_threads() == threads
-    published = tmp_path / "results" / "gravac" / "fig3" / "custom"
+    published = tmp_path / "reproduced" / "gravac" / "fig3" / "custom"
     for record in (published / "records").iterdir():
         rows = pd.read_csv(record / "rows.csv")
         measured = rows[rows["compress"] == "measured"]

@@ -295,10 +295,10 @@ def test_the_sentence_names_the_plain_quantizers_far_under_dense(tmp_path: Path)
     assert "None of the 2 plain quantizers ends more than 2 points" in level
 
 
-def test_with_nothing_to_rebuild_the_report_says_what_to_run(
+def test_with_nothing_to_rebuild_the_report_says_what_to_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "make reproduce-table1" in line
+    assert "reproduced/dynamic/table1/quick" in line

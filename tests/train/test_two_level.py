@@ -38,8 +38,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "raise": (*UNIFORM4_EF, *NODES, *POISONED),
 }
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def four_workers() -> Iterator[World]:

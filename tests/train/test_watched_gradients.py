@@ -24,8 +24,6 @@ from dgc_repro.train.step import train_step
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 OWN = (*SETTINGS["accordion by own gradients"], *PLAIN)
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[World]:
