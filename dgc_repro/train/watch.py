@@ -117,16 +117,14 @@ def report(run: Run, heard: Sequence[float]) -> None:
 
 
 def end_of_epoch(run: Run) -> dict[str, float]:
-    """By parameter, the norm of the sum of the gradients since the policy's last interval of epochs ended
-    (without one: of this epoch); the same on all ranks."""
+    """By parameter, the norm of the sum of this epoch's gradients; the same on all ranks."""
     if run.policy.watches not in (MEAN, OWN):
         return {}
     watched = run.progress.watched
     names = [name for name, p in run.module.named_parameters() if p.requires_grad]
     norms = [float(torch.linalg.vector_norm(total, dtype=torch.float64)) for total in watched.sums]
     norms = norms or [0.0] * len(names)  # nothing was summed: all steps skipped
-    if run.progress.epoch % getattr(run.policy, "interval", 1) == 0:
-        watched.sums = []
+    watched.sums = []
     if run.policy.watches == OWN:
         # Rank 0's are told. After a resume others hold them too: a checkpoint has one set of sums.
         hosts = 0 in run.workers.ranks
