@@ -46,6 +46,9 @@ OWNER = "owner_residual"
 class Encoder(Protocol):
     """A method without state whose payload's layout depends on the tensor's size alone."""
 
+    def init(self, tensor: Tensor) -> State:
+        """Empty."""
+
     def encode(self, tensor: Tensor, context: Context) -> Payload:
         """What is sent for a tensor. tensor: f32, contiguous, any shape."""
 
@@ -99,6 +102,11 @@ class Scatter:
             raise ValueError(
                 f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; use "
                 "exchange.combine=gather"
+            )
+        if self.method.init(torch.zeros(2)):
+            raise ValueError(
+                f"method: {type(self.method).__name__} keeps a state from step to step, which shards do not "
+                "carry on; use exchange.combine=gather"
             )
         check_residual(self.method, "method", "use exchange.combine=gather")
         check_exact(self.method)
