@@ -31,7 +31,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, Measurable, State
+from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
 from dgc_repro.exchange.payload import Gathered, Payload, Pieces
@@ -45,9 +45,6 @@ OWNER = "owner_residual"
 @runtime_checkable
 class Encoder(Protocol):
     """A method without state whose payload's layout depends on the tensor's size alone."""
-
-    def init(self, tensor: Tensor) -> State:
-        """Empty."""
 
     def encode(self, tensor: Tensor, context: Context) -> Payload:
         """What is sent for a tensor. tensor: f32, contiguous, any shape."""
@@ -103,7 +100,7 @@ class Scatter:
                 f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; use "
                 "exchange.combine=gather"
             )
-        if self.method.init(torch.zeros(2)):
+        if isinstance(self.method, Compressor) and self.method.init(torch.zeros(2)):
             raise ValueError(
                 f"method: {type(self.method).__name__} keeps a state from step to step, which shards do not "
                 "carry on; use exchange.combine=gather"
