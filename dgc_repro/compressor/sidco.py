@@ -7,9 +7,9 @@ exceeds a threshold, in stages), algorithm 1 (adapted number of stages).
 Asks: `GatherRagged` of k' entries: 8 bytes of header, places and values as in topk. k' is what passes
 the fitted threshold, near k = max(1, round(n density)). The adaptation corrects what is more than 20 % off,
 but stages are whole numbers, so it does not always get there. Measured at densities 0.1, 0.01 and 0.001 on
-30,000 values, drawn anew in each step (normal, normal of log-normal scale, Laplace, Student's t with 3 degrees
-of freedom, gamma of shape 0.6, log-normal of spread 1 and 2; the first three on 300,000 too), k' / k in steps
-61 to 120:
+30,000 values, drawn anew in each step (normal, normal of log-normal scale, Laplace, Student's t with 3
+degrees of freedom, gamma of shape 0.6, log-normal of spread 1 and 2; the first three on 300,000 too), k' / k
+in steps 61 to 120:
 
     fit            mean of them      each            where values are Laplace: each
     exponential    0.58 to 1.17      0.25 to 4.3     0.70 to 1.33 (k = 30 scatters)
