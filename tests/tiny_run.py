@@ -130,7 +130,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "probed without a ladder": ("compressor=dense", "policy=probed", "wrap=[]", *TIMED),
     "scadles": (
-        *("compressor=topk", "policy=scadles", "policy.patience=0", "wrap=[error_feedback]"),
+        *("compressor=topk", "policy=scadles", "policy.delta=0.5", "wrap=[error_feedback]"),
         *TIMED,
     ),
     "oracle": (

@@ -7,9 +7,10 @@ Asks: `Gather` of n codes of b = ceil(log2(2 s + 1)) bits and one float32 norm a
 n b / 8 + 4 ceil(n / bucket) bytes, filled up to whole groups of codes a row
 (`CodeLayout.num_bytes`).
 Differs: codes travel with a fixed width; `elias_bits` tells what the paper's coding of the same codes
-would take. What is sent beside them is norm / s, the step of the grid. Values of a bucket whose
-largest magnitude is below float32's normal range are sent as 0. A 2-norm that float32 cannot hold is
-replaced by the largest one that it can, which is above every value still, so nothing is biased.
+would take. What is sent beside them is norm / s, the step of the grid. Where that step is below float32's
+normal range, so that the norm is below s x 1.2e-38, the values of a bucket are sent as 0. A draw has 23
+bits: the mean is right to 2^-24 of a step. A 2-norm that float32 cannot hold is replaced by the largest one
+that it can, which is above every value still, so nothing is biased.
 
     Q(v_i) = ||v|| sign(v_i) xi_i / s,  xi_i = l + 1 with probability |v_i| s / ||v|| - l, else l,
     l = floor(|v_i| s / ||v||)

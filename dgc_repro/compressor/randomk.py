@@ -18,7 +18,10 @@ Silent: whether workers choose the same places. They do by default: the average 
 costs an allreduce.
 
 ``unbiased`` sends n / k times the value, so that the expectation over the places is the gradient. Its
-variance grows as n / k, and it is no contraction: with a residual it is refused.
+variance grows as n / k, and it is no contraction: with a residual it is refused. So are fp16 and int8 values:
+they round to nearest, fp16 saturates too, and the mean would be biased. A value that n / k takes past
+float32's range comes out infinite, never as another number: the next step's gradient is then not finite,
+and the run ends with a line.
 
 Letters: n = values, k = entries sent.
 """
@@ -45,7 +48,7 @@ from dgc_repro.kernel.select import Selection, at
 class RandomK:
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
     ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
-    ``values``: fp32, fp16 or int8."""
+    ``values``: fp32, fp16 or int8 (fp32 where ``unbiased``)."""
 
     density: float | None = None
     factor: float | None = None
@@ -61,6 +64,11 @@ class RandomK:
         for name in ("shared", "unbiased"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: true or false, got {getattr(self, name)!r}")
+        if self.unbiased and self.values != "fp32":
+            raise ValueError(
+                f"values: {self.values} rounds, and unbiased=true promises the right mean; use "
+                "values=fp32 or unbiased=false"
+            )
 
     @property
     def expands(self) -> bool:

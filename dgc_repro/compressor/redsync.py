@@ -12,9 +12,13 @@ Trimming is a means to exact top-k, which `select.topk` reaches faster. The sear
 thresholds as the paper's; counts that a sample shows to be out of [k, 2 k] by 6 standard deviations
 are not taken over the whole tensor, all others are. A threshold is not used again for the next steps
 (no state). Tensors under 128 KB, which the paper leaves uncompressed, are the
-wrapper per_layer's: wrap=[per_layer] with smaller_than: 32768. The paper sends quantized tensors
-k entries of the largest signed value, in turn of the smallest; here entries of the other sign never
-count among them, and where none has the sign of the step the other sign takes its turn.
+wrapper per_layer's: wrap=[per_layer] with smaller_than: 32768.
+Quantized: the paper sends the k entries of the largest signed value and the k of the smallest in turns,
+each time with their mean for a value. Here entries of the other sign are never among them, so k' may be
+below k; where no entry has the sign of the step, the other sign is sent. The turn is the step's parity, the
+same for all tensors and workers. The paper does not quantize the output layer; here every tensor that
+reaches the method is quantized. What is sent of a single entry may be farther from it than 0 is; the tensor
+as a whole comes nearer. One sign waits in every step, so the mode needs an error feedback.
 
     mean, max of |x|;  l, r = 0, 1
     repeat: ratio = (l + r) / 2;  t = mean + ratio (max - mean);  c = #{|x| > t}
@@ -56,7 +60,7 @@ SAMPLED_ABOVE = 512  # so many of them should be among the k largest
 class RedSync:
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
     ``search_from``: values from which a tensor is searched instead of trimmed. ``quantized``: send
-    places and one mean value, of positive entries on even steps and negative ones on odd.
+    places and one mean value, of positive entries on even steps (from 0) and of negative ones on odd.
     ``indices``: auto (the smallest), int32, delta16 or bitmap;
     ``values``: fp32, fp16 or int8."""
 

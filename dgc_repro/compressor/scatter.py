@@ -31,7 +31,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, Measurable, State
+from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
 from dgc_repro.exchange.payload import Gathered, Payload, Pieces
@@ -99,6 +99,11 @@ class Scatter:
             raise ValueError(
                 f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; use "
                 "exchange.combine=gather"
+            )
+        if isinstance(self.method, Compressor) and self.method.init(torch.zeros(2)):
+            raise ValueError(
+                f"method: {type(self.method).__name__} keeps a state from step to step, which shards do not "
+                "carry on; use exchange.combine=gather"
             )
         check_residual(self.method, "method", "use exchange.combine=gather")
         check_exact(self.method)

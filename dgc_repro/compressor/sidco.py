@@ -5,10 +5,22 @@ compression technique for distributed training systems", MLSys 2021 (arXiv:2101.
 corollaries 1.1 to 1.3 (exponential, gamma, generalized Pareto), lemma 2 and its corollaries (what
 exceeds a threshold, in stages), algorithm 1 (adapted number of stages).
 Asks: `GatherRagged` of k' entries: 8 bytes of header, places and values as in topk. k' is what passes
-the fitted threshold, near k = max(1, round(n density)): the adaptation steers to within 20 %; on
-normal values and on such of log-normal scale (spread 1) it holds half to twice of k. On magnitudes
-of a gamma distribution the gamma fit sends 0.45 k to 0.66 k, which is the paper's approximation.
-State: seven numbers.
+the fitted threshold, near k = max(1, round(n density)). The adaptation corrects what is more than 20 % off,
+but stages are whole numbers, so it does not always get there. Measured at densities 0.1, 0.01 and 0.001 on
+30,000 values, drawn anew in each step (normal, normal of log-normal scale, Laplace, Student's t with 3
+degrees of freedom, gamma of shape 0.6, log-normal of spread 1 and 2; the first three on 300,000 too), k' / k
+in steps 61 to 120:
+
+    fit            mean of them      each            where values are Laplace: each
+    exponential    0.58 to 1.17      0.25 to 4.3     0.70 to 1.33 (k = 30 scatters)
+    gamma          0.45 to 1.6       0.4 to 6.4      0.70 to 1.17
+    Pareto         0.8 to 1.15       0.5 to 1.9      0.73 to 1.20
+
+The gamma fit is the least exact: 1.4 to 1.6 k of normal values (a step at 0.001: up to 2.6 k), 0.5 to 1.2 k
+of normal values of log-normal scale (up to 6.4 k). On magnitudes of a gamma distribution it sends 0.8 k
+with adapted stages, and 0.45 k to 0.66 k with one stage, which is the paper's approximation.
+State: seven numbers. In a ladder whose policy measures its rungs, what was measured is sent: the number of
+stages stays the first one there. `Scatter` refuses the method, because it carries no state on.
 Differs: exact zeros are left out of the fits (their logarithm is none) and of n. The first number of
 stages is the one at which every stage passes at least a share of 0.25, instead of 1: the first steps
 are then not off by a multiple. Stages are adapted every 5 steps by one, as in algorithm 1: fewer when

@@ -1,15 +1,17 @@
 """signSGD with majority vote: one bit a value, and the sign that most workers sent.
 
 Paper: Bernstein et al., "signSGD: compressed optimisation for non-convex problems", ICML 2018
-(arXiv:1802.04434), algorithm 1; Bernstein et al., "signSGD with majority vote is communication
-efficient and fault tolerant", ICLR 2019 (arXiv:1810.05291), algorithm 1.
+(arXiv:1802.04434), signSGD with majority vote; Bernstein et al., "signSGD with majority vote is
+communication efficient and fault tolerant", ICLR 2019 (arXiv:1810.05291), algorithm 1 without momentum.
 Asks: `Gather` of one bit a value: 4 ceil(n / 32) bytes.
 Differs: no parameter server; everybody gathers everybody's bits and counts the votes. The papers leave
 sign(0) open, and one bit has no room for it. An exact 0 is sent as + or as -, by turns from worker to
 worker and from step to step, so that a value that is 0 on all workers comes out as 0 with an even
 number of them, and cancels over two steps with an odd one; always + would push unused
-weights one way for ever. (Wherever it is not cancelled the answer is +1 or -1.) The paper's momentum
-is the optimizer's, or a wrapper's.
+weights one way for ever. (Wherever it is not cancelled the answer is +1 or -1.) Momentum
+is no part of the method. In the second paper's algorithm (Signum) each worker sends the sign of its momentum.
+That is wrap=[momentum_correction] with optimizer.momentum=0; the factor 1 - momentum changes no sign. The
+optimizer's own momentum is another method: it averages the votes of past steps.
 
     sent: sign(g);  answer: sign(sum over workers of sent), and 0 at a tie
 

@@ -6,7 +6,9 @@ Asks: `Gather` of n codes of b bits and one float32 scale a tensor or block:
 n b / 8 + 4 ceil(n / block) bytes, filled up to whole groups of codes a row
 (`CodeLayout.num_bytes`).
 Differs: the paper is silent on scale, rounding and packing. Here the scale is max|x| / Q, so that
-no value is clipped; rounding is to nearest by default.
+no value is clipped; rounding is to nearest by default. Where s is below float32's normal range, so that
+max|x| is below Q x 1.2e-38, all values are sent as 0. A stochastic draw has 23 bits: its mean is right to
+2^-24 of a step.
 
     Q = 2^(b-1) - 1,  s = max|x| / Q,  code = round(x / s) + Q,  decoded = (code - Q) s
 

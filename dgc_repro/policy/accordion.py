@@ -1,18 +1,20 @@
 """Accordion: weak compression in critical regimes of training, strong compression elsewhere.
 
 Paper: Agarwal et al., "Accordion: adaptive gradient communication via critical learning regime
-identification", MLSys 2021 (arXiv:2010.16248), algorithm 1. Each layer is judged by itself: a regime is
-critical where the norm of the gradient, accumulated since the last judgement (over ``interval`` epochs),
-changes quickly, and where the learning rate is about to decay.
+identification", MLSys 2021 (arXiv:2010.16248), algorithm 1. Each layer is judged by itself. Its regime is
+critical where the norm of an epoch's summed gradient has changed quickly since the epoch ``interval``
+epochs before, and where the learning rate is about to decay.
 
     | ||D_before|| - ||D_now|| | / ||D_before|| >= eta, or lr_next < lr_now: the low rung; else the high one
 
-Differs: the norm is that of the averaged gradient (the paper) or of rank 0's own (the authors' code,
-``norm=own``; it is rank 0's on all ranks, so that they agree). A learning rate that decays a little in
-every epoch (cosine) would make every epoch critical: ``decay`` says what counts. Norms are compared only
-at judgements: a decay in between lowers compression and leaves the sums and what they are compared with.
+As in the authors' code (github.com/uw-mad-dash/Accordion, main.py, ``switch_freq``), the sum starts anew in
+every epoch, and epochs 1, 1 + interval, 1 + 2 interval ... are judged; the first has nothing to compare with.
+Differs: the norm is that of the averaged gradient (the paper) or of rank 0's own gradient (the authors' code;
+``norm=own``; all ranks use rank 0's, so that they agree). A learning rate that decays a little in every epoch
+(cosine) would make every epoch critical: ``decay`` says what counts. Between judgements a decay lowers
+compression until the next judgement, as in the authors' code.
 
-Letters: D = sum of a layer's gradients over an interval, eta as printed.
+Letters: D = sum of a layer's gradients over an epoch, eta as printed.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from dgc_repro.policy.interface import MEAN, OWN, EpochReport, Plan, State, Step
 @dataclass(frozen=True)
 class Accordion:
     """``field``, ``values``: the low compression and the high one, or more, of which the first and the last
-    are used. ``eta``: the relative change that is critical; ``interval``: epochs between judgements;
-    ``norm``: mean, or own; ``decay``: the learning rate decays where the next is below so many times
-    this one's (null: never looked at)."""
+    are used. ``eta``: the relative change that is critical; ``interval``: epochs between judgements, and
+    between the two epochs that a judgement compares; ``norm``: mean, or own; ``decay``: the learning rate
+    decays where the next is below so many times this one's (null: never looked at)."""
 
     field: str
     values: Sequence[Any]
@@ -65,7 +67,7 @@ class Accordion:
         return self.norm
 
     def init(self) -> State:
-        """``norms``: by tensor, of the interval before; ``high``: tensors on the high rung."""
+        """``norms``: by tensor, of the last judged epoch; ``high``: tensors on the high rung."""
         return {"norms": {}, "high": [], "trace": []}
 
     def plan(self, state: State, step: int) -> Plan:
@@ -74,7 +76,7 @@ class Accordion:
     def observe(self, state: State, report: EpochReport) -> State:
         now, following = report.learning_rate
         decays = self.decay is not None and following < self.decay * now
-        judges = report.epoch % self.interval == 0
+        judges = (report.epoch - 1) % self.interval == 0
         if not judges and not decays:
             return state
         before, high = state["norms"], list(state["high"])

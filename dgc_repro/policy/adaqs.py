@@ -1,17 +1,21 @@
 """AdaQS: more bits as the gradient sinks into its noise.
 
-Paper: Guo et al., "Accelerating distributed deep learning by adaptive gradient quantization", ICASSP 2020:
-precision follows the mean-to-standard-deviation ratio of the gradient (MSDR), a moving average of which
-is watched; when it has fallen by a set fraction, precision doubles.
-Differs: the ratio is that of the whole gradient over the workers,
+Paper: Guo et al., "Accelerating distributed deep learning by adaptive gradient quantization", ICASSP 2020.
+Its abstract: the quantization level follows the gradient's mean-to-standard-deviation ratio (MSDR), whose
+moments are estimated cheaply. The paper itself was not at hand: how the moments are estimated, when the
+policy moves and how far is ours.
 
-    MSDR = ||mean of g_i|| / sqrt(mean of ||g_i||^2 - ||mean of g_i||^2)
+    MSDR = ||mu|| / s,  ||mu||^2 = the square of what the workers' gradients have in common,
+                        s^2 = mean of ||g_i||^2 - ||mu||^2
 
-(the mean is the one that was applied, compression included), so that all ranks agree on it for one number
-a step. The paper was not at hand when this was written: fraction, weight and what "doubles" counts
-(bits here, by the ladder's values) are settings.
+Both are estimated from the workers' own gradients, before compression, and without bias
+(exchange/sketch.py): neither the noise of N workers nor that of the quantizer counts as signal. The
+estimates are averaged over steps before the ratio is taken. The policy moves one rung weaker when the ratio
+has certainly fallen by ``falls_by``: its upper bound lies so far below its lower bound at the last move.
+Bounds are three standard errors of the averaged ||mu||^2, measured from its own scatter. So where no signal
+can be told from the noise, the policy stays where it is.
 
-Letters: g_i = gradient of worker i. One worker has no spread: the ratio is then infinite, and nothing moves.
+Letters: g_i = gradient of worker i, w = smoothing. One worker has no spread: nothing moves.
 """
 
 from __future__ import annotations
@@ -26,12 +30,14 @@ from torch import Tensor
 from dgc_repro.policy.checks import check_ladder, check_number, check_share, check_whole
 from dgc_repro.policy.interface import SPREAD, EpochReport, Plan, State, StepReport
 
+STANDARD_ERRORS = 3.0
+
 
 @dataclass(frozen=True)
 class AdaQS:
     """``field``, ``values``: the ladder, weakest first, such as bits [16, 8, 4, 2]; it begins with the
     strongest. ``falls_by``: the fraction by which the averaged ratio must have fallen since the last move for
-    the next weaker one; ``smoothing``: weight of a step in the average; ``least_steps``: on each."""
+    the next weaker one; ``smoothing``: weight of a step in the averages; ``least_steps``: on each rung."""
 
     field: str
     values: Sequence[Any]
@@ -40,6 +46,7 @@ class AdaQS:
     least_steps: int = 10
     chooses = False
     watches = SPREAD
+    sketches = True
 
     def __post_init__(self) -> None:
         check_ladder(self.field, self.values, least=1)
@@ -50,10 +57,15 @@ class AdaQS:
         check_whole("least_steps", self.least_steps)
 
     def init(self) -> State:
-        """``average``: of the ratio, None before the first; ``reference``: at the last move."""
+        """``signal``, ``square``, ``whole``: averages of the estimates of ||mu||^2, of their squares, and of
+        ||g_i||^2; ``weight``: of all steps in them; ``reference``: lower bound of the ratio at the last
+        move, None before the first; ``steps``: since then."""
         return {
             "rung": len(self.values),
-            "average": None,
+            "signal": 0.0,
+            "square": 0.0,
+            "whole": 0.0,
+            "weight": 0.0,
             "reference": None,
             "steps": 0,
             "trace": [],
@@ -69,32 +81,44 @@ class AdaQS:
         raise NotImplementedError("adaqs plans beforehand")
 
     def after_step(self, state: State, report: StepReport) -> State:
-        ratio = ratio_of(report)
-        if not math.isfinite(ratio):
+        found, whole = report.signal_square, report.own_square
+        if not (math.isfinite(found * found) and math.isfinite(whole)):
             return state
-        before = state["average"]
-        average = ratio if before is None else before + self.smoothing * (ratio - before)
-        steps, reference = state["steps"] + 1, state["reference"]
-        if steps == self.least_steps:
-            reference = average
-        after = {**state, "average": average, "steps": steps, "reference": reference}
+        told = {"signal": found, "square": found * found, "whole": whole, "weight": 1.0}
+        w = self.smoothing
+        averages = {name: (1 - w) * state[name] + w * now for name, now in told.items()}
+        after = {**state, **averages, "steps": state["steps"] + 1}
+        lower, upper = self.bounds(after)
+        if after["steps"] == self.least_steps:
+            after["reference"] = lower
         rung = state["rung"]
-        fallen = steps > self.least_steps and average <= (1 - self.falls_by) * reference
-        if rung == 1 or not fallen:
+        if rung == 1 or after["steps"] <= self.least_steps or not math.isfinite(upper):
+            return after
+        if upper > (1 - self.falls_by) * after["reference"]:
             return after
         entry = {
             "step": report.step + 1,
             "rung": rung,
             "next_rung": rung - 1,
-            "reason": f"ratio {average:.4g}, {reference:.4g} at the last move",
+            "reason": f"ratio at most {upper:.4g}, at least {after['reference']:.4g} at the last move",
         }
-        trace = [*state["trace"], entry]
-        return {**after, "rung": rung - 1, "reference": average, "steps": 0, "trace": trace}
+        moved = {"rung": rung - 1, "reference": lower, "steps": 0}
+        return {**after, **moved, "trace": [*state["trace"], entry]}
+
+    def bounds(self, state: State) -> tuple[float, float]:
+        """Between which the averaged ratio lies."""
+        signal, square, whole = (
+            state[name] / state["weight"] for name in ("signal", "square", "whole")
+        )
+        w = self.smoothing
+        left = 1 - state["weight"]  # (1 - w)^steps
+        share = w / (2 - w) * (1 + left) / (1 - left)  # of one step's variance, in the average
+        error = STANDARD_ERRORS * math.sqrt(share * max(0.0, square - signal * signal))
+        return ratio_of(signal - error, whole), ratio_of(signal + error, whole)
 
 
-def ratio_of(report: StepReport) -> float:
-    """MSDR of a step; infinite where the workers do not differ."""
-    spread = report.own_square - report.mean_square
-    if not spread > 0:
-        return math.inf
-    return math.sqrt(report.mean_square / spread)
+def ratio_of(signal: float, whole: float) -> float:
+    """MSDR from ||mu||^2 and the mean of ||g_i||^2; infinite where nothing is noise."""
+    if signal <= 0:
+        return 0.0
+    return math.sqrt(signal / (whole - signal)) if signal < whole else math.inf

@@ -8,6 +8,7 @@ Rung 0 is no compression, rung r sends with ``values[r - 1]``; values are weakes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -43,8 +44,7 @@ class EpochReport:
     are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
     ``learning_rate``: of the epoch's last step and of the next epoch's last, so that a decay is known
     before the epoch in which it comes; ``gradient_norms``: by tensor, where the policy `watches` them,
-    the norm of the sum of the gradients of this epoch, or, of a policy with an ``interval`` of several
-    epochs, of all since the last multiple of it."""
+    the norm of the sum of the gradients of this epoch."""
 
     epoch: int
     train_loss: float
@@ -60,19 +60,23 @@ class StepReport:
     the network's modelled communication in the place of the measured one where the run says so, NaN where
     nobody knows. Reports come in the order of steps, each during the step after it;
     ``samples``: of all workers together. Where the policy watches `SPREAD`: ``own_square``, the mean over
-    workers of ||g_i||^2, and ``mean_square``, ||g||^2 of the mean that was applied."""
+    workers of ||g_i||^2, and ``mean_square``, ||g||^2 of the mean that was applied. Where it also
+    ``sketches``: ``signal_square``, an unbiased estimate of ||mu||^2, mu what the g_i have in common
+    (exchange/sketch.py)."""
 
     step: int
     seconds: float
     samples: float
     own_square: float = 0.0
     mean_square: float = 0.0
+    signal_square: float = math.nan
 
 
 class Policy(Protocol):
     """Plans rungs. ``field`` is the compressor's setting that ``values`` are for; None: no ladder.
 
-    One that measures and does not care how long a step takes sets ``weighs_time`` to False."""
+    One that measures and does not care how long a step takes sets ``weighs_time`` to False. One that watches
+    `SPREAD` and asks for `StepReport.signal_square` too sets ``sketches`` to True."""
 
     @property
     def field(self) -> str | None: ...

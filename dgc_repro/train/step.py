@@ -49,8 +49,9 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run, plan)]
+    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run, plan, seen)]
     loss, correct, count, not_finite, stop, *heard = share(run.link, numbers)
+    watch.hear(run, seen, heard)
 
     if not_finite:
         exchange.discard()

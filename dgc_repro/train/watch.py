@@ -1,12 +1,14 @@
 """What a policy sees of a step besides its plan: how long it took, and what the gradients were like.
 
-Times and squares of a step travel with the next step's signals, so that they cost no collective of their
-own: a policy hears of each step one step later. Energies of a gradient that is sent as planned (`ENERGIES`)
-travel with the signals of the step itself. Only policies that ask for something cause anything here.
+All of it travels with the signals, so that it costs no collective of its own: squares, sketches and energies
+of a gradient that is sent as planned (`ENERGIES`) with those of the step itself, its time with those of the
+next step. So `after_step` reports each step one step later. Only policies that ask for something cause
+anything here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.signals import share
+from dgc_repro.exchange.sketch import BUCKETS, common_square, sketch
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 from dgc_repro.train.settings import MEASURED
 
@@ -28,26 +31,30 @@ Gradients = list[Tensor | None]
 
 @dataclass
 class Seen:
-    """Of the step under way: ``own_square``, ``mean_square`` as in `Watched`, and rank 0's gradients where
-    it lives here."""
+    """Of the step under way: ``own_square``, ``mean_square``, ``signal_square`` as in `Watched` (until
+    `hear`, ``own_square`` is the sum over the workers here), ``sketch``: summed over them, empty where
+    nobody asks for it, and rank 0's gradients where it lives here."""
 
     own_square: float = 0.0
     mean_square: float = 0.0
+    signal_square: float = math.nan
+    sketch: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     own: Gradients = field(default_factory=list)
 
 
 @dataclass
 class Watched:
     """``step``: the last one, -1 where there is nothing to tell; ``seconds``: it took this process;
-    ``samples``: of all workers; ``own_square``: sum of ||g_i||^2 over the workers here;
-    ``mean_square``: ||g||^2 as it was applied; ``chosen``: the rung of the last step that was chosen by its
-    gradient; ``sums``: of the epoch's gradients, by parameter."""
+    ``samples``: of all workers; ``own_square``: mean of ||g_i||^2 over all workers; ``mean_square``:
+    ||g||^2 as it was applied; ``signal_square``: as in `StepReport`; ``chosen``: the rung of the last step
+    that was chosen by its gradient; ``sums``: of the epoch's gradients, by parameter."""
 
     step: int = -1
     seconds: float = 0.0
     samples: float = 0.0
     own_square: float = 0.0
     mean_square: float = 0.0
+    signal_square: float = math.nan
     chosen: int = 0
     sums: list[Tensor] = field(default_factory=list)
 
@@ -57,18 +64,35 @@ def is_told(policy: Policy) -> bool:
     return measures(policy) or policy.watches == SPREAD
 
 
-def spoken(run: Run, plan: Plan) -> list[float]:
-    """What this process says with the signals of this step: of its last step, and energies of this one."""
+def sketches(policy: Policy) -> bool:
+    """Whether the policy asks for what the workers' gradients have in common."""
+    return getattr(policy, "sketches", False)
+
+
+def spoken(run: Run, plan: Plan, seen: Seen) -> list[float]:
+    """What this process says with the signals of this step: the time of its last step, and squares,
+    sketch and energies of this one."""
     if not is_told(run.policy):
         return []
     watched, workers = run.progress.watched, run.link.wire.local_workers
     energies = [workers * energy for energy in run.exchange.energies(plan)]
-    return [watched.seconds, watched.own_square, *energies]
+    return [watched.seconds, seen.own_square, *seen.sketch.tolist(), *energies]
+
+
+def hear(run: Run, seen: Seen, heard: Sequence[float]) -> None:
+    """Of this step, what all processes have said (``heard``: sums)."""
+    if not heard:
+        return
+    workers = run.link.wire.world_size
+    seen.own_square = heard[1] / workers
+    if sketches(run.policy):
+        total = torch.tensor(heard[2 : 2 + BUCKETS + 1], dtype=torch.float64)
+        seen.signal_square = common_square(total, workers)
 
 
 def see_energies(run: Run, heard: Sequence[float]) -> None:
     """Of a step that is not skipped: the policy decides on the next one (``heard``: sums)."""
-    _, _, *energies = heard or (0.0, 0.0)
+    energies = heard[2 + (BUCKETS + 1) * sketches(run.policy) :]
     if energies:
         mean = torch.tensor(energies, dtype=torch.float64) / run.link.wire.world_size
         # In float32, as `Choose` answers: sums of other orders round to one number.
@@ -79,6 +103,9 @@ def see_own(run: Run, index: int, seen: Seen) -> None:
     """After the backward of the ``index``-th worker hosted here, before the exchange takes its gradients."""
     if run.policy.watches == SPREAD:
         seen.own_square += square(gradients(run))
+    if sketches(run.policy):
+        found = sketch(gradients(run), run.seed, run.progress.step).cpu()
+        seen.sketch = seen.sketch + found if seen.sketch.numel() else found
     if run.policy.watches == OWN and run.workers.ranks[index] == 0:
         seen.own = [None if g is None else g.clone() for g in gradients(run)]
 
@@ -97,38 +124,37 @@ def note(run: Run, seen: Seen, samples: float, seconds: float | None) -> None:
     watched.step = -1 if seconds is None else run.progress.step
     watched.seconds, watched.samples = seconds or 0.0, samples
     watched.own_square, watched.mean_square = seen.own_square, seen.mean_square
+    watched.signal_square = seen.signal_square
 
 
 def report(run: Run, heard: Sequence[float]) -> None:
-    """Tell the policy of the last step, which all ranks have now spoken of (``heard``: sums)."""
+    """Tell the policy of the last step, whose time all ranks have now said (``heard``: sums)."""
     progress, watched = run.progress, run.progress.watched
     if not heard or watched.step < 0:
         return
     wire = run.link.wire
-    seconds, own_square, *_ = heard
     progress.policy = run.policy.after_step(
         progress.policy,
         StepReport(
             step=watched.step,
-            seconds=seconds * wire.local_workers / wire.world_size,
+            seconds=heard[0] * wire.local_workers / wire.world_size,
             samples=watched.samples,
-            own_square=own_square / wire.world_size,
+            own_square=watched.own_square,
             mean_square=watched.mean_square,
+            signal_square=watched.signal_square,
         ),
     )
 
 
 def end_of_epoch(run: Run) -> dict[str, float]:
-    """By parameter, the norm of the sum of the gradients since the policy's last interval of epochs ended
-    (without one: of this epoch); the same on all ranks."""
+    """By parameter, the norm of the sum of this epoch's gradients; the same on all ranks."""
     if run.policy.watches not in (MEAN, OWN):
         return {}
     watched = run.progress.watched
     names = [name for name, p in run.module.named_parameters() if p.requires_grad]
     norms = [float(torch.linalg.vector_norm(total, dtype=torch.float64)) for total in watched.sums]
     norms = norms or [0.0] * len(names)  # nothing was summed: all steps skipped
-    if run.progress.epoch % getattr(run.policy, "interval", 1) == 0:
-        watched.sums = []
+    watched.sums = []
     if run.policy.watches == OWN:
         # Rank 0's are told. After a resume others hold them too: a checkpoint has one set of sums.
         hosts = 0 in run.workers.ranks

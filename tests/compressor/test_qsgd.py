@@ -14,6 +14,7 @@ from quantizing import Array, context, hashed_uniform, heavy_tailed, kernels, ki
 from torch import Tensor
 
 from dgc_repro.compressor.qsgd import QSGD, elias_bits, omega_bits
+from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.payload import Codes, num_bytes
 from dgc_repro.kernel import native
 
@@ -212,3 +213,13 @@ def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> No
 def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         QSGD(**settings)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("method", [QSGD(7, None), QSGD(7, 64, "max"), Uniform(4, "stochastic")])
+def test_a_grid_below_the_normal_range_sends_zeros(method: QSGD | Uniform) -> None:
+    """All have 7 levels: 7 x 2^-126 of a norm is the least that is sent."""
+    x = torch.zeros(64)
+    for factor, is_sent in ((0.99, False), (1.01, True)):
+        x[5] = -7 * 2.0**-126 * factor
+        assert bool(method.encode(x, context()).dense()[5] != 0) == is_sent

@@ -141,25 +141,23 @@ def test_what_is_sent_is_the_definition(
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("values", "coded", "num_bytes_of_k"),
     [("fp16", halves, lambda k: 2 * k), ("int8", codes, lambda k: k + 4 * math.ceil(k / 2048))],
 )
 def test_values_travel_as_halves_or_as_codes(
-    values: str, coded: Any, num_bytes_of_k: Any, shared: bool, unbiased: bool
+    values: str, coded: Any, num_bytes_of_k: Any, shared: bool
 ) -> None:
     """4,200 values, 3 scales, one beyond the largest half. Scale, quotient and product are rounded to
     float32, 4 EPS; a value that lies in the middle between two codes to so much may get the other one."""
     n, k = 6000, 4200
-    setting = RandomK(0.7, shared=shared, values=values, unbiased=unbiased)
+    setting = RandomK(0.7, shared=shared, values=values)
     key = setting.key(context())
     places = places_of(n, k, key)
     x = torch.randn(n, generator=torch.Generator().manual_seed(2))
     x[places[100]] = 70_000.0
-    drawn = x.numpy()[places] * (np.float32(n / k) if unbiased else np.float32(1))
-    expected = coded(drawn.astype(np.float64))
+    expected = coded(x.numpy()[places].astype(np.float64))
     found = outcome(setting, x, context())
     assert isinstance(found.own, Keyed)
     sent, mean = found.own.dense().double().numpy(), found.mean.double().numpy()
@@ -242,17 +240,11 @@ def test_no_global_random_number_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_scaled_values_are_unbiased(shared: bool) -> None:
-    """An entry is x n / k with probability k / n, else 0: over K steps its mean scatters by
-    x sqrt((n / k - 1) / K); 6 of these for each of 203 entries."""
-    n, count = 203, 2000
-    setting = RandomK(factor=4, unbiased=True, shared=shared)
-    x = torch.randn(n, generator=torch.Generator().manual_seed(5))
-    total = torch.zeros(n, dtype=torch.float64)
-    for step in range(count):
-        total += outcome(setting, x, context(step)).own.dense()
-    spread = x.double().abs() * (n / 51 - 1) ** 0.5 / count**0.5
-    assert bool(((total / count - x).abs() <= 6 * spread).all())
+def test_scaled_values_past_float32s_range_are_infinite_and_no_other_number(shared: bool) -> None:
+    setting = Setting("", RandomK(factor=100, unbiased=True, shared=shared))
+    exchange = simulation(setting, 2, {"w": torch.empty(500)})
+    mean = play(exchange, setting, [{"w": torch.full((500,), 1e37)} for _ in range(2)])["w"]
+    assert set(mean.tolist()) == {0.0, math.inf}
 
 
 def test_rungs_nest_and_a_stronger_one_is_found_among_the_survivors() -> None:
@@ -317,6 +309,8 @@ def test_a_broken_payload_is_refused() -> None:
         ({"density": 0.1, "factor": 100}, "density: 0.1 is a factor of 10, and factor is 100"),
         ({"shared": "yes"}, "shared: true or false, got 'yes'"),
         ({"unbiased": 1}, "unbiased: true or false, got 1"),
+        ({"unbiased": True, "values": "fp16"}, "values: fp16 rounds, and unbiased=true promises"),
+        ({"unbiased": True, "values": "int8"}, "values: int8 rounds, and unbiased=true promises"),
         ({"values": "int4"}, "values: one of fp32, fp16, int8, got 'int4'"),
     ],
 )

@@ -17,6 +17,7 @@ from torch import Tensor
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.scatter import OWNER, Scatter, Shards
+from dgc_repro.compressor.sidco import SIDCo
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.gradients import GradientExchange, fits, structure
@@ -279,6 +280,12 @@ def test_a_state_made_on_first_use_fits_before_and_after_and_another_does_not() 
     assert not fits(dense, structure({"a": {}}))
     assert not fits(dense, structure({"a": [torch.zeros(3)]}))
     assert not fits(structure([1, 2]), structure([1]))
+
+
+def test_a_method_that_keeps_a_state_is_refused() -> None:
+    """The stages that SIDCo adapts would stay what they are in the first step."""
+    with pytest.raises(ValueError, match=r"^method: SIDCo keeps a state .* use exchange.combine"):
+        Scatter(SIDCo(0.01))
 
 
 def test_a_method_that_neither_encodes_nor_selects_is_refused() -> None:

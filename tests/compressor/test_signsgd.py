@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from laws import Setting, play, simulation
 from quantizing import context, exchanged, heavy_tailed, kernels
 
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.exchange.payload import num_bytes
 
@@ -52,3 +55,16 @@ def test_one_bit_a_value_is_sent(size: int, expected: int) -> None:
     own = SignSGD().encode(torch.ones(size), context())
     assert num_bytes(own) == expected
     assert own.num_floats == size / 32
+
+
+def test_signum_is_momentum_correction_around_it() -> None:
+    """Workers send the sign of m u + g; Signum's factor 1 - m changes no sign."""
+    setting = Setting("signum", MomentumCorrection(SignSGD(), 0.9))
+    check_nesting(setting.compressor)
+    exchange = simulation(setting, 3, {"x": torch.zeros(501)})
+    momenta = torch.zeros(3, 501)
+    for step in range(4):
+        gradients = torch.stack([heavy_tailed(3 * step + worker, 501) for worker in range(3)])
+        momenta = 0.9 * momenta + 0.1 * gradients
+        mean = play(exchange, setting, [{"x": g.clone()} for g in gradients])["x"]
+        assert torch.equal(mean, momenta.sign().sum(0).sign())

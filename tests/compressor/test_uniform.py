@@ -200,22 +200,6 @@ def test_no_value_moves_by_more_than_its_rounding_allows(
         assert bool((payload.dense().abs() <= x.abs() * (1 + 2.0**-20)).all())
 
 
-@pytest.mark.parametrize(("bits", "block"), [(2, None), (4, 100), (8, None)])
-def test_stochastic_rounding_is_unbiased(bits: int, block: int | None) -> None:
-    """Over K steps the mean of one entry scatters by at most s / (2 sqrt K) (a coin between two
-    steps); 6 of these for each of 203 entries, 5 for their mean, which is 1 / sqrt n of it. A
-    dither of 8 bits (2 % of a step) would fail the second."""
-    x, count = heavy_tailed(3, 203), 600
-    setting = Uniform(bits, "stochastic", block)
-    drawn = torch.stack([setting.encode(x, context(step)).dense() for step in range(count)])
-    payload = setting.encode(x, context())
-    scale = payload.scales.repeat_interleave(block)[:203] if block else payload.scales.expand(203)
-    off = (drawn.double().mean(0) - x.double()) / scale.double()
-    assert float(off.abs().max()) <= 6 / (2 * count**0.5)
-    assert abs(float(off.mean())) <= 5 / (2 * (count * 203) ** 0.5)
-    assert bool((drawn.std(0) > 0).any()), "nothing was drawn"
-
-
 def test_workers_and_steps_draw_apart_and_alike_when_repeated() -> None:
     x, setting = heavy_tailed(4), Uniform(4, "stochastic")
     first = setting.encode(x, context(0, 0)).dense()

@@ -318,9 +318,9 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     ),
     (["policy=probed", "policy.value=8"], "policy.field: names the compressor's setting", "8"),
     (
-        ["compressor=topk", "policy=scadles", "policy.least=0.95"],
-        "policy.least: at most eps",
-        "got 0.95 above 0.9",
+        ["compressor=topk", "policy=scadles", "policy.delta=2"],
+        "policy.delta: above 0 and at most 1",
+        "got 2",
     ),
     (
         ["compressor=topk", "policy=oracle", "policy.runs=[nowhere,null]"],

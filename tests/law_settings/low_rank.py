@@ -111,7 +111,7 @@ SETTINGS += (
         Setting(
             f"randomk-unbiased-{'shared' if shared else 'apart'}",
             RandomK(factor=2, shared=shared, unbiased=True),
-            excuses={**_LOSES, "contraction": "unbiased instead: test_randomk.py"},
+            excuses={**_LOSES, "contraction": "unbiased instead: test_unbiased.py"},
         )
         for shared in (True, False)
     ),

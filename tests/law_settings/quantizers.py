@@ -78,14 +78,17 @@ def _(leaf: EFSignSGD, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
 
 
 _LOST = {"conservation": "keeps no residual: what is rounded away is lost"}
-_RANDOM = {**_LOST, "contraction": "unbiased instead: its own test says so"}
+_RANDOM = {**_LOST, "contraction": "unbiased instead: test_unbiased.py"}
 _SIGNS = {**_LOST, "contraction": "contracts in the norm, not value by value: its own test says so"}
 _VOTE = {
     "averaging": "majority vote: the answer is the sign of the sum of signs, not their average",
     "conservation": "what is sent is a sign, in no unit of the gradient",
     "contraction": "what is sent is a sign, in no unit of the gradient",
 }
-_NATURAL = {**_LOST, "contraction": "below 2^-126 it rounds to 0 or 2^-126; unbiased: its own test"}
+_NATURAL = {
+    **_LOST,
+    "contraction": "below 2^-126 it rounds to 0 or 2^-126; unbiased: test_unbiased.py",
+}
 
 
 def _half(setting: Setting) -> Setting:

@@ -41,7 +41,7 @@ def _(leaf: Uniform, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
 def _uniform(bits: int, rounding: str, block: int | None) -> Setting:
     excuses = {"conservation": "keeps no residual: what is rounded away is lost"}
     if rounding == "stochastic":
-        excuses["contraction"] = "unbiased instead: test_stochastic_rounding_is_unbiased"
+        excuses["contraction"] = "unbiased instead: test_unbiased.py"
     return Setting(
         f"uniform-{bits}-{rounding}-{block}", Uniform(bits, rounding, block), excuses=excuses
     )

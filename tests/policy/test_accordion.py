@@ -57,13 +57,15 @@ def test_a_learning_rate_about_to_decay_is_critical() -> None:
     assert rungs(blind, state, "a") == [2]
 
 
-def test_it_judges_at_the_end_of_an_interval() -> None:
+def test_it_compares_an_epoch_with_the_one_an_interval_before() -> None:
+    """As the published code does with its switch_freq: after epochs 1, 1 + interval, and so on."""
     policy = accordion(interval=2)
-    state = policy.init()
-    for number, norm in enumerate((1.0, 4.0, 99.0, 4.0), 1):
+    state, judged = policy.init(), []
+    for number, norm in enumerate((4.0, 99.0, 4.0, 99.0, 1.0, 99.0), 1):
         state = epoch(policy, state, number, {"a": norm})
-    assert rungs(policy, state, "a") == [2]  # 4 against 4: what lies between is not looked at
-    assert [entry["epoch"] for entry in state["trace"]] == [2, 4]
+        judged += rungs(policy, state, "a")
+    assert judged == [1, 1, 2, 2, 1, 1]  # 4 against 4, 1 against 4: epochs between are not compared
+    assert [entry["epoch"] for entry in state["trace"]] == [1, 3, 5]
 
 
 def test_a_layer_without_a_gradient_is_critical() -> None:

@@ -1,4 +1,4 @@
-"""ScaDLES-style: strong compression where it loses little, or where data streams in too fast."""
+"""ScaDLES: compressed while the gradient's norm survives it, else dense."""
 
 from __future__ import annotations
 
@@ -9,66 +9,61 @@ from typing import Any
 import pytest
 import torch
 
-from dgc_repro.policy.interface import State, StepReport
+from dgc_repro.policy.interface import EpochReport, State
 from dgc_repro.policy.scadles import ScaDLES
 
 
 def scadles(**settings: Any) -> ScaDLES:
-    given = {"field": "density", "values": (0.1, 0.01), "smoothing": 1.0, "rate": 100.0}
-    return ScaDLES(**given | {"patience": 50.0} | settings)
+    return ScaDLES(**{"field": "density", "values": (0.1,)} | settings)
 
 
-def step(policy: ScaDLES, state: State, high: float, seconds: float = 0.5) -> tuple[int, State]:
-    """One step of 50 samples, of which the high compression keeps a share ``high``."""
-    energies = torch.tensor([1.0, 0.95, high], dtype=torch.float64)
-    rung, state = policy.choose(state, energies)
-    return rung, policy.after_step(state, StepReport(0, seconds, 50.0))
+def step(policy: ScaDLES, state: State, norm: float, raw: float = 1.0) -> tuple[int, State]:
+    """One step: norms of the compressed gradient and of the raw one, of an error-fed one of norm 2."""
+    energies = torch.tensor([4.0, norm**2, norm**2, raw**2], dtype=torch.float64)
+    return policy.choose(state, energies)
 
 
-def test_what_loses_little_is_compressed_strongly() -> None:
+@pytest.mark.parametrize(
+    ("norm", "raw", "rung"),
+    # The example of the code: | ||g|| - ||C(g)|| | / ||g|| <= 0.3, more than the norm counts as less.
+    [(0.71, 1.0, 1), (0.69, 1.0, 0), (1.29, 1.0, 1), (1.31, 1.0, 0), (1.5, 2.0, 1), (0.0, 0.0, 1)],
+)
+def test_a_step_is_compressed_where_the_norm_changes_by_delta_at_most(
+    norm: float, raw: float, rung: int
+) -> None:
     policy = scadles()
-    assert policy.plan(policy.init(), 0).candidates == (1, 2)
-    assert step(policy, policy.init(), 0.92)[0] == 2
-    assert step(policy, policy.init(), 0.88)[0] == 1
+    plan = policy.plan(policy.init(), 0)
+    assert (plan.rung, plan.candidates, plan.raw) == (None, (1, 1), True)
+    assert step(policy, policy.init(), norm, raw)[0] == rung
 
 
-def test_samples_that_wait_are_counted_and_make_it_hurry() -> None:
+def test_changes_are_averaged_over_an_epoch() -> None:
     policy = scadles()
-    state, rungs, waiting = policy.init(), [], []
-    for seconds in (0.5, 1.0, 1.0, 0.1, 0.1):  # 50, 100, 100, 10, 10 arrive, 50 are learnt from
-        rung, state = step(policy, state, 0.6, seconds)
+    state, rungs = policy.init(), []
+    for norm in (0.5, 0.8, 1.0, 0.6):  # averages 0.5, 0.35, 0.233, 0.275
+        rung, state = step(policy, state, norm)
         rungs.append(rung)
-        waiting.append(state["waiting"])
-    assert waiting == [0.0, 50.0, 100.0, 60.0, 20.0]
-    assert rungs == [1, 1, 1, 2, 2]  # as it was when the step began: 0, 0, 50, 100, 60
-    assert state["last"]["reason"] == "catches up"
-    assert step(policy, state, 0.6)[0] == 1
+    assert rungs == [0, 0, 1, 1]
+    assert state["last"]["average_change"] == pytest.approx(0.275)
+    state = policy.observe(state, EpochReport(1, 0.0, 0.0, 0.0))
+    assert step(policy, state, 0.6)[0] == 0
 
 
-def test_no_hurry_sends_less_than_the_least_share() -> None:
-    state = {**scadles().init(), "waiting": 1e9}
-    assert step(scadles(), state, 0.6)[0] == 2
-    assert step(scadles(), state, 0.4)[0] == 1
-
-
-def test_its_gain_is_smoothed_as_a_ratio_of_averages_and_recorded() -> None:
-    policy = scadles(smoothing=0.5)
-    _, state = step(policy, policy.init(), 1.0)
-    _, state = step(policy, state, 0.5)
-    assert state["last"]["gain_candidate"] == pytest.approx((0.25 + 0.25) / 0.75)
-    assert state["last"]["gain_theta_min"] == pytest.approx(0.95)
+def test_its_decision_is_recorded() -> None:
+    _, state = step(scadles(), scadles().init(), 0.8)
+    last = state["last"]
+    assert (last["branch"], last["rung"], last["candidate"]) == ("theta_min", 1, 0.1)
+    assert (last["gain"], last["change"]) == pytest.approx((0.16, 0.2))
     assert json.loads(json.dumps(state)) == state
+    _, state = step(scadles(), scadles().init(), 0.1)
+    assert (state["last"]["branch"], state["last"]["gain"]) == ("dense", 1.0)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": (0.1,)}, "values: the low compression and the high one, got [0.1]"),
-        ({"rate": -1}, "rate: samples a second from 0, got -1"),
-        ({"patience": "few"}, "patience: samples from 0, got 'few'"),
-        ({"eps": 0}, "eps: above 0 and at most 1, got 0"),
-        ({"least": 0.95}, "least: at most eps, got 0.95 above 0.9"),
-        ({"smoothing": 2}, "smoothing: above 0 and at most 1, got 2"),
+        ({"values": (0.1, 0.01)}, "values: one value, that of compressed steps"),
+        ({"delta": 0}, "delta: above 0 and at most 1, got 0"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

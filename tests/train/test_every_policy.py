@@ -50,7 +50,7 @@ def settings(field: str, weak: Any, strong: Any) -> dict[str, dict[str, Any]]:
         "gravac": measured,
         "gravac later": {**measured, "decide": "last"},
         "probed": {"field": field, "value": strong, "spread": True},
-        "scadles": {**ladder, "patience": 0},
+        "scadles": {**ladder, "values": [strong]},
         "oracle": {**ladder, "runs": [str(FINISHED), None]},
     }
 

@@ -1,4 +1,4 @@
-"""Norms of summed gradients: over an interval of epochs, rank 0's own after a resume, without a gradient."""
+"""Norms of an epoch's summed gradients: rank 0's own after a resume, without a gradient."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch.distributed as dist
 from processes import World
 from tiny_run import PLAIN, SETTINGS, STEPS_PER_EPOCH, built, play, tiny
 
+from dgc_repro.exchange.sketch import BUCKETS
 from dgc_repro.launch.build import build_run
 from dgc_repro.policy.accordion import Accordion
-from dgc_repro.policy.interface import EpochReport, State
+from dgc_repro.policy.adaqs import AdaQS
+from dgc_repro.policy.interface import EpochReport, State, StepReport
 from dgc_repro.train import checkpoint, watch
 from dgc_repro.train.loop import end_epoch, steps_left
 from dgc_repro.train.run import Run
@@ -23,6 +25,7 @@ from dgc_repro.train.step import train_step
 
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 OWN = (*SETTINGS["accordion by own gradients"], *PLAIN)
+ADAQS = ("compressor=uniform", "policy=adaqs", "policy.values=[8,4,2]", "wrap=[error_feedback]")
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +80,60 @@ def test_rank_0s_norms_are_told_once_after_a_resume(
         assert all(norm > 0 for norms in whole for norm in norms.values())
 
 
+def resumed_state(config: dict[str, Any], folder: Path, stop_after: int) -> Any:
+    """A job of a rank: the policy's state after a run that was stopped, and after one that was not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(dist.get_rank()))
+        whole, first, second = (build_run(config, torch.device("cpu")) for _ in range(3))
+        play(whole)
+        play(first, until=stop_after)
+        checkpoint.save(first, folder, "a config")
+        checkpoint.load(second, folder, "a config")
+        play(second)
+        return whole.progress.policy, second.progress.policy
+
+
+def test_squares_of_all_workers_outlive_a_resume(two_workers: World, tmp_path: Path) -> None:
+    """The last step's are reported after it: a checkpoint has them once, for all ranks."""
+    told = two_workers(resumed_state, tiny(*ADAQS, *PLAIN, *LOCAL), tmp_path, STEPS_PER_EPOCH + 1)
+    for whole, resumed in told:
+        assert whole == resumed == told[0][0]
+        assert whole["steps"] > 0
+
+
+def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bits are sent, and neither number has their noise: the inner product of the two gradients, and
+    the mean of their squares."""
+    run = built(*ADAQS, *PLAIN, "policy.values=[2]")
+    own: list[torch.Tensor] = []
+    told: list[StepReport] = []
+    see_own = watch.see_own
+
+    def seeing(run: Run, index: int, seen: watch.Seen) -> None:
+        own.append(torch.cat([p.grad.flatten() for p in run.module.parameters()]).double())
+        see_own(run, index, seen)
+
+    def after_step(policy: AdaQS, state: State, report: StepReport) -> State:
+        told.append(report)
+        return state
+
+    monkeypatch.setattr(watch, "see_own", seeing)
+    monkeypatch.setattr(AdaQS, "after_step", after_step)
+    play(run)
+    assert len(told) > 5
+    for report, first, second in zip(told, own[::2], own[1::2], strict=False):
+        squares = float(first.square().sum()), float(second.square().sum())
+        assert report.own_square == pytest.approx(sum(squares) / 2)
+        error = (squares[0] * squares[1] / BUCKETS) ** 0.5
+        assert abs(report.signal_square - float(first @ second)) < 6 * error
+
+
 @pytest.mark.parametrize("interval", [1, 2])
-def test_norms_of_an_interval_are_of_the_sum_of_all_its_gradients(interval: int) -> None:
+def test_norms_of_an_epoch_are_of_the_sum_of_its_own_gradients(interval: int) -> None:
     run = built(*SETTINGS["accordion"], *PLAIN, "train.epochs=4", f"policy.interval={interval}")
     told, expected = listening(run), []
-    for epoch in range(4):
-        if epoch % interval == 0:
-            sums = {name: torch.zeros_like(p) for name, p in run.module.named_parameters()}
+    for _ in range(4):
+        sums = {name: torch.zeros_like(p) for name, p in run.module.named_parameters()}
         for batches in steps_left(run):
             train_step(run, batches)
             for name, parameter in run.module.named_parameters():

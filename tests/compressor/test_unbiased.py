@@ -1,0 +1,101 @@
+"""E[C(x)] = x, for every method that claims it, on ordinary values and on extremes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from quantizing import context, heavy_tailed
+from torch import Tensor
+
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.terngrad import TernGrad
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.payload import Codes
+
+Array = NDArray[Any]
+SIZE, DRAWS = 203, 300
+CLAIMS = {
+    "qsgd, 1 level": QSGD(1, 64),
+    "qsgd": QSGD(7, None),
+    "qsgd by the largest": QSGD(3, 64, "max"),
+    "uniform, 2 bits": Uniform(2, "stochastic"),
+    "uniform in blocks": Uniform(4, "stochastic", 50),
+    "uniform, 8 bits": Uniform(8, "stochastic"),
+    "terngrad": TernGrad(None),
+    "natural": Natural(),
+    "randomk, shared": RandomK(factor=4, unbiased=True),
+    "randomk, apart": RandomK(factor=4, unbiased=True, shared=False),
+}
+
+
+def extremes() -> dict[str, Tensor]:
+    x = heavy_tailed(3, SIZE)
+    unit = x / x.abs().max()
+    dominated = 1e-3 * unit
+    dominated[7] = 1.0
+    return {
+        "ordinary": x,
+        "tiny": 1e-30 * unit,
+        "huge": 5e37 * unit,
+        "one dominates": dominated,
+        "one element": torch.tensor([-0.3]),
+        "equal": torch.full((SIZE,), 0.1),
+        "zeros": torch.zeros(SIZE),
+    }
+
+
+def sent(method: Any, x: Tensor, step: int) -> Any:
+    """The payload of one step."""
+    if not isinstance(method, RandomK):
+        return method.encode(x, context(step))
+    return method._coded(x, context(step))
+
+
+def spread(method: Any, x: Tensor) -> tuple[Array, Array]:
+    """By the method's definition, how far the two outcomes of each value lie apart, and with which
+    probability it is the farther one."""
+    size, n = x.double().abs().numpy(), x.numel()
+    if isinstance(method, RandomK):
+        k = method._kept(n)
+        return size * (n / k), np.where(size > 0, k / n, 0)
+    if isinstance(method, Natural):
+        low = np.where(size > 0, 2.0 ** np.floor(np.log2(np.where(size > 0, size, 1))), 1.0)
+        return low, np.where(size > 0, size / low - 1, 0)
+    payload = sent(method, x, 0)
+    assert isinstance(payload, Codes)
+    step = payload.scales.double()
+    if payload.layout.per_row:
+        step = step.repeat_interleave(payload.layout.width)[:n]
+    gap = step.expand(n).numpy()
+    part = np.where(gap > 0, size / np.where(gap > 0, gap, 1), 0) % 1
+    return gap, np.where(
+        np.minimum(part, 1 - part) < 1e-6, 0, part
+    )  # on the grid, but for rounding
+
+
+@pytest.mark.parametrize("kind", extremes())
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_mean_of_many_draws_is_what_was_given(name: str, kind: str) -> None:
+    """z-tests of DRAWS draws: each value that is drawn often enough for a normal mean, and all of them
+    together (a dither that is off by 2 % of a step would give a z of 10)."""
+    method, x = CLAIMS[name], extremes()[kind]
+    total = np.zeros(x.numel())
+    for step in range(DRAWS):
+        total += sent(method, x, step).dense().double().numpy()
+    given, (gap, share) = x.double().numpy(), spread(method, x)
+    off, expected = total / DRAWS - given, DRAWS * share * (1 - share)
+    error = gap * np.sqrt(expected) / DRAWS
+    certain, often = expected == 0, expected > 10
+    assert np.abs(off[certain]).max(initial=0.0) <= 2e-6 * np.abs(given).max()
+    assert np.abs(off[often] / error[often]).max(initial=0.0) < 6
+    if not certain.all():
+        toward = (off * np.sign(given))[~certain].sum()
+        z = toward / math.sqrt(np.square(error[~certain]).sum())
+        assert abs(z) < 5
