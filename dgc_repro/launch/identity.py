@@ -63,6 +63,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """The resolved config of a run folder, from its ``config.yaml``. Raises UserError."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise TypeError(f"a mapping, got {type(config).__name__}")
         config_hash(config)  # reads what every config has
     except (
         yaml.YAMLError,

@@ -28,7 +28,7 @@ def write_lines(folder: Path, number: int) -> None:
     """What the sink writes at a step, made up."""
     for file, kind in KINDS.items():
         with (folder / file).open("a") as lines:
-            lines.write(f'{json.dumps({"kind": kind, kind: number, "loss": 1 / number})}\n')
+            lines.write(f"{json.dumps({'kind': kind, kind: number, 'loss': 1 / number})}\n")
 
 
 @pytest.fixture(scope="module")
