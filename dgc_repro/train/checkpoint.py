@@ -295,11 +295,14 @@ def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[st
         "files": files,
     }
     replace(writing / MANIFEST, f"{json.dumps(signed(manifest), indent=1)}\n".encode())
+    old: Path | None = None
     if final.name in _listed(final.parent)[0]:
-        _discard(final)
+        old = final.rename(_hidden(final))
     elif final.exists():  # somebody else's
         final.rename(Path(tempfile.mkdtemp("", f"{final.name}-moved-", final.parent)) / final.name)
     writing.rename(final)
+    if old is not None:
+        shutil.rmtree(old)
 
 
 def _prune(run: Run, home: Path) -> None:
@@ -311,14 +314,12 @@ def _prune(run: Run, home: Path) -> None:
             read_manifest(home / name)
         except Damaged:
             continue  # it may be somebody else's
-        _discard(home / name)
+        shutil.rmtree((home / name).rename(_hidden(home / name)))
 
 
-def _discard(path: Path) -> None:
-    """Remove a checkpoint; a process that is killed meanwhile leaves no half of it."""
-    hidden = path.with_name(f".{path.name}.old")
-    path.rename(hidden)
-    shutil.rmtree(hidden)
+def _hidden(path: Path) -> Path:
+    """Where a checkpoint goes before it is removed: a process that is killed meanwhile leaves no half."""
+    return path.with_name(f".{path.name}.old")
 
 
 def _refuse_misfit(
