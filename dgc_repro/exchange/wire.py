@@ -271,16 +271,16 @@ class Link:
                         f"{to[rank]}{label}"
                     )
 
-    def tell_all(self, text: str, purpose: str = "signal") -> list[str]:
+    def tell_all(self, text: str, purpose: str | None = "signal") -> list[str]:
         """Every rank's text, in rank order (lengths travel first: they may differ). Workers hosted
-        here speak with one voice."""
+        here speak with one voice. Not counted where ``purpose`` is None."""
         wire = self.wire
         spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=wire.device)
         length = torch.tensor([spoken.numel()], dtype=torch.int64, device=wire.device).view(
             torch.uint8
         )
         here = wire.local_workers
-        asked = f"allgather of {purpose} texts"
+        asked = f"allgather of {purpose or 'checkpoint'} texts"
         with Asking(asked, self.clock):
             rows, pending = wire.gather([length] * here, "lengths")
             pending.wait()
@@ -291,8 +291,9 @@ class Link:
             rows, pending = wire.gather([filled] * here, "texts")
             pending.wait()
         for sent in (length, filled):
-            seconds = self.cost("allgather", sent.nbytes) if self.cost else None
-            self.ledger.add(purpose, "allgather", sent.nbytes, wire.world_size, seconds)
+            if purpose is not None:
+                seconds = self.cost("allgather", sent.nbytes) if self.cost else None
+                self.ledger.add(purpose, "allgather", sent.nbytes, wire.world_size, seconds)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -140,6 +141,19 @@ def check_processes(workers: int, available: int | None) -> None:
             f"({PROCESS_BYTES / 1e9:g} GB each), {available / 1e9:.1f} GB are available; use fewer, or "
             "launch=simulated, where one process stands in for all"
         )
+
+
+def check_sections(config: Config, path: Path) -> None:
+    """Refuse a run folder's config that lacks a section, or one of the keys that ranks read at once."""
+    for section in SECTIONS:
+        if section in ("seed", "wrap", "goal"):
+            continue
+        found = config.get(section)
+        if not isinstance(found, Mapping) or not set(KEYS.get(section, ())) <= found.keys():
+            raise UserError(
+                f"paths.runs: {path} is not a whole config ({section} is {found!r}); delete this file, and "
+                "the command that made the run writes it again and continues"
+            )
 
 
 def _check_keys(config: Config) -> None:

@@ -9,6 +9,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from dgc_repro.errors import UserError
+
 RESULTS_VERSION = 1
 """Raised when a fix changes numbers: runs of an older version are not taken for finished."""
 
@@ -61,6 +65,30 @@ def config_hash(config: Mapping[str, Any]) -> str:
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved config of a run folder, from its ``config.yaml``. Raises UserError."""
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise TypeError(f"a mapping, got {type(config).__name__}")
+        config_hash(config)  # reads what every config has
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise UserError(
+            f"paths.runs: {path} is not a config ({reason}); delete this file, and the command that made "
+            "the run writes it again and continues"
+        ) from error
+    found: dict[str, Any] = config
+    return found
 
 
 def _unnamed(network: Mapping[str, Any] | None) -> bool:

@@ -25,6 +25,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import cores_at_hand
 from dgc_repro.launch.roll_call import NO_ANSWER
 from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE
+from dgc_repro.train.checkpoint import steps_saved
 
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
 SHUTDOWN_TIMEOUT_S = 600
@@ -193,8 +194,7 @@ def what_failed(folder: Path, code: int) -> str:
 
 def last_checkpoint(folder: Path) -> int | None:
     """The step of the newest checkpoint in a run folder."""
-    names = [path.name for path in (folder / "checkpoints").glob("step-*")]
-    return max((int(name.removeprefix("step-")) for name in names), default=None)
+    return max(steps_saved(folder), default=None)
 
 
 def _killed(log: Path) -> dict[int, str]:

@@ -82,15 +82,28 @@ def record(
     validate(config)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     folder = runs / "gradients" / f"{model}-{digest}"
-    if not (folder / FACTS).is_file():
+    facts = _facts(folder)
+    if facts is None:
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         _record(model, config, partial, workers)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = _facts(folder)
+        assert facts is not None
     return Recorded(folder=folder, **facts)
+
+
+def _facts(folder: Path) -> dict[str, Any] | None:
+    """What is said of recorded gradients. None: nothing is recorded, or the file is damaged."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        Recorded(folder=folder, **facts)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    found: dict[str, Any] = facts
+    return found
 
 
 def _config(overrides: Sequence[str]) -> dict[str, Any]:

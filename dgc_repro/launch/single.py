@@ -13,9 +13,9 @@ import yaml
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
-from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, run_folder
+from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, read_config, run_folder
 from dgc_repro.launch.in_lab import KIND as NETLAB
-from dgc_repro.launch.local import execute
+from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_in_lab
 from dgc_repro.launch.paths import conf_dir
 
@@ -40,7 +40,7 @@ def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     try:
         (execute_in_lab if config["launch"]["kind"] == NETLAB else execute)(config, folder)
     except UserError:
-        if is_new and not any((folder / "checkpoints").glob("step-*")):
+        if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder)  # nothing half-written stays behind a mistake
         raise
     return folder
@@ -50,10 +50,12 @@ def is_done(folder: Path) -> bool:
     """Whether the run is finished, by this version's standards."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    return bool(
-        summary.get("status") == "finished" and summary.get("results_version") == RESULTS_VERSION
+    return (
+        isinstance(summary, dict)
+        and summary.get("status") == "finished"
+        and summary.get("results_version") == RESULTS_VERSION
     )
 
 
@@ -61,13 +63,12 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
     """Make the folder and write its config, unless it holds another one."""
     path = folder / "config.yaml"
     if path.is_file():
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(before, dict):
-            raise UserError(f"paths.runs: {path} is not a config; remove {folder}")
-        if config_hash(before) != config_hash(config):
+        before = config_hash(read_config(path))
+        if before != config_hash(config):
             raise UserError(
-                f"paths.runs: {folder} holds another config (hash {config_hash(before)}); "
-                "give another paths.runs, or remove that folder"
+                f"paths.runs: {folder} holds another config (hash {before}); give another paths.runs, or, "
+                f"if {path.name} was edited or damaged, delete it: the same command writes it again and "
+                "continues"
             )
     temporary = path.with_suffix(".tmp")
     try:

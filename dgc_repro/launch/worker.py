@@ -23,13 +23,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import yaml
 from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
-from dgc_repro.launch import environment
-from dgc_repro.launch.build import build_run, choose_device
+from dgc_repro.launch import environment, identity
+from dgc_repro.launch.build import build_run, check_sections, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.in_lab import schedule_of, told
@@ -116,8 +115,8 @@ def _train(
     if roll_call is not None:
         roll_call.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
     _stop_on_signals(run)
-    identity = config_hash(config)
-    notes = [*run.notes, *checkpoint.load(run, folder, identity)]
+    own_hash = config_hash(config)
+    notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
     if device.type == "cpu" and native.library() is None:
         notes.append(
             "kernels run as tensor operations (no C compiler, or switched off): slower, equal values"
@@ -164,7 +163,7 @@ def _train(
                 rates.before(progress.step)
 
             finished = train(
-                run, on_step, sink.epoch, lambda: checkpoint.save(run, folder, identity)
+                run, on_step, sink.epoch, lambda: checkpoint.save(run, folder, own_hash)
             )
         summary = _summary(run, finished)
         if rank == 0:
@@ -180,10 +179,10 @@ def _continued(path: Path, step: int) -> dict[str, Any]:
     """What the record keeps of the process that made the steps before: code and start, oldest first."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    stretch = {key: before.get(key) for key in ("commit", "dirty", "hardware", "started")}
-    return {"before": [*before.get("before", []), {**stretch, "until_step": step}]}
+        stretch = {key: before.get(key) for key in ("commit", "dirty", "hardware", "started")}
+        return {"before": [*before.get("before", []), {**stretch, "until_step": step}]}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {"before": [{"unknown": f"{path.name} could not be read", "until_step": step}]}
 
 
 def make_sink(config: dict[str, Any]) -> Sink:
@@ -198,11 +197,12 @@ def make_sink(config: dict[str, Any]) -> Sink:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved config of a run folder."""
+    """The resolved config of a run folder. Raises UserError."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"paths.runs: no {path}; a run folder is made by python -m dgc_repro ...")
-    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = identity.read_config(path)
+    check_sections(config, path)
     return config
 
 

@@ -123,11 +123,11 @@ def finished(folder: Path) -> list[dict[str, Any]]:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
-    except (OSError, ValueError):
+        is_finished = summary.get("status") == "finished"
+        epochs = [record for record in records if record.get("kind") == "epoch"]
+    except (OSError, ValueError, AttributeError):  # no file, no JSON, no object
         return []
-    if summary.get("status") != "finished":
-        return []
-    return [record for record in records if record.get("kind") == "epoch"]
+    return epochs if is_finished else []
 
 
 def _column(epoch: Mapping[str, Any], name: str, field: str) -> float:

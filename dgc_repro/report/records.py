@@ -136,7 +136,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 def read_epoch_lines(path: Path) -> list[str]:
     """The lines of kind ``epoch`` of a metrics.jsonl as written; UserError names a broken line."""
     kept = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: UTF-8 text, got something else ({error}); run again") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -178,7 +182,7 @@ def read_epochs(folder: Path) -> pd.DataFrame:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: YAML, got something else ({reason}); run again") from error
     if not isinstance(config, dict) or "seed" not in config:

@@ -2,9 +2,9 @@
 policy decides in each step, decisions.jsonl has what it saw and took.
 
 Everything that report/ draws comes from these lines, so they outlive a killed run. Each is flushed
-as it is written. A run that is resumed first drops what its checkpoint does not cover: those
-epochs are trained again and would stand twice. A number that is not finite is written as null,
-because NaN is not JSON; pandas reads null back as NaN.
+as it is written. A checkpoint holds a copy of the record, and the record of a resumed run begins with
+it (train/checkpoint.py); a run that begins anew first drops the lines of the run before. A number that
+is not finite is written as null, because NaN is not JSON; pandas reads null back as NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,6 +23,7 @@ from dgc_repro.sink.interface import Metrics, RunInfo
 EPOCHS_FILE = "metrics.jsonl"
 STEPS_FILE = "steps.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
+RECORD_FILES = (EPOCHS_FILE, STEPS_FILE, DECISIONS_FILE)
 DECISION = "decision/"
 
 
@@ -118,26 +119,43 @@ def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[i
     """
     if not path.exists():
         return set()
-    before = path.read_text(encoding="utf-8", errors="replace")
+    before = path.read_bytes()
     kept, numbers = [], set()
-    for line in before.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # the process was killed while it wrote this
-        if not isinstance(record, dict):
-            continue
-        if record.get("kind") == kind and record[kind] <= last:
+    for line, record in _lines(before):
+        number = record.get(kind)
+        if record.get("kind") == kind and isinstance(number, int) and number <= last:
             kept.append(line)
-            numbers.add(record[kind])
+            numbers.add(number)
         elif record.get("kind") == "note" and notes:
             kept.append(line)
-    after = "".join(f"{line}\n" for line in kept)
-    if after != before:
-        temporary = path.with_name(f"{path.name}.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+    whole = "".join(f"{line}\n" for line in kept).encode()
+    if whole != before:
+        replace(path, whole)
     return numbers
+
+
+def after(content: bytes, size: int) -> bytes:
+    """The first ``size`` bytes of a file of the record, and the notes among the lines after them."""
+    notes = [line for line, record in _lines(content[size:]) if record.get("kind") == "note"]
+    return content[:size] + "".join(f"{line}\n" for line in notes).encode()
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file anew; a process that is killed meanwhile leaves the old one."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines that hold a JSON object. A process that was killed leaves a last line that does not."""
+    for line in content.decode("utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield line, record

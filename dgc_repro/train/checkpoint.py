@@ -1,21 +1,30 @@
-"""Checkpoints: everything a run needs to go on as if it had not stopped, bit for bit.
+"""Checkpoints: everything a run needs to continue bit for bit.
 
-``checkpoints/step-<n>/`` holds ``shared.pt`` (model, optimizer, policy, ledger, progress; written by
-rank 0), ``worker-<r>.pt`` (of each worker: residuals, random state, and what it carries from step to
-step, a language model's hidden state) and ``manifest.json``
-(written last: sizes, world size, config hash). A folder is written under another name and renamed
-when it is whole; the one before the last is kept, and used when the last turns out to be broken.
-Files load with ``weights_only=True``: no code is run by loading.
+``checkpoints/step-<8 digits>/`` holds:
+
+- ``shared.pt``: model, optimizer, policy, ledger and progress. Rank 0 writes it.
+- ``worker-<r>.pt``: the residuals, the random state and the hidden states of one worker.
+- copies of the record (``metrics.jsonl``, ``steps.jsonl``, ``decisions.jsonl``) as it was at this step.
+- ``manifest.json``, written last: the step, the number of workers, the config hash, the size and SHA-256
+  of every file, and a SHA-256 of the manifest itself.
+
+A folder is written under a hidden name and renamed when it is complete. The last two are kept.
+``load`` compares every file that it reads with its checksum, and all ranks agree on the newest checkpoint
+in which no rank finds damage. It rebuilds a damaged file of the record from its copy. Other files and
+folders in ``checkpoints/`` are left alone. Files load with ``weights_only=True``: loading runs no code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -23,77 +32,196 @@ from torch import Tensor
 from dgc_repro.compressor.scatter import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
-from dgc_repro.exchange.signals import share
+from dgc_repro.exchange.wire import Link
+from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.watch import Watched
 
 KEPT = 2
 FOLDER = "checkpoints"
+MANIFEST = "manifest.json"
+Entry = tuple[int, str]
+"""The size of a file in bytes, and its SHA-256 in hex."""
+NO_FILE: Entry = (0, hashlib.sha256().hexdigest())
+
+
+class Damaged(Exception):
+    """A checkpoint cannot be used; the message says which file and why."""
 
 
 def save(run: Run, folder: Path, config_hash: str) -> None:
     """Write a checkpoint of this step; all ranks call it together."""
-    link, progress = run.link, run.progress
+    link, home = run.link, folder / FOLDER
     # The buffers are rank 0's: nothing but evaluation reads them, and that broadcasts rank 0's first.
-    name = f"step-{progress.step:08d}"
-    writing = folder / FOLDER / f".{name}"
+    name = _name(run.progress.step)
+    writing = home / f".{name}"
     is_first = 0 in run.workers.ranks
     if is_first:
-        shutil.rmtree(writing, ignore_errors=True)
+        for left in home.glob(".step-*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         writing.mkdir(parents=True)
     link.barrier("of a checkpoint")
+    files: dict[str, Entry] = {}
     for index, rank in enumerate(run.workers.ranks):
         state = {
             "exchange": run.exchange.state_dict(run.seat(index)),
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
-        _write(state, writing / f"worker-{rank}.pt")
+        files[f"worker-{rank}.pt"] = _write(state, writing / f"worker-{rank}.pt")
     if is_first:
-        _write(_shared(run), writing / "shared.pt")
-    link.barrier("of a checkpoint")
+        files["shared.pt"] = _write(_shared(run), writing / "shared.pt")
+        for record in RECORD_FILES:
+            if (folder / record).is_file():
+                files[record] = _copy(folder / record, writing / record)
+    said = _texts(link, json.dumps(files))  # returns when all ranks have written their files
     if is_first:
-        _seal(writing, folder / FOLDER / name, run, config_hash)
-        for old in sorted((folder / FOLDER).glob("step-*"))[:-KEPT]:
-            shutil.rmtree(old)
+        for text in said:
+            files |= json.loads(text)
+        _seal(writing, home / name, run, config_hash, files)
+        run.unusable.discard(name)
+        _prune(run, home)
     link.barrier("of a checkpoint")
 
 
 def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
-    """Continue from the newest whole checkpoint in a run folder, if there is one; all ranks call it.
+    """Continue from the newest undamaged checkpoint in a run folder, if there is one; all ranks call it.
+
+    ``config_hash``: this run's; its record is then brought to the state of the checkpoint. None: the
+    folder is another run's, any config is accepted and its record is left alone.
 
     Returns what the user should know. Raises UserError when the checkpoint was written by another
-    config (``config_hash``; None accepts any), by another number of workers, or when none can be read.
+    config or by another number of workers, or when all are damaged.
     """
-    found = sorted((folder / FOLDER).glob("step-*"), reverse=True)
-    notes: list[str] = []
-    for candidate in found:
-        problem = _refusal(run, candidate, config_hash)
-        states: tuple[dict[str, Any], list[dict[str, Any]]] | None = None
-        if problem is None:
-            try:
-                states = _read(run, candidate)
-            except Exception as error:  # torch.load raises many kinds for a broken file
-                problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        broken_ranks = share(run.link, [float(states is None)])[0]
-        if broken_ranks == 0 and states is not None:
+    link, is_own = run.link, config_hash is not None
+    # Rank 0 decides what there is: ranks must not disagree when a network file system shows them
+    # different folders.
+    names, ignored = json.loads(_texts(link, json.dumps(_listed(folder / FOLDER)))[0])
+    notes = []
+    if ignored:
+        notes.append(f"{folder / FOLDER}: ignored {', '.join(ignored)} (not a checkpoint of a run)")
+    problems: dict[str, str] = {}
+    for name in names:
+        candidate = folder / FOLDER / name
+        problem, states, rebuilt = "", None, dict[str, bytes]()
+        try:
+            manifest = read_manifest(candidate)
+            _refuse_misfit(run, candidate, manifest, config_hash)
+            states = _read(run, candidate, manifest)
+            if is_own and 0 in run.workers.ranks:
+                rebuilt = _damaged_records(folder, candidate, manifest["files"])
+        except (UserError, MemoryError):
+            raise
+        except Damaged as error:
+            problem = str(error)
+        except Exception as error:  # torch.load raises many kinds for a file that it does not like
+            problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        said = _texts(link, problem)
+        if states is not None and not any(said):
             try:
                 _restore(run, *states)
-            except (RuntimeError, ValueError, KeyError) as error:
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"train.resume_from: {candidate} is of another model, optimizer or compressor "
                     f"({' '.join(str(error).split())[:200]})"
                 ) from error
+            if is_own:
+                run.unusable |= problems.keys()
+                if 0 in run.workers.ranks:
+                    _rewind(folder, manifest["files"], rebuilt)
+            notes += [
+                f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
+                for other, why in problems.items()
+            ]
+            notes += [
+                f"{folder / record} was damaged; it was rebuilt from {candidate}"
+                for record in rebuilt
+            ]
             return notes
-        notes.append(
-            f"{candidate} cannot be read ({problem or 'on another rank'}), using the one before"
+        problems[name] = "; ".join(
+            dict.fromkeys(
+                text if len(set(said)) == 1 else f"{text} (rank {rank})"
+                for rank, text in enumerate(said)
+                if text
+            )
         )
-    if found:
+    if problems:
+        newest = next(iter(problems))
         raise UserError(
             f"paths.runs: no checkpoint in {folder / FOLDER} can be read; remove that folder to "
-            f"start again ({notes[-1]})"
+            f"start again ({newest}: {problems[newest]})"
         )
     return notes
+
+
+def steps_saved(folder: Path) -> list[int]:
+    """The steps of the complete checkpoints in a run folder, the last one at the end. Their manifests are
+    checked, their files are not."""
+    home = folder / FOLDER
+    steps = []
+    for name in _listed(home)[0]:
+        try:
+            steps.append(int(read_manifest(home / name)["step"]))
+        except Damaged:
+            continue
+    return sorted(steps)
+
+
+def read_manifest(candidate: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint. Raises Damaged."""
+    try:
+        manifest = json.loads((candidate / MANIFEST).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST} is not JSON: {error}") from error
+    if not isinstance(manifest, dict) or "sha256" not in manifest:
+        raise Damaged(
+            f"{MANIFEST} has no checksum: it is damaged, or an older version of dgc_repro wrote it"
+        )
+    if signed(manifest) != manifest:
+        raise Damaged(f"{MANIFEST} is damaged: its checksum is another")
+    if candidate.name != _name(manifest["step"]):
+        raise Damaged(f"it is a copy of {_name(manifest['step'])}")
+    return manifest
+
+
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the checksum of all its other entries."""
+    others = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(others, sort_keys=True)
+    return {**others, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step-"))
+
+
+def _listed(home: Path) -> tuple[list[str], list[str]]:
+    """The names of checkpoints, newest first, damaged ones among them; and the names of other entries.
+
+    Hidden entries are unfinished checkpoints and are not listed."""
+    names: list[str] = []
+    others: list[str] = []
+    for path in sorted(home.iterdir()) if home.is_dir() else []:
+        if path.name.startswith("."):
+            continue
+        is_named = re.fullmatch(r"step-[0-9]{8,}", path.name) and path.is_dir()
+        is_ours = is_named and any(f.name == MANIFEST or f.suffix == ".pt" for f in path.iterdir())
+        (names if is_ours else others).append(path.name)
+    return sorted(names, key=_step, reverse=True), others
+
+
+def _texts(link: Link, text: str) -> list[str]:
+    """The text of every process. Not counted as traffic, so that it does not matter to a run's numbers how
+    often it is saved."""
+    if link.wire.local_workers == link.wire.world_size:
+        return [text]
+    return link.tell_all(text, purpose=None)
 
 
 def _shared(run: Run) -> dict[str, Any]:
@@ -118,35 +246,88 @@ def _shared(run: Run) -> dict[str, Any]:
     }
 
 
-def _write(state: dict[str, Any], path: Path) -> None:
+class _Hashed:
+    """A file that hashes what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = 0
+        self._sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self._sha256.update(data)
+        self._size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def entry(self) -> Entry:
+        return self._size, self._sha256.hexdigest()
+
+
+def _write(state: dict[str, Any], path: Path) -> Entry:
+    """Save and hash in one pass: the checksum is of what was meant, not of what a disk made of it."""
     with path.open("wb") as file:
-        torch.save(state, file)
+        hashed = _Hashed(file)
+        torch.save(state, hashed)  # type: ignore[arg-type]  # it asks for write and flush alone
         file.flush()
         os.fsync(file.fileno())
+    return hashed.entry
 
 
-def _seal(writing: Path, final: Path, run: Run, config_hash: str) -> None:
-    sizes = {file.name: file.stat().st_size for file in sorted(writing.glob("*.pt"))}
+def _copy(source: Path, path: Path) -> Entry:
+    data = source.read_bytes()
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[str, Entry]) -> None:
     manifest = {
+        "step": run.progress.step,
         "world_size": run.link.wire.world_size,
         "workers_per_node": run.workers_per_node,
         "config_hash": config_hash,
-        "sizes": sizes,
+        "files": files,
     }
-    (writing / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    shutil.rmtree(final, ignore_errors=True)
+    replace(writing / MANIFEST, f"{json.dumps(signed(manifest), indent=1)}\n".encode())
+    old: Path | None = None
+    if final.name in _listed(final.parent)[0]:
+        old = final.rename(_hidden(final))
+    elif final.exists():  # somebody else's
+        final.rename(Path(tempfile.mkdtemp("", f"{final.name}-moved-", final.parent)) / final.name)
     writing.rename(final)
+    if old is not None:
+        shutil.rmtree(old)
 
 
-def _refusal(run: Run, candidate: Path, config_hash: str | None) -> str | None:
-    """Why this folder is not whole, or None. Raises UserError when it is whole but not ours."""
-    try:
-        manifest = json.loads((candidate / "manifest.json").read_text(encoding="utf-8"))
-        saved_workers, saved_hash = int(manifest["world_size"]), str(manifest["config_hash"])
-        per_node = int(manifest.get("workers_per_node", 1))
-        sizes = dict(manifest["sizes"])
-    except (OSError, ValueError, KeyError) as error:
-        return f"its manifest is broken: {error}"
+def _prune(run: Run, home: Path) -> None:
+    """Remove complete checkpoints older than the last ``KEPT`` that can be used."""
+    now = run.progress.step
+    usable = [name for name in _listed(home)[0] if name not in run.unusable and _step(name) <= now]
+    for name in usable[KEPT:]:
+        try:
+            read_manifest(home / name)
+        except Damaged:
+            continue  # it may be somebody else's
+        shutil.rmtree((home / name).rename(_hidden(home / name)))
+
+
+def _hidden(path: Path) -> Path:
+    """Where a checkpoint goes before it is removed: a process that is killed meanwhile leaves no half."""
+    return path.with_name(f".{path.name}.old")
+
+
+def _refuse_misfit(
+    run: Run, candidate: Path, manifest: dict[str, Any], config_hash: str | None
+) -> None:
+    """Raise UserError when a complete checkpoint is not this run's."""
+    saved_workers, saved_hash = manifest["world_size"], manifest["config_hash"]
+    per_node = manifest["workers_per_node"]
     if config_hash is not None and saved_hash != config_hash:
         raise UserError(
             f"paths.runs: {candidate} was written by another config (hash {saved_hash}, this run is "
@@ -169,22 +350,71 @@ def _refusal(run: Run, candidate: Path, config_hash: str | None) -> str | None:
             "exchange.combine=scatter has not sent of the shard it owns: that has no mean; continue with "
             "as many workers"
         )
-    for name, size in sizes.items():
+
+
+def _read(
+    run: Run, candidate: Path, manifest: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The shared state, and one state for each worker hosted here. Raises Damaged.
+
+    A rank reads, and compares with the checksums, what it needs; of the rest it looks at the sizes."""
+    files, saved = manifest["files"], manifest["world_size"]
+    for name, (size, _) in files.items():
         path = candidate / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"{name} is missing or truncated"
-    return None
-
-
-def _read(run: Run, candidate: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The shared state, and one state for each worker hosted here."""
-    shared = _load(candidate / "shared.pt")
-    saved = json.loads((candidate / "manifest.json").read_text(encoding="utf-8"))["world_size"]
+        if name not in RECORD_FILES and not (path.is_file() and path.stat().st_size == size):
+            raise Damaged(f"{name} is missing or truncated")
+    shared = _load(candidate / "shared.pt", files)
     if saved == run.link.wire.world_size:
-        return shared, [_load(candidate / f"worker-{rank}.pt") for rank in run.workers.ranks]
-    old = [_load(candidate / f"worker-{rank}.pt") for rank in range(saved)]
+        return shared, [_load(candidate / f"worker-{rank}.pt", files) for rank in run.workers.ranks]
+    old = [_load(candidate / f"worker-{rank}.pt", files) for rank in range(saved)]
     mean = {"exchange": _mean([state["exchange"] for state in old])}
     return shared, [mean for _ in run.workers.ranks]
+
+
+def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != files[path.name][1]:
+            raise Damaged(f"{path.name} is damaged: its checksum is another")
+        file.seek(0)
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return state
+
+
+def _damaged_records(folder: Path, candidate: Path, files: dict[str, Entry]) -> dict[str, bytes]:
+    """The files of the record that do not begin with what they were at the checkpoint, and what that was.
+
+    Raises Damaged when the checkpoint's copy is damaged too."""
+    found = {}
+    for name in RECORD_FILES:
+        size, digest = files.get(name, NO_FILE)
+        here, copy = folder / name, candidate / name
+        if _begins(here, size, digest):
+            continue
+        if not _begins(copy, size, digest):
+            raise Damaged(f"{here} is damaged, and so is the copy in the checkpoint")
+        found[name] = copy.read_bytes()[:size]
+    return found
+
+
+def _begins(path: Path, size: int, digest: str) -> bool:
+    """Whether the first ``size`` bytes of a file have this checksum."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(size)).hexdigest() == digest
+    except OSError:
+        return size == 0
+
+
+def _rewind(folder: Path, files: dict[str, Entry], rebuilt: dict[str, bytes]) -> None:
+    """Bring the record back to the checkpoint's step. Notes that came after it stay, they are history."""
+    for name in RECORD_FILES:
+        path = folder / name
+        if name in rebuilt:
+            replace(path, rebuilt[name])
+        elif path.exists():
+            now, (size, _) = path.read_bytes(), files.get(name, NO_FILE)
+            if now != (kept := after(now, size)):
+                replace(path, kept)
 
 
 def _has_owners(state: Any) -> bool:
@@ -192,11 +422,6 @@ def _has_owners(state: Any) -> bool:
     if isinstance(state, dict):
         return OWNER in state or any(map(_has_owners, state.values()))
     return isinstance(state, list) and any(map(_has_owners, state))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
 
 
 def _mean(states: list[Any]) -> Any:

@@ -103,6 +103,7 @@ class Run:
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False
+    unusable: set[str] = field(default_factory=set)  # checkpoints of this run that are damaged
 
     def __post_init__(self) -> None:
         self.carry_nothing()

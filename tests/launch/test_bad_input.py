@@ -6,7 +6,9 @@ here instead of in a process of its own. A few real processes at the end show th
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -18,17 +20,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from filelock import FileLock
 from omegaconf import OmegaConf
 from PIL import Image
-from tiny_run import TEXT, TINY, UNIFORM4_EF, configured
+from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import local, main, single
 from dgc_repro.launch.local import RunFailed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import runs_of
-from dgc_repro.launch.worker import run_worker
+from dgc_repro.launch.worker import read_config, run_worker
 
 Command = Callable[..., tuple[int, list[str]]]
 
@@ -475,30 +478,88 @@ def test_a_folder_that_holds_another_config_is_refused(command: Command, tmp_pat
     assert "holds another config" in line
 
 
-def test_a_config_file_cut_short_is_named(command: Command, tmp_path: Path) -> None:
-    command(*TINY, "train.epochs=1")
-    folder = run_folder_of(tmp_path)
-    (folder / "summary.json").unlink()
-    (folder / "config.yaml").write_text("")
-    line = refused(command(*TINY, "train.epochs=1"))
-    assert line.startswith("paths.runs: ")
-    assert "config.yaml is not a config" in line
-
-
-def test_a_run_with_a_broken_newest_checkpoint_says_so_and_goes_on(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_malformed_file_of_a_run_is_one_line_and_nothing_is_lost(
+    command: Command, tmp_path: Path
 ) -> None:
-    assert command(*TINY)[0] == 0
+    mine = (*TINY, *PLAIN, "train.epochs=1")
+    command(*mine)
     folder = run_folder_of(tmp_path)
-    whole = (folder / "metrics.jsonl").read_text()
+    path = folder / "config.yaml"
+    whole = path.read_bytes()
+    config = yaml.safe_load(whole)
+    checkpoints = {p: p.read_bytes() for p in (folder / "checkpoints").rglob("*") if p.is_file()}
+    (folder / "summary.json").write_text("[]")
+
+    def refusal() -> str:
+        texts = []
+        for reading in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+            with pytest.raises(UserError, match=r"^paths\.runs: .*config\.yaml") as caught:
+                reading()
+            texts.append(str(caught.value))
+        assert "\n" not in "".join(texts)
+        return texts[0]
+
+    malformed = (b"", b"[]", b"null", b"3", b'"x"', b"\xff\xfe", b"{" * 2000, b"&a [*a]", b"a: [")
+    for content in (
+        *malformed,
+        b"{launch: 3, scale: [], experiment: null}",
+        whole[: len(whole) // 2],
+    ):
+        path.write_bytes(content)
+        assert "delete" in refusal()
+    path.write_bytes(b"[]")
+    assert (
+        refused(command(*mine)).partition("config.yaml")[2] == refusal().partition("config.yaml")[2]
+    )
+
+    for number, offset in enumerate(range(0, len(whole), len(whole) // 30)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << number % 8
+        for read in (lambda: single.prepare(folder, config), lambda: read_config(folder)):
+            path.write_bytes(bytes(damaged))
+            with contextlib.suppress(UserError):
+                read()
+
+    assert checkpoints == {path: path.read_bytes() for path in checkpoints}
+    (folder / "environment.json").write_text("[]")
+    path.unlink()
+    assert command(*mine) == (0, [])
+    assert "could not be read" in (folder / "environment.json").read_text()
+    notes = (folder / "metrics.jsonl").read_text()
+    assert "continuing at step 4 " in notes
+
+
+def test_a_damaged_run_continues_from_what_is_whole_and_ends_with_the_same_record(
+    command: Command, tmp_path: Path
+) -> None:
+    mine = (*TINY, *PLAIN, *UNIFORM4_EF, "train.epochs=3", "sink.every_steps=1")
+    assert command(*mine)[0] == 0
+    folder = run_folder_of(tmp_path)
+    whole = numbers_of(folder)
     (folder / "summary.json").unlink()
-    newest = max((folder / "checkpoints").iterdir())
-    (newest / "shared.pt").write_bytes(b"")
-    assert command(*TINY) == (0, [])
+    saved = folder / "checkpoints"
+    (saved / "step-99999999").mkdir()
+    for path in (saved / "step-00000012" / "worker-1.pt", folder / "metrics.jsonl"):
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 3] ^= 1
+        path.write_bytes(bytes(damaged))
+    lines = (folder / "steps.jsonl").read_text().splitlines(keepends=True)
+    (folder / "steps.jsonl").write_text("".join(lines[:2] + lines[3:]))
+    assert command(*mine) == (0, [])
+    assert numbers_of(folder) == whole
     told = (folder / "metrics.jsonl").read_text()
-    assert "using the one before" in told
-    assert whole.splitlines()[0] in told.splitlines()
-    assert '"epoch": 2' in told
+    assert "step-00000012 is not used (worker-1.pt is damaged: " in told
+    assert "using the one before, step-00000008" in told
+    assert "ignored step-99999999" in told
+    for name in ("metrics.jsonl", "steps.jsonl"):
+        assert f"{folder.name}/{name} was damaged; it was rebuilt from" in told
+
+
+def numbers_of(folder: Path) -> list[dict[str, Any]]:
+    """A run's record without times and notes."""
+    texts = [(folder / name).read_text() for name in ("metrics.jsonl", "steps.jsonl")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    return [without_times(line) for line in lines if line["kind"] != "note"]
 
 
 def test_another_world_goes_on_from_a_folder_that_is_named(

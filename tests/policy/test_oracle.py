@@ -70,8 +70,10 @@ def test_runs_that_are_not_finished_do_not_count(tmp_path: Path, three: list[str
     assert oracle([None, three[1], str(tmp_path / "missing")]).rung == 2
     torn = tmp_path / "torn"
     torn.mkdir()
-    (torn / "summary.json").write_text("{")
-    assert finished(torn) == []
+    (torn / "metrics.jsonl").write_text("3\n")
+    for text in ("{", "[]", "3", '{"status": "finished"}'):
+        (torn / "summary.json").write_text(text)
+        assert finished(torn) == []
 
 
 def test_seeds_of_a_value_are_averaged(tmp_path: Path, three: list[str]) -> None:

@@ -65,6 +65,9 @@ def test_a_broken_metrics_line_is_named_in_one_line(tmp_path: Path) -> None:
     [
         ("config.yaml", "a: [1", "config.yaml: YAML"),
         ("config.yaml", "a: 1", "with a seed"),
+        ("config.yaml", "\udcff", "config.yaml: YAML"),
+        ("summary.json", "\udcff", "summary.json: JSON"),
+        ("metrics.jsonl", "\udcff", "metrics.jsonl: UTF-8"),
         ("summary.json", "{", "summary.json: JSON"),
         ("environment.json", "[]", "a JSON object, got list"),
         ("metrics.jsonl", "", "at least one epoch, got none"),
@@ -75,7 +78,7 @@ def test_a_broken_file_is_named_in_one_line(
     tmp_path: Path, name: str, content: str, says: str
 ) -> None:
     folder = write_run(tmp_path, "none", 0)
-    (folder / name).write_text(content)
+    (folder / name).write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=says) as caught:
         load_runs([folder])
     assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import wandb
 from made_up_run import NUM_EPOCHS, STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
 from omegaconf import OmegaConf
 from wandb_file import items, records
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.environment import describe
 from dgc_repro.sink.wandb import Wandb, has_key
 
 KEY = "0" * 40
@@ -207,6 +210,19 @@ def test_closing_leaves_a_whole_file_no_process_and_nothing_printed(
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert any(record.HasField("exit") for record in records(offline_file(tmp_path / "run")))
+
+
+def test_the_key_is_in_no_file_of_the_run_and_in_no_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = "5f0c" * 10
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    mirror(folder, Wandb())
+    record = describe(torch.device("cpu"), "simulated", 2, "digits")
+    assert key not in json.dumps(record) + "".join(capfd.readouterr())
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert offline_file(folder) in files
+    assert [path for path in files if key.encode() in path.read_bytes()] == []
 
 
 def test_disabled_leaves_no_run(folder: Path) -> None:

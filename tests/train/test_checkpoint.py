@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import SETTINGS, UNIFORM4_EF, assert_same_state, built, play
+from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, assert_same_state, built, play
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.exchange.wire import Link
+from dgc_repro.launch.local import last_checkpoint
+from dgc_repro.sink.jsonl import DECISIONS_FILE, EPOCHS_FILE, RECORD_FILES, STEPS_FILE
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 
 HASH = "a config"
+FED_BACK = (*PLAIN, *UNIFORM4_EF)
+KINDS = {EPOCHS_FILE: "epoch", STEPS_FILE: "step", DECISIONS_FILE: "decision"}
+
+
+def write_lines(folder: Path, number: int) -> None:
+    """What the sink writes at a step, made up."""
+    for file, kind in KINDS.items():
+        with (folder / file).open("a") as lines:
+            lines.write(f"{json.dumps({'kind': kind, kind: number, 'loss': 1 / number})}\n")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a record of 4 steps and checkpoints of steps 2 and 3, the residuals not zero."""
+    folder = tmp_path_factory.mktemp("saved")
+    run = built(*FED_BACK)
+    for stop in (1, 2, 3):
+        play(run, until=stop)
+        write_lines(folder, stop)
+        checkpoint.save(run, folder, HASH)
+    write_lines(folder, 4)
+    with (folder / EPOCHS_FILE).open("a") as lines:
+        lines.write('{"kind": "note", "text": "continuing"}\n{"kind": "ep')
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A run folder with checkpoints of steps 2 and 3, the residuals not zero."""
-    run = built(*UNIFORM4_EF)
-    for stop in (1, 2, 3):
-        play(run, until=stop)
-        checkpoint.save(run, tmp_path, HASH)
-    return tmp_path
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy of it to do harm to."""
+    return Path(shutil.copytree(saved, tmp_path / "run"))
 
 
 def newest(folder: Path) -> Path:
@@ -51,7 +76,7 @@ def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
         path.unlink()
     else:
         path.write_bytes(b"\0" * len(whole))
-    run = built(*UNIFORM4_EF)
+    run = built(*FED_BACK)
     (note,) = checkpoint.load(run, folder, HASH)
     assert run.progress.step == 2
     assert str(newest(folder)) in note
@@ -63,24 +88,251 @@ def test_when_no_checkpoint_can_be_read_the_folder_is_named(folder: Path) -> Non
     for path in (folder / checkpoint.FOLDER).glob("*/shared.pt"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"^paths\.runs: no checkpoint in .* can be read; remove"):
-        checkpoint.load(built(*UNIFORM4_EF), folder, HASH)
+        checkpoint.load(built(*FED_BACK), folder, HASH)
 
 
-def test_a_half_written_checkpoint_is_not_looked_at(folder: Path) -> None:
+def test_a_half_written_checkpoint_is_not_looked_at_and_is_removed_later(folder: Path) -> None:
     whole = newest(folder)
     whole.rename(whole.with_name(f".{whole.name}"))
-    run = built(*UNIFORM4_EF)
+    run = built(*FED_BACK)
     assert checkpoint.load(run, folder, HASH) == []
     assert run.progress.step == 2
+    checkpoint.save(run, folder, HASH)
+    assert entries(folder) == ["step-00000002"]
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / checkpoint.FOLDER).iterdir())
+
+
+def covered(folder: Path, step: int) -> dict[str, bytes]:
+    """The record as it was at the checkpoint of a step."""
+    return {
+        name: b"".join((folder / name).read_bytes().splitlines(keepends=True)[:step])
+        for name in RECORD_FILES
+    }
+
+
+def record(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in RECORD_FILES}
+
+
+NOTE = b'{"kind": "note", "text": "continuing"}\n'
+IN_CHECKPOINT = ("shared.pt", "worker-0.pt", "worker-1.pt", "manifest.json", *RECORD_FILES)
+
+
+@pytest.mark.parametrize("file", [*(f"step-3/{name}" for name in IN_CHECKPOINT), *RECORD_FILES])
+def test_a_flipped_byte_is_noticed_or_changes_nothing(
+    file: str, folder: Path, tmp_path: Path
+) -> None:
+    run, whole = built(*FED_BACK), built(*FED_BACK)
+    if file not in RECORD_FILES:  # else with lines after the checkpoint
+        checkpoint.load(run, folder, HASH)
+    before, at_three = record(folder), covered(folder, 3)
+    checkpoint.load(whole, shutil.copytree(folder, tmp_path / "whole"), HASH)
+    path = folder / checkpoint.FOLDER / file.replace("step-3", "step-00000003")
+    path = path if path.exists() else folder / file
+    content, noticed = path.read_bytes(), 0
+    offsets = {0, len(content) - 1, *range(1, len(content), max(1, len(content) // 16))}
+    for number, offset in enumerate(sorted(offsets)):
+        for name, text in before.items():
+            if (folder / name).read_bytes() != text:
+                (folder / name).write_bytes(text)
+        damaged = bytearray(content)
+        damaged[offset] ^= 1 << number % 8
+        path.write_bytes(bytes(damaged))
+        notes = checkpoint.load(run, folder, HASH)
+        now = record(folder)
+        if run.progress.step == 2:
+            assert len(notes) == 1, "a damaged checkpoint"
+            assert file.rpartition("/")[2] in notes[0]
+            at_two = {name: b"".join(t.splitlines(True)[:2]) for name, t in at_three.items()}
+            assert now == {**at_two, EPOCHS_FILE: at_two[EPOCHS_FILE] + NOTE}
+        else:
+            assert_same_state(run, whole)
+            assert {name: now[name][: len(text)] for name, text in at_three.items()} == at_three
+            tail = now[EPOCHS_FILE].removeprefix(at_three[EPOCHS_FILE])
+            assert tail in (NOTE, b"") or file == EPOCHS_FILE
+        noticed += bool(notes)
+        run.unusable.clear()
+    if file.startswith("step-3") and path.suffix == ".pt":
+        assert noticed == len(offsets)
+    if file.startswith("step-3") and path.suffix == ".jsonl":
+        assert noticed == 0, "the record itself is whole"
+
+
+@pytest.mark.parametrize("file", RECORD_FILES)
+@pytest.mark.parametrize("how", ["missing", "truncated", "a line lost", "empty"])
+def test_a_damaged_record_is_rebuilt_from_the_checkpoint_and_said(
+    folder: Path, file: str, how: str
+) -> None:
+    path, wanted = folder / file, covered(folder, 3)[file]
+    whole = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        first = whole.index(b"\n") + 1
+        path.write_bytes({"truncated": whole[:-130], "a line lost": whole[first:]}.get(how, b""))
+    run = built(*FED_BACK)
+    (note,) = checkpoint.load(run, folder, HASH)
+    assert note == f"{path} was damaged; it was rebuilt from {newest(folder)}"
+    assert run.progress.step == 3
+    assert path.read_bytes() == wanted
+
+
+def test_a_record_that_is_damaged_in_the_checkpoint_too_falls_back(folder: Path) -> None:
+    wanted = covered(folder, 2)[STEPS_FILE]
+    for path in (folder / STEPS_FILE, newest(folder) / STEPS_FILE):
+        path.write_bytes(path.read_bytes().replace(b"loss", b"lost"))
+    run = built(*FED_BACK)
+    notes = checkpoint.load(run, folder, HASH)
+    assert run.progress.step == 2
+    assert "steps.jsonl is damaged, and so is the copy" in notes[0]
+    assert "rebuilt from" in notes[1]
+    assert (folder / STEPS_FILE).read_bytes() == wanted
+
+
+def test_another_runs_record_is_left_alone(folder: Path) -> None:
+    (folder / STEPS_FILE).write_bytes(b"damaged")
+    before = record(folder)
+    assert checkpoint.load(built(*FED_BACK), folder, None) == []
+    assert record(folder) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"[]", b"null", b"3", b'"x"', b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"{}"),
+        b'{"world_size": 2, "config_hash": "a config", "sizes": {}}',  # as older versions wrote it
+        b'{"step": 3, "files": {}, "sha256": "0"}',
+    ],
+)
+def test_a_malformed_manifest_is_one_line(folder: Path, content: bytes) -> None:
+    (newest(folder) / "manifest.json").write_bytes(content)
+    run = built(*FED_BACK)
+    (note,) = checkpoint.load(run, folder, HASH)
+    assert "step-00000003 is not used (manifest.json " in note
+    assert "using the one before, step-00000002" in note
+    assert "\n" not in note
+    assert run.progress.step == 2
+    assert last_checkpoint(folder) == 2
+    checkpoint.save(play_on(run), folder, HASH)
+    assert entries(folder) == ["step-00000002", "step-00000003"]
+    assert last_checkpoint(folder) == 3
+
+    for path in (folder / checkpoint.FOLDER).glob("*/manifest.json"):
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"^paths\.runs: no checkpoint in .* remove") as caught:
+        checkpoint.load(run, folder, HASH)
+    assert "\n" not in str(caught.value)
+    assert last_checkpoint(folder) is None
+    assert entries(folder) == ["step-00000002", "step-00000003"], "nothing is lost"
+
+
+def play_on(run: Run) -> Run:
+    play(run, until=run.progress.step + 1)
+    return run
+
+
+def test_the_checksums_are_of_what_lies_on_the_disk(folder: Path) -> None:
+    manifest = json.loads((newest(folder) / "manifest.json").read_text())
+    assert manifest["files"] == {
+        path.name: [path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
+        for path in newest(folder).iterdir()
+        if path.name != "manifest.json"
+    }
+    assert set(manifest["files"]) == set(IN_CHECKPOINT) - {"manifest.json"}
+
+
+FOREIGN = {
+    "an empty folder": ("step-99999999", None),
+    "another name": ("step-x", None),
+    "a file": ("step-00000009", b"x"),
+    "a file of another name": ("notes.txt", b"x"),
+    "a file with the next name": ("step-00000004", b"x"),
+    "a folder with the next name": ("step-00000004", None),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
+    folder: Path, name: str, content: bytes | None
+) -> None:
+    path = folder / checkpoint.FOLDER / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    run = built(*FED_BACK)
+    (note,) = checkpoint.load(run, folder, HASH)
+    assert note == f"{folder / checkpoint.FOLDER}: ignored {name} (not a checkpoint of a run)"
+    assert run.progress.step == last_checkpoint(folder) == 3
+    checkpoint.save(play_on(run), folder, HASH)
+    assert last_checkpoint(folder) == 4
+    left = set(entries(folder)) - {"step-00000003", "step-00000004"}
+    assert len(left) == 1
+    assert left.pop().startswith(name)
+    again = built(*FED_BACK)
+    checkpoint.load(again, folder, HASH)
+    assert_same_state(again, run)
+
+
+def test_foreign_things_alone_are_a_beginning(tmp_path: Path) -> None:
+    for name in ("step-99999999", "step-x"):
+        (tmp_path / checkpoint.FOLDER / name).mkdir(parents=True)
+    run = built(*FED_BACK)
+    (note,) = checkpoint.load(run, tmp_path, HASH)
+    assert "ignored step-99999999, step-x" in note
+    assert run.progress.step == 0
+
+
+def test_a_renamed_copy_of_a_checkpoint_does_not_count(folder: Path) -> None:
+    shutil.copytree(newest(folder), folder / checkpoint.FOLDER / "step-99999999")
+    run = built(*FED_BACK)
+    (note,) = checkpoint.load(run, folder, HASH)
+    assert "step-99999999 is not used (it is a copy of step-00000003)" in note
+    assert run.progress.step == 3
+    checkpoint.save(play_on(run), folder, HASH)
+    assert entries(folder) == ["step-00000003", "step-00000004", "step-99999999"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
+    folder: Path, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``rank`` is this one; the other rank sees other folders, and answers what this test lets it."""
+    seen = [["step-00000003", "step-00000002"], []]
+    heard: list[str] = []
+
+    def texts(link: Link, text: str) -> list[str]:
+        heard.append(text)
+        if len(heard) == 1:  # what there is: rank 0 decides
+            return [json.dumps(seen), json.dumps([["step-00000002"], ["odd"]])][:: 1 - 2 * rank]
+        if rank:
+            return ["", text]
+        return [text, "worker-1.pt is damaged" if len(heard) == 2 else ""]
+
+    monkeypatch.setattr(checkpoint, "_texts", texts)
+    run = built(*FED_BACK)
+    notes = checkpoint.load(run, folder, HASH)
+    if rank == 0:
+        (note,) = notes
+        assert "step-00000003 is not used (worker-1.pt is damaged (rank 1)); using" in note
+        assert heard[1:] == ["", ""]
+        assert run.progress.step == 2
+    else:
+        assert notes == [f"{folder / checkpoint.FOLDER}: ignored odd (not a checkpoint of a run)"]
+        assert heard[1:] == [""]
+        assert run.progress.step == 2
 
 
 def test_a_checkpoint_of_another_config_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^paths\.runs: .*written by another config \(hash a con"):
-        checkpoint.load(built(*UNIFORM4_EF), folder, "another")
+        checkpoint.load(built(*FED_BACK), folder, "another")
 
 
 def test_a_folder_without_checkpoints_is_a_beginning(tmp_path: Path) -> None:
-    run = built(*UNIFORM4_EF)
+    run = built(*FED_BACK)
     assert checkpoint.load(run, tmp_path, HASH) == []
     assert run.progress.step == 0
 
@@ -97,9 +349,12 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
     torch.save({"model": Bomb()}, path)
     manifest = newest(folder) / "manifest.json"
     told = json.loads(manifest.read_text())
-    told["sizes"]["shared.pt"] = path.stat().st_size
-    manifest.write_text(json.dumps(told))
-    run = built(*UNIFORM4_EF)
+    told["files"]["shared.pt"] = [
+        path.stat().st_size,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    ]
+    manifest.write_text(json.dumps(checkpoint.signed(told)))
+    run = built(*FED_BACK)
     (note,) = checkpoint.load(run, folder, HASH)
     assert "UnpicklingError" in note
     assert run.progress.step == 2
@@ -116,16 +371,16 @@ def residuals(run: Run) -> list[list[torch.Tensor]]:
 
 def test_another_number_of_workers_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^train\.reshard: .* saved by 2 workers, this run has 4"):
-        checkpoint.load(built(*UNIFORM4_EF, "launch.workers=4"), folder, None)
+        checkpoint.load(built(*FED_BACK, "launch.workers=4"), folder, None)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_resharding_keeps_the_mean_of_the_residuals(folder: Path, workers: int) -> None:
-    old = built(*UNIFORM4_EF)
+    old = built(*FED_BACK)
     checkpoint.load(old, folder, HASH)
     assert any(bool(tensor.any()) for tensor in residuals(old)[0]), "the residuals are not zero"
 
-    new = built(*UNIFORM4_EF, f"launch.workers={workers}", "train.reshard=mean")
+    new = built(*FED_BACK, f"launch.workers={workers}", "train.reshard=mean")
     checkpoint.load(new, folder, None)
     for index, before in enumerate(zip(*residuals(old), strict=True)):
         mean = (before[0] + before[1]) / 2
@@ -155,7 +410,7 @@ def test_the_residuals_of_owners_belong_to_one_number_of_workers(tmp_path: Path)
 def test_another_world_goes_on_at_the_same_image_of_the_epoch(
     folder: Path, workers: int, stop: int, place: tuple[int, int]
 ) -> None:
-    run = built(*UNIFORM4_EF, f"launch.workers={workers}", "train.reshard=mean")
+    run = built(*FED_BACK, f"launch.workers={workers}", "train.reshard=mean")
     for path in (folder / checkpoint.FOLDER).glob("step-00000003/*"):
         path.unlink()  # leaves step 2, half of the epoch's 4 steps of 32 images
     checkpoint.load(run, folder, None)
@@ -171,10 +426,10 @@ def test_another_world_goes_on_at_the_same_image_of_the_epoch(
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_another_world_goes_on_after_a_whole_epoch(tmp_path: Path, workers: int) -> None:
-    old = built(*UNIFORM4_EF)
+    old = built(*FED_BACK)
     play(old, until=5)
     checkpoint.save(old, tmp_path, HASH)
-    new = built(*UNIFORM4_EF, f"launch.workers={workers}", "train.reshard=mean")
+    new = built(*FED_BACK, f"launch.workers={workers}", "train.reshard=mean")
     checkpoint.load(new, tmp_path, None)
     assert play(new).finished
     assert new.progress.epoch == 2
@@ -196,7 +451,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
 
 
 def test_saving_changes_nothing_of_the_run(tmp_path: Path) -> None:
-    saved, not_saved = built(*UNIFORM4_EF), built(*UNIFORM4_EF)
+    saved, not_saved = built(*FED_BACK), built(*FED_BACK)
     for run in (saved, not_saved):
         play(run, until=3)
     checkpoint.save(saved, tmp_path, HASH)

@@ -1,0 +1,150 @@
+"""kill -9 of a rank, torchrun's agent, the parent or all: the same bits in the end, and nothing hangs.
+
+Eight methods: two with real ranks, killed twice each, and six simulated ones, killed three times each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import processes_of, rank_of
+from test_stop_and_continue import PATIENCE_SECONDS, Command, commands, wait_for
+from tiny_run import PLAIN, SETTINGS, TINY, configured, play
+
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import build_run
+from dgc_repro.launch.single import prepare
+from dgc_repro.launch.worker import run_worker
+
+__all__ = ["commands"]  # a fixture
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
+
+EPOCHS, STEPS_PER_EPOCH = 8, 40
+RUN = (
+    *(*TINY, *PLAIN, "dataset.train_size=640", "train.batch_size=8", f"train.epochs={EPOCHS}"),
+    *("launch.timeout_seconds=60", "sink.every_steps=1"),
+)
+AT_ONCE = "at once"  # the command is given again before what is left has ended
+CHAINS = (
+    ("error feedback", ("rank 0", ""), ("damaged", AT_ONCE)),
+    ("dgc", ("agent", ""), ("parent", "")),
+)
+FORKED = (
+    *("topk", "uniform stochastic", "randomk", "powersgd", "gravac"),
+    "stepwise over a ladder with one residual",
+)
+
+
+def victims(command: Command, who: str) -> list[int]:
+    assert command.process is not None
+    parent = command.process.pid
+    others = {pid: line for pid, line in processes_of(command.runs).items() if pid != parent}
+    agents = [pid for pid, line in others.items() if "torch.distributed.run" in line]
+    workers = [pid for pid in others if pid not in agents]
+    if who.startswith("rank"):
+        return [pid for pid in workers if rank_of(pid) == who[-1]]
+    found = {"parent": [parent], "agent": agents, "worker": workers}
+    return found.get(who, [parent, *agents, *workers])
+
+
+def kill(command: Command, step: int, who: str, then: str) -> None:
+    command.start()
+    command.wait_for_step(step)
+    assert command.process is not None
+    for pid in victims(command, who):
+        os.kill(pid, signal.SIGKILL)
+    command.process.communicate(timeout=PATIENCE_SECONDS)
+    if not then:
+        wait_for(lambda: processes_of(command.runs) == {}, "the others to end")
+    if who == "damaged":  # on the disk of rank 1, say
+        path = max((command.run_folder() / "checkpoints").glob("step-*")) / "worker-1.pt"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(("name", "first", "second"), CHAINS, ids=[c[0] for c in CHAINS])
+def test_a_run_of_real_ranks_that_is_killed_twice_ends_with_the_same_bits(
+    name: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    commands: Callable[..., Command],
+) -> None:
+    command = commands(*RUN, *SETTINGS[name], "launch=local")
+    kill(command, 2 * STEPS_PER_EPOCH + 7, *first)
+    kill(command, 5 * STEPS_PER_EPOCH + 3, *second)
+    command.start()
+    assert command.end() == (0, [])
+    assert_ends_like(name, command.run_folder())
+    told = (command.run_folder() / "metrics.jsonl").read_text()
+    assert ("worker-1.pt is damaged" in told) == (second[0] == "damaged")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("name", FORKED)
+def test_a_simulated_run_that_is_killed_three_times_ends_with_the_same_bits(
+    name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    prepare(folder, configured(*RUN, *SETTINGS[name]))
+    for step in (30, 130, 210, None):  # before the first checkpoint, and between two
+        pid = os.fork()
+        if not pid:  # a process that has imported torch already
+            code = 1
+            with contextlib.suppress(BaseException):
+                code = run_worker(folder)
+            os._exit(code)
+        if step is not None:
+            wait_for(lambda step=step: last_step(folder) >= step, f"step {step}")
+            os.kill(pid, signal.SIGKILL)
+        assert os.waitpid(pid, 0)[1] == (0 if step is None else signal.SIGKILL)
+    assert_ends_like(name, folder)
+
+
+def last_step(folder: Path) -> int:
+    lines = folder / "steps.jsonl"
+    whole = lines.read_text().rpartition("\n")[0] if lines.is_file() else ""
+    return int(json.loads(whole.rpartition("\n")[2])["step"]) if whole else 0
+
+
+def assert_ends_like(name: str, folder: Path) -> None:
+    """A finished run has the record, the model and the residuals of one that nobody disturbed."""
+    run = build_run(configured(*RUN, *SETTINGS[name]), torch.device("cpu"))
+    losses = [record["train/loss"] for record in play(run).records]
+    steps = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
+    told = (folder / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert [line["train/loss"] for line in lines if line["kind"] == "epoch"] == losses
+    saved = max((folder / "checkpoints").glob("step-*"))
+    assert saved.name == f"step-{run.progress.step:08d}"
+    model = torch.load(saved / "shared.pt", weights_only=True)["model"]
+    assert same(model, run.module.state_dict())
+    for worker in (0, 1):
+        state = torch.load(saved / f"worker-{worker}.pt", weights_only=True)["exchange"]
+        assert same(state, run.exchange.state_dict(worker))
+
+
+def same(one: object, other: object) -> bool:
+    tensors = tensors_of(one), tensors_of(other)
+    return len(tensors[0]) == len(tensors[1]) and all(map(torch.equal, *tensors))
+
+
+def test_a_gradient_that_is_not_finite_on_one_real_rank_is_one_line_of_the_command(
+    commands: Callable[..., Command],
+) -> None:
+    poisoned = (*RUN, "model.poisoned_steps=[50]", "launch=local")
+    command = commands(*poisoned)
+    command.start()
+    code, errors = command.end()
+    assert code == 2
+    (line,) = errors
+    assert "train.on_nonfinite: the gradient is not finite at step 51 (rank 1: head.weight)" in line
