@@ -30,12 +30,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
+from dgc_repro.launch.overrides import check_overrides
 from dgc_repro.launch.paths import conf_dir, options
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
+from dgc_repro.launch.typed import nearest
 from dgc_repro.report.publish import RECORDS, pool_of, publish, show
 from dgc_repro.report.render import console_of_width
 
@@ -60,6 +61,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         asked = arguments[0] if arguments else ""
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
     name = arguments[0]
+    check_overrides(arguments[1:])
     takes_published, given = _takes_published(name, arguments[1:])
     roots, given = _roots(given)
     _refuse_settings_of_others(name, given)
