@@ -50,6 +50,8 @@ def component(config: Config, group: str, **more: Any) -> Any:
         )
     settings = {key: value for key, value in config.items() if key != "_target_"} | more
     target = config.get("_target_")
+    if target is None:
+        raise UserError(f"{group}: names no component; choose one by {group}=<name>")
     try:
         factory = pkgutil.resolve_name(str(target))
     except Exception as error:

@@ -60,7 +60,8 @@ def dispatch() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "calibrate":
         calibrate(sys.argv[2:])
         return
-    check_overrides([a for a in sys.argv[1:] if not a.startswith("-")])
+    settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
+    check_overrides(settings)  # the others are flags and their values
     sys.argv[1:] = with_profiles(sys.argv[1:])
     with one_line_usage():
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()

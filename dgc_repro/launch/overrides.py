@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
+from hydra.errors import HydraException, OverrideParseException
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.paths import conf_dir, options
@@ -13,13 +14,18 @@ from dgc_repro.launch.typed import nearest
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise UserError for an override without a key, and for a group that is given something else than the
-    name of a member. Raises what Hydra raises for one that it cannot read."""
+    """Raise OverrideParseException for an override that Hydra cannot read, UserError for one without a key and
+    for a group that is given something else than the name of a member."""
     parser = OverridesParser.create()
     for override in overrides:
         if not override.lstrip("+~").partition("=")[0].strip():
             raise UserError(f"{override}: settings are written key=value")
-        read = parser.parse_override(override)
+        try:
+            read = parser.parse_override(override)
+        except OverrideParseException:
+            raise
+        except HydraException as error:  # a character that is in no word, without the override
+            raise OverrideParseException(override, str(error)) from error
         group = read.key_or_group
         if read.is_delete() or not (conf_dir() / group).is_dir():
             continue

@@ -15,7 +15,7 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, run_folder
 from dgc_repro.launch.in_lab import KIND as NETLAB
-from dgc_repro.launch.local import execute
+from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_in_lab
 from dgc_repro.launch.paths import conf_dir
 
@@ -35,6 +35,9 @@ def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         return folder
+    source = config["train"]["resume_from"]
+    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
+        raise UserError(f"train.resume_from: no checkpoint in {source}")
     is_new = not folder.exists()
     prepare(folder, config)
     try:

@@ -27,7 +27,7 @@ from tiny_run import SETTINGS, TEXT, TINY, configured
 from dgc_repro.launch import main, single, worker
 from dgc_repro.launch.paths import options
 
-HANG_SECONDS = 20
+HANG_SECONDS = 60
 VALUES = (
     *(
         "-1",
@@ -72,10 +72,11 @@ def contexts() -> Iterator[tuple[str, ...]]:
             yield (*text, f"{group}={member}", *root, *links)
 
 
-def keys() -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every (context, dotted key), each setting of each component once; sections are keys too."""
+def keys(part: int = 0, parts: int = 1) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every (context, dotted key), each setting of each component once; sections are keys too. Of one part of
+    the contexts: what several of them share is then met several times."""
     seen = set()
-    for context in contexts():
+    for context in list(contexts())[part::parts]:
         config = configured(*TINY, *context)
         for key, owner in _walk(config, ""):
             if (key, owner) not in seen:

@@ -90,7 +90,7 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["compressor.bits=4"], "compressor.bits: no such key", "a setting of compressor=uniform"),
     (["seeed=1"], "seeed: no such key", "did you mean seed?"),
     (["+seeed=1"], "seeed: no such key", "did you mean seed?"),
-    (["+train.epoch=3"], "train: ", "epoch"),
+    (["+train.epoch=3"], "train.epoch: no such key", "did you mean epochs?"),
     (["+exchange.chek=true"], "exchange.chek: no such key", "did you mean check?"),
     (["train.epochs="], "train.epochs: a whole number from 1", "got ''"),
     (["compressor.bits=[4"], "compressor.bits: cannot read compressor.bits=[4", "quote"),
