@@ -122,6 +122,10 @@ def answer(action: Callable[[], None]) -> int:
             f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
             2,
         )
+    except MemoryError as error:
+        return _say(
+            f"memory: these sizes need more than there is ({error}); use smaller ones", USER_ERROR
+        )
     except RunFailed as error:
         return _say(str(error), 1)
     except RunStopped as error:

@@ -14,8 +14,8 @@ from dgc_repro.launch.typed import nearest
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise OverrideParseException for an override that Hydra cannot read, UserError for one without a key and
-    for a group that is given something else than the name of a member."""
+    """Raise OverrideParseException for an override that Hydra cannot read, UserError for one without a key
+    and for a group that is given something else than the name of a member."""
     parser = OverridesParser.create()
     for override in overrides:
         if not override.lstrip("+~").partition("=")[0].strip():

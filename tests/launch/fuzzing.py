@@ -72,11 +72,10 @@ def contexts() -> Iterator[tuple[str, ...]]:
             yield (*text, f"{group}={member}", *root, *links)
 
 
-def keys(part: int = 0, parts: int = 1) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every (context, dotted key), each setting of each component once; sections are keys too. Of one part of
-    the contexts: what several of them share is then met several times."""
+def keys() -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every (context, dotted key), each setting of each component once; sections are keys too."""
     seen = set()
-    for context in list(contexts())[part::parts]:
+    for context in contexts():
         config = configured(*TINY, *context)
         for key, owner in _walk(config, ""):
             if (key, owner) not in seen:

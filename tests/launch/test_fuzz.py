@@ -1,4 +1,4 @@
-"""The command line under hundreds of wrong inputs: each is accepted, or refused with one line and exit code 2."""
+"""Hundreds of wrong inputs: each is accepted, or refused with one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.study import build_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-PARTS = 4
 VALUES_A_KEY = 2
 GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
 COMMANDS: list[Sequence[str]] = [
@@ -58,18 +57,17 @@ def bad(outcomes: dict[str, Outcome]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_value_of_any_key_ends_in_a_traceback(part: int, tmp_path: Path) -> None:
+def test_no_value_of_any_key_ends_in_a_traceback(tmp_path: Path) -> None:
     outcomes = {}
     with fuzzing.without_training(tmp_path):
-        for number, (context, key) in enumerate(fuzzing.keys(part, PARTS)):
+        for number, (context, key) in enumerate(fuzzing.keys()):
             for n in range(VALUES_A_KEY):
                 override = (
                     f"{key}={VALUES[(number + n * len(VALUES) // VALUES_A_KEY) % len(VALUES)]}"
                 )
                 case = " ".join([*context, override])
                 outcomes[case] = fuzzing.attempt(context, override)
-    assert len(outcomes) > 100
+    assert len(outcomes) > 500
     assert not bad(outcomes)
 
 
