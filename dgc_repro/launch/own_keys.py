@@ -30,7 +30,7 @@ def split(
     overrides = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
-        if not equals:
+        if not (equals and key):
             raise UserError(f"{argument}: settings are written key=value")
         if key in known:
             own[key] = known[key](key, text)

@@ -34,6 +34,7 @@ from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
 from dgc_repro.launch.overrides import check_overrides
 from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.launch.typed import nearest
@@ -416,8 +417,12 @@ def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:
     """The seed on the command line, or the scale's seeds."""
     config = compose("config", [*combination, *given])
     if any(override.startswith("seed=") for override in given):
+        check_seed("seed", config.seed)
         return [int(config.seed)]
-    return [int(seed) for seed in config.scale.seeds]
+    seeds = config.scale.seeds
+    for seed in seeds if isinstance(seeds, ListConfig) else [seeds]:
+        check_seed("scale.seeds", seed)
+    return [int(seed) for seed in seeds]
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

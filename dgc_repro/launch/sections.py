@@ -135,11 +135,15 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
                 key: value for key, value in section.items() if key in ("name", "seeds", "family")
             }
         made(kind, section, name)
-    seed = config["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MOST:
-        raise UserError(f"seed: a whole number from 0, at most {MOST:.0e}, got {seed!r}")
+    check_seed("seed", config["seed"])
     for name, wrapper in mapping(config["wrapper"], "wrapper").items():
         mapping(wrapper, f"wrapper.{name}")
+
+
+def check_seed(key: str, seed: Any) -> None:
+    """Raise UserError for what cannot seed every generator here."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MOST:
+        raise UserError(f"{key}: a whole number from 0, at most {MOST:.0e}, got {seed!r}")
 
 
 def mapping(node: Any, place: str) -> Mapping[str, Any]:

@@ -33,9 +33,16 @@ COMMANDS: list[Sequence[str]] = [
     *(["--multirun", "model=-1,2"], ["--multirun", "=3"], ["--multirun", "seed=0,word"]),
 ]
 SUBCOMMANDS: list[Sequence[str]] = [
-    *(["reproduce"], ["reproduce", "=3"], ["reproduce", "dynamic/table1", "optimizer=-1"]),
+    *(
+        ["reproduce", "dynamic/table1", "seed=word"],
+        ["reproduce", "=3"],
+        ["reproduce", "dynamic/table1", "optimizer=-1"],
+    ),
     *(["reproduce", "dynamic/table1", "=3"], ["reproduce", "dynamic/table1", "--resolve"]),
-    *(["reproduce", "dynamic/table1", "scale=-1"], ["reproduce", "dynamic/table1", "seed=word"]),
+    *(
+        ["reproduce", "dynamic/table1", "scale=-1"],
+        ["reproduce", "dynamic/table1", "scale.seeds=word"],
+    ),
     *(["reproduce", "gravac/table3", "measure.steps=1e18"], ["netlab"], ["netlab", "-1"]),
     *(["reproduce", "lecture/waiting", "study.waiting.trials=1e18"],),
     *(
