@@ -111,10 +111,11 @@ SECTIONS = {
     "scale": Scale,
     "sink": Sink,
 }
+OPEN = (Experiment, Scale)  # overlays read other keys of theirs
 KEYS = {
     name: tuple(field.name for field in fields(kind))
     for name, kind in SECTIONS.items()
-    if kind is not Scale
+    if kind not in OPEN
 }
 
 
@@ -130,9 +131,11 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
             raise UserError(f"{name}: no such key; {nearest(str(name), known)}")
     for name, kind in SECTIONS.items():
         section = mapping(config[name], name)
-        if kind is Scale:
+        if kind in OPEN:
             section = {
-                key: value for key, value in section.items() if key in ("name", "seeds", "family")
+                key: value
+                for key, value in section.items()
+                if key in {field.name for field in fields(kind)}
             }
         made(kind, section, name)
     check_seed("seed", config["seed"])
