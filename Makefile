@@ -48,6 +48,9 @@ test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
 test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
+test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
 check: format lint types test ## format, lint, type-check and test
 
 format: $(INSTALLED) ## format the code in place

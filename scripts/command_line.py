@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.record import MOST_WORKERS
 from dgc_repro.launch.replay import RanksFailed
+from dgc_repro.launch.typed import nearest
 
 
 def chosen(

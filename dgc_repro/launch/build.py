@@ -33,18 +33,19 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
-from dgc_repro.launch.components import build_compressor, build_policy, component, nearest
+from dgc_repro.launch import sections
+from dgc_repro.launch.components import build_compressor, build_policy, component
 from dgc_repro.launch.environment import available_bytes, cores_at_hand
 from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.in_lab import validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.paths import option
+from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
-from dgc_repro.sink.jsonl import check_every_steps
 from dgc_repro.train.goal import TOP5, Goal
 from dgc_repro.train.goal import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
@@ -56,49 +57,28 @@ from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
 from dgc_repro.train.task import TOP, Task, refuse_misfit
 
 Config = Mapping[str, Any]
-KINDS = ("local", "simulated", NETLAB)
-KEYS = {
-    "launch": (
-        *("kind", "workers", "workers_per_node", "device", "backend", "threads"),
-        *("timeout_seconds", "start_timeout_seconds"),
-    ),
-    "exchange": ("unit", "junction", "combine", "check"),
-    "paths": ("runs", "reproduced", "results"),
-}
 PROCESS_BYTES = (
     350_000_000  # private to a rank that has loaded torch and a tiny model (measured: 375 MB)
 )
-LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number that overflows
+COMMON_SIZE = 2048  # a model with no larger setting is not estimated: published ones fit
+BYTES_OF_A_PARAMETER = 12  # itself, its gradient and its momentum, in float32
+WITHOUT_DATA = 10  # classes or words for a model that is built for its sizes and names none itself
+INFINITE = 10**30
+LARGE_LR = 100.0
 SECTIONS = (
     *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
     *("network", "sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
     "goal",
 )
+KEYS = sections.KEYS
 
 
 def validate(config: Config) -> None:
     """Build everything that can be built without data or processes. Raises UserError."""
-    _check_keys(config)
+    sections.check(config, SECTIONS)
     launch = config["launch"]
     workers = launch["workers"]
-    if launch["kind"] not in KINDS:
-        raise UserError(f"launch.kind: one of {', '.join(KINDS)}, got {launch['kind']!r}")
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise UserError(f"launch.workers: a whole number from 1, got {workers!r}")
     _check_nodes(launch, config["exchange"]["junction"])
-    threads = launch["threads"]
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise UserError(f"launch.threads: a whole number from 1, or null, got {threads!r}")
-    for key in ("timeout_seconds", "start_timeout_seconds"):
-        seconds = launch[key]
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not 0 < seconds <= LONGEST_SECONDS:
-            raise UserError(
-                f"launch.{key}: seconds above 0, at most {LONGEST_SECONDS} (a month), got {seconds!r}"
-            )
-    seed = config["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise UserError(f"seed: a whole number from 0, got {seed!r}")
     policy = build_policy(config)
     _check_smoothing(policy, workers)
     compressor = build_compressor(config, policy)
@@ -112,6 +92,7 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
+    check_model(config["model"], model, available_bytes())
     goal = _goal(config)
     try:
         refuse_goal(goal, getattr(dataset, "gives", "images"))
@@ -126,7 +107,6 @@ def validate(config: Config) -> None:
     _check_exchange(config, compressor, policy)
     _check_step_time(config, settings, policy)
     _check_momentum(config["optimizer"], compressor)
-    _check_sink(config["sink"])
     _check_enough_data(config, settings)
     if launch["kind"] != "simulated":
         check_processes(workers, available_bytes())
@@ -144,27 +124,40 @@ def check_processes(workers: int, available: int | None) -> None:
 
 
 def check_sections(config: Config, path: Path) -> None:
-    """Refuse a run folder's config that lacks a section, or one of the keys that ranks read at once."""
-    for section in SECTIONS:
-        if section in ("seed", "wrap", "goal"):
-            continue
-        found = config.get(section)
-        if not isinstance(found, Mapping) or not set(KEYS.get(section, ())) <= found.keys():
-            raise UserError(
-                f"paths.runs: {path} is not a whole config ({section} is {found!r}); delete this file, and "
-                "the command that made the run writes it again and continues"
-            )
+    """Refuse a run folder's config that lacks a section or a key, or has a wrong one."""
+    try:
+        sections.check(config, SECTIONS)
+    except UserError as error:
+        raise UserError(
+            f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "
+            "made the run writes it again and continues"
+        ) from error
 
 
-def _check_keys(config: Config) -> None:
-    """Refuse keys that nothing reads (``+exchange.chek=true``): they would be believed."""
-    for section, keys in KEYS.items():
-        for key in config[section]:
-            if key not in keys:
-                raise UserError(f"{section}.{key}: no such key; {nearest(str(key), keys)}")
-    for key in config:
-        if key not in SECTIONS:
-            raise UserError(f"{key}: no such key; {nearest(str(key), SECTIONS)}")
+def check_model(settings: Config, model: Any, available: int | None) -> None:
+    """Refuse a model that this machine cannot hold, by an estimate: it is built without memory."""
+    sizes = {key: _largest(value) for key, value in settings.items()}
+    key = max(sizes, key=lambda name: sizes[name])
+    if sizes[key] <= COMMON_SIZE:
+        return
+    try:
+        with torch.device("meta"):
+            module = model.build(settings.get("num_classes") or WITHOUT_DATA)
+        needed = BYTES_OF_A_PARAMETER * sum(p.numel() for p in module.parameters())
+    except (RuntimeError, OverflowError, MemoryError):  # sizes beyond what torch can count
+        needed = INFINITE
+    if available is not None and needed > available:
+        raise UserError(
+            f"model.{key}: {settings[key]} makes a model that takes {needed / 1e9:.3g} GB with its gradients "
+            f"and momentum, {available / 1e9:.1f} GB are available; use a smaller one"
+        )
+
+
+def _largest(value: Any) -> int:
+    """The largest whole number of a setting, 0 where there is none."""
+    if isinstance(value, list | tuple):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int) else 0
 
 
 def _check_nodes(launch: Config, junction: str) -> None:
@@ -210,13 +203,6 @@ def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) ->
         )
 
 
-def _check_sink(sink: Config) -> None:
-    try:
-        check_every_steps(sink["every_steps"])
-    except ValueError as error:
-        raise UserError(f"sink.{error}") from error
-
-
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:
     """Refuse here what would start thousands of processes to hear the same from each of them.
 
@@ -235,8 +221,6 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
 
 def _check_exchange(config: Config, compressor: Compressor, policy: Policy) -> None:
     exchange = config["exchange"]
-    if not isinstance(exchange["check"], bool):
-        raise UserError(f"exchange.check: true or false, got {exchange['check']!r}")
     fit_together(compressor, policy, exchange["unit"], exchange["junction"])
     if exchange["junction"] == PER_BUCKET and config["launch"]["kind"] == "simulated":
         raise UserError(
@@ -263,6 +247,9 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
     if isinstance(policy, Warmup):
         notes.append(policy.never_reached(config["train"]["epochs"]))
     optimizer, of_dgc = config["optimizer"], _settings_of_dgc()
+    lr = optimizer.get("lr", 0.0)
+    if lr > LARGE_LR:
+        notes.append(f"optimizer.lr: {lr:g} is above {LARGE_LR:g}, where training usually diverges")
     left_over = all(optimizer.get(key) == value for key, value in of_dgc.items())
     if momentum_of(compressor) is None and left_over:
         kept = " ".join(f"optimizer.{key}={value:g}" for key, value in of_dgc.items())
@@ -477,18 +464,11 @@ def refuse_classes(config: Config, task: Task, goal: Goal) -> None:
 
 
 def _goal(config: Config) -> Goal:
-    try:
-        return Goal(**config["goal"])
-    except ValueError as error:
-        raise UserError(f"goal.{error}") from error
-    except TypeError as error:  # a key that is no setting
-        raise UserError(f"goal: {error}") from error
+    goal: Goal = made(Goal, sections.mapping(config["goal"], "goal"), "goal")
+    return goal
 
 
 def _settings(config: Config) -> TrainSettings:
-    try:
-        return TrainSettings(**config["train"])
-    except ValueError as error:
-        raise UserError(f"train.{error}") from error
-    except TypeError as error:  # a key that is no setting
-        raise UserError(f"train: {error}") from error
+    train = sections.mapping(config["train"], "train")
+    settings: TrainSettings = made(TrainSettings, train, "train")
+    return settings

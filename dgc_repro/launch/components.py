@@ -6,9 +6,9 @@ field; here the config group is put before it, so that the user reads the key to
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,45 +20,49 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import combined
 from dgc_repro.exchange.gradients import MODEL
+from dgc_repro.launch.typed import made as typed
+from dgc_repro.launch.typed import nearest
 from dgc_repro.policy.interface import Policy, measures
 
 LADDER = "ladder"
 PER_LAYER = "per_layer"
-MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
+ROLES = {
+    "model": "build",
+    "dataset": "load",
+    "compressor": "exchange",
+    "wrapper": "exchange",
+    "policy": "plan",
+    "optimizer": "base_lr",
+    "schedule": "factor",
+    "network": "worker_rates",
+    "sink": "start",
+    "study": "run",
+}
+"""A method that every component of a group has."""
 Config = Mapping[str, Any]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause that names the likeliest intended name, or all there are."""
-    choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    shown = (
-        choices if len(choices) <= MOST_SHOWN else sorted({name.split(".")[0] for name in choices})
-    )
-    return f"there are: {', '.join(shown)}"
 
 
 def component(config: Config, group: str, **more: Any) -> Any:
     """The object a config node describes. Raises UserError naming the key that is wrong."""
+    if not isinstance(config, Mapping):
+        raise UserError(
+            f"{group}: has settings by name ({group}.<key>=<value>), got {config!r} in their place"
+        )
     settings = {key: value for key, value in config.items() if key != "_target_"} | more
     target = config.get("_target_")
+    if target is None:
+        raise UserError(f"{group}: names no component; choose one by {group}=<name>")
     try:
         factory = pkgutil.resolve_name(str(target))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{group}._target_: cannot import {target} ({reason})") from error
-    try:
-        return factory(**settings)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{group}.{error}") from error
-    except TypeError as error:
-        raise UserError(
-            f"{group}: {error}; its settings are {', '.join(settings) or 'none'}"
-        ) from error
+    role = "worker_rates" if ".networks." in group else ROLES.get(group.partition(".")[0])
+    is_component = isinstance(factory, type) and dataclasses.is_dataclass(factory)
+    if not is_component or (role is not None and not hasattr(factory, role)):
+        what = f"a dataclass with a method {role}" if role else "a dataclass"
+        raise UserError(f"{group}._target_: {what}, as those named in conf/, got {target}")
+    return typed(factory, settings, group)
 
 
 def build_policy(config: Config) -> Policy:

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,14 @@ from omegaconf.errors import OmegaConfBaseException
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab
 from dgc_repro.launch.calibrate import calibrate
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.local import RunFailed, RunStopped
+from dgc_repro.launch.overrides import check_overrides
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.predict import predict
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
+from dgc_repro.launch.typed import nearest
 from dgc_repro.report.network import counted_line
 
 USER_ERROR = 2
@@ -57,8 +60,30 @@ def dispatch() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "calibrate":
         calibrate(sys.argv[2:])
         return
+    settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
+    check_overrides(settings)  # the others are flags and their values
     sys.argv[1:] = with_profiles(sys.argv[1:])
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()
+    with one_line_usage():
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()
+
+
+@contextlib.contextmanager
+def one_line_usage() -> Iterator[None]:
+    """Wrong flags are one line too: argparse, which reads them for Hydra, would print its whole usage."""
+
+    def refuse(parser: argparse.ArgumentParser, message: str) -> None:
+        raise UserError(f"{message}; python -m dgc_repro --help lists settings, --hydra-help flags")
+
+    before = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, UserError) or "--resolve" not in str(error):
+            raise
+        raise UserError(str(error)) from error
+    finally:
+        argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
 def one_run(config: DictConfig) -> None:
@@ -96,6 +121,10 @@ def answer(action: Callable[[], None]) -> int:
         return _say(
             f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
             2,
+        )
+    except MemoryError as error:
+        return _say(
+            f"memory: these sizes need more than there is ({error}); use smaller ones", USER_ERROR
         )
     except RunFailed as error:
         return _say(str(error), 1)

@@ -22,10 +22,11 @@ from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run, choose_device, validate
-from dgc_repro.launch.components import component, nearest
+from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
+from dgc_repro.launch.typed import nearest
 from dgc_repro.launch.worker import write_json
 from dgc_repro.measure import multilevel
 from dgc_repro.measure.multilevel import Method

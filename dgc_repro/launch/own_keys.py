@@ -11,9 +11,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import nearest
+from dgc_repro.launch.overrides import check_overrides
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.profiles import with_profiles
+from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
 MOST_WORKERS = 65536
@@ -29,7 +30,7 @@ def split(
     overrides = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
-        if not equals:
+        if not (equals and key):
             raise UserError(f"{argument}: settings are written key=value")
         if key in known:
             own[key] = known[key](key, text)
@@ -37,6 +38,7 @@ def split(
             overrides.append(argument)
         else:
             raise UserError(f"{key}: no such key; {nearest(key, [*known, *groups])}")
+    check_overrides(overrides)
     return own, overrides
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import component, nearest
+from dgc_repro.launch.components import component
 from dgc_repro.launch.paths import options
+from dgc_repro.launch.typed import nearest
 
 KEY = "network="
 TARGET = "_target_"

@@ -33,12 +33,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import nearest
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
+from dgc_repro.launch.overrides import check_overrides
 from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
+from dgc_repro.launch.typed import nearest
 from dgc_repro.report.publish import RECORDS, pool_of, publish, show
 from dgc_repro.report.render import console_of_width
 
@@ -64,6 +66,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         asked = arguments[0] if arguments else ""
         raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
     name = arguments[0]
+    check_overrides(arguments[1:])
     publishes, given = _yes_or_no(PUBLISH, arguments[1:])
     takes_published, given = _takes_published(name, given)
     roots, given = _roots(given)
@@ -426,8 +429,12 @@ def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:
     """The seed on the command line, or the scale's seeds."""
     config = compose("config", [*combination, *given])
     if any(override.startswith("seed=") for override in given):
+        check_seed("seed", config.seed)
         return [int(config.seed)]
-    return [int(seed) for seed in config.scale.seeds]
+    seeds = config.scale.seeds
+    for seed in seeds if isinstance(seeds, ListConfig) else [seeds]:
+        check_seed("scale.seeds", seed)
+    return [int(seed) for seed in seeds]
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

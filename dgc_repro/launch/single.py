@@ -35,6 +35,9 @@ def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         return folder
+    source = config["train"]["resume_from"]
+    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
+        raise UserError(f"train.resume_from: no checkpoint in {source}")
     is_new = not folder.exists()
     prepare(folder, config)
     try:

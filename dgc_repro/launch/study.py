@@ -17,12 +17,13 @@ import torch
 from dgc_repro.errors import UserError
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import validate
-from dgc_repro.launch.components import component, nearest
+from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.measure import write_csv
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.study_inputs import recorded
+from dgc_repro.launch.typed import nearest
 from dgc_repro.launch.worker import write_json
 from dgc_repro.study.given import NOTHING, TIMES, Study
 

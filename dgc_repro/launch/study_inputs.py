@@ -18,7 +18,7 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import build_run, choose_device
+from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.measure import check_memory, trained_gradient
 from dgc_repro.measure import layerwise
@@ -31,7 +31,6 @@ Made = tuple[Any, dict[str, Any]]
 """What a study is handed, and facts about it for the record."""
 RESIDUAL = "residual"
 SHORTCUT = "downsample"  # torchvision's name of a residual block's projection
-WITHOUT_DATA = 10  # classes or words for a model that is built for its sizes and names none itself
 
 
 def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:

@@ -25,6 +25,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 INIT_RANGE = 0.1
+MOST_LAYERS = 1000  # each is built one after the other
 State = tuple[Tensor, Tensor]  # hidden and cell state, f32[L,B,H] each
 
 
@@ -54,6 +55,8 @@ class LSTM:
                     f"{field}: an integer, 1 or more, got {getattr(self, field)!r}; "
                     "1500 wide and 2 layers are the papers'"
                 )
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers: at most {MOST_LAYERS}, got {self.layers}; 2 are the papers'")
         number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
         if not number or not 0 <= self.dropout < 1:
             raise ValueError(

@@ -24,6 +24,7 @@ from torchvision.models.resnet import Bottleneck
 from dgc_repro.model.resnet import FreeResNet, check_settings, is_count
 
 DEPTHS = (3, 4, 23, 3)  # He et al., table 1
+MOST_BLOCKS = 1000  # of a stage: each is built one after the other
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class ResNet101:
                 f"blocks: four whole numbers from 1, one a stage, got {given!r}; "
                 f"{list(DEPTHS)} is ResNet101"
             )
+        if max(self.blocks) > MOST_BLOCKS:
+            raise ValueError(f"blocks: at most {MOST_BLOCKS} a stage, got {given!r}")
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network, f32[n,3,H,W] -> f32[n,classes].

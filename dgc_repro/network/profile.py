@@ -12,6 +12,7 @@ from dgc_repro.network.units import bits_per_second, seconds
 STEP, RATE, OVERHEAD = "step", "rate", "overhead"
 COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reduce_scatter", "barrier")
 RING, TREE, HALVING_DOUBLING = ALLREDUCES = ("ring", "tree", "halving_doubling")
+MOST_WORKERS = 10**6
 TCP_SHARE = 1448 / 1514
 """Of a full packet's bytes on the wire, those that TCP carries: 66 are headers (Ethernet, IPv4, TCP with
 timestamps)."""
@@ -113,9 +114,10 @@ class Network:
             )
         if self.workers_per_node is not None:
             bits_per_second("node_rate", self.node_rate)
-            if not isinstance(self.workers_per_node, int) or self.workers_per_node < 2:
+            size = self.workers_per_node
+            if not isinstance(size, int) or not 2 <= size <= MOST_WORKERS:
                 raise ValueError(
-                    f"workers_per_node: a whole number from 2, got {self.workers_per_node!r}"
+                    f"workers_per_node: a whole number from 2 to {MOST_WORKERS}, got {size!r}"
                 )
         elif seconds("node_latency", self.node_latency) > 0:
             raise ValueError(
@@ -229,9 +231,11 @@ class Network:
 
     def _check_stand_ins(self) -> None:
         workers, scale = self.as_workers, self.message_scale
-        is_count = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 2
+        is_count = isinstance(workers, int) and 2 <= workers <= MOST_WORKERS
         if workers is not None and not is_count:
-            raise ValueError(f"as_workers: a whole number from 2, or null, got {workers!r}")
+            raise ValueError(
+                f"as_workers: a whole number from 2 to {MOST_WORKERS}, or null, got {workers!r}"
+            )
         is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
         if not is_number or not 0 < scale < math.inf:
             raise ValueError(f"message_scale: a number above 0, got {scale!r}")

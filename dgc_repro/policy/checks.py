@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -44,6 +44,11 @@ def check_flag(field: str, value: object) -> None:
 
 def check_ladder(field: str | None, values: Sequence[Any], least: int = 0) -> None:
     """Field and values go together, each value once, ``least`` of them at least."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"values: a list of settings, weakest first, got {values!r}")
+    for value in values:
+        if value is None or isinstance(value, Mapping | list):
+            raise ValueError(f"values: each a setting, a number or a word, got {list(values)!r}")
     if (field is None) != (len(values) == 0):
         raise ValueError(
             f"field: names the compressor's setting that policy.values are for, got {field!r} with "

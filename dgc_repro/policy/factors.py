@@ -16,7 +16,7 @@ def factors_between(
     theta_min: float, theta_max: float, scaling: str, ratio: float
 ) -> tuple[float, ...]:
     """All of them. Raises ValueError where they are too many."""
-    factors, exponent = [float(theta_min)], 1.0
+    factors, exponent, theta_max = [float(theta_min)], 1.0, float(theta_max)
     while factors[-1] < theta_max:
         if len(factors) == MOST_FACTORS:
             raise ValueError(
@@ -27,5 +27,5 @@ def factors_between(
             factor = factors[-1] * ratio
         else:
             factor, exponent = theta_min * 2.0**exponent, exponent * 2
-        factors.append(min(factor, float(theta_max)))
+        factors.append(min(factor, theta_max))
     return tuple(factors)

@@ -54,7 +54,7 @@ class Step:
 
     def __post_init__(self) -> None:
         _check_warmup(self.warmup_epochs)
-        check_number("gamma", self.gamma)
+        check_number("gamma", self.gamma, "a factor above 0", lambda gamma: gamma > 0)
         given: object = self.milestones_epochs
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise ValueError(f"milestones_epochs: a list of epochs, got {given!r}")

@@ -1,0 +1,35 @@
+"""What Hydra takes for granted of overrides, checked before it composes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Sweep
+from hydra.errors import HydraException, OverrideParseException
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.typed import nearest
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise OverrideParseException for an override that Hydra cannot read, UserError for one without a key
+    and for a group that is given something else than the name of a member."""
+    parser = OverridesParser.create()
+    for override in overrides:
+        if not override.lstrip("+~").partition("=")[0].strip():
+            raise UserError(f"{override}: settings are written key=value")
+        try:
+            read = parser.parse_override(override)
+        except OverrideParseException:
+            raise
+        except HydraException as error:  # a character that is in no word, without the override
+            raise OverrideParseException(override, str(error)) from error
+        group = read.key_or_group
+        if read.is_delete() or not (conf_dir() / group).is_dir():
+            continue
+        given = read.value()
+        for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
+            if not isinstance(name, str | list | dict) and not hasattr(name, "text"):
+                raise UserError(f"{group}: a name, got {name!r}; {nearest('', options(group))}")

@@ -1,0 +1,159 @@
+"""The sections of a run's config that are no component: their keys, types and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.in_lab import KIND as NETLAB
+from dgc_repro.launch.typed import MOST, made, nearest
+from dgc_repro.network.profile import MOST_WORKERS
+from dgc_repro.policy.checks import check_one_of, check_whole
+from dgc_repro.sink.jsonl import check_every_steps
+
+KINDS = ("local", "simulated", NETLAB)
+MOST_THREADS = 1024
+SHORTEST_SECONDS = 1  # of a timeout: a rank that waits less cannot tell a slow peer from a lost one
+LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number that overflows
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How many ranks, where, and how long they wait for each other (conf/launch)."""
+
+    kind: str
+    workers: int
+    workers_per_node: int | None
+    device: str
+    backend: str
+    threads: int | None
+    timeout_seconds: float
+    start_timeout_seconds: float
+
+    def __post_init__(self) -> None:
+        check_one_of("kind", self.kind, KINDS)
+        check_whole("workers", self.workers)
+        if self.workers > MOST_WORKERS:
+            raise ValueError(f"workers: at most {MOST_WORKERS}, got {self.workers}")
+        if self.threads is not None:
+            check_whole("threads", self.threads)
+            if self.threads > MOST_THREADS:
+                raise ValueError(f"threads: at most {MOST_THREADS} a worker, got {self.threads}")
+        for key in ("timeout_seconds", "start_timeout_seconds"):
+            seconds = getattr(self, key)
+            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if not is_number or not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
+                raise ValueError(
+                    f"{key}: seconds from {SHORTEST_SECONDS} to {LONGEST_SECONDS} (a month), got {seconds!r}"
+                )
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """See conf/base.yaml; exchange/ddp.py and exchange/combine.py check the words."""
+
+    unit: str
+    junction: str
+    combine: str
+    check: bool
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Folders."""
+
+    runs: str
+    reproduced: str
+    results: str
+
+    def __post_init__(self) -> None:
+        for field in ("runs", "reproduced", "results"):
+            if getattr(self, field) == "":
+                raise ValueError(f"{field}: a folder, got an empty name")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a run belongs to; its folder is named by them."""
+
+    paper: str
+    artifact: str
+    row: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale's name and seeds; its other keys are numbers that methods read."""
+
+    name: str
+    seeds: Sequence[int]
+    family: str = ""
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where numbers go beside the record."""
+
+    every_steps: int
+    console: bool
+    mirror: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        check_every_steps(self.every_steps)
+
+
+SECTIONS = {
+    "launch": Launch,
+    "exchange": Exchange,
+    "paths": Paths,
+    "experiment": Experiment,
+    "scale": Scale,
+    "sink": Sink,
+}
+OPEN = (Experiment, Scale)  # overlays read other keys of theirs
+KEYS = {
+    name: tuple(field.name for field in fields(kind))
+    for name, kind in SECTIONS.items()
+    if kind not in OPEN
+}
+
+
+def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise UserError for a section that is missing, unknown (of ``known`` ones) or not as it should be."""
+    for name in known:
+        if name not in config:
+            raise UserError(
+                f"{name}: has no value; leave it as conf/config.yaml has it, or give one"
+            )
+    for name in config:
+        if name not in known:
+            raise UserError(f"{name}: no such key; {nearest(str(name), known)}")
+    for name, kind in SECTIONS.items():
+        section = mapping(config[name], name)
+        if kind in OPEN:
+            section = {
+                key: value
+                for key, value in section.items()
+                if key in {field.name for field in fields(kind)}
+            }
+        made(kind, section, name)
+    check_seed("seed", config["seed"])
+    for name, wrapper in mapping(config["wrapper"], "wrapper").items():
+        mapping(wrapper, f"wrapper.{name}")
+
+
+def check_seed(key: str, seed: Any) -> None:
+    """Raise UserError for what cannot seed every generator here."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MOST:
+        raise UserError(f"{key}: a whole number from 0, at most {MOST:.0e}, got {seed!r}")
+
+
+def mapping(node: Any, place: str) -> Mapping[str, Any]:
+    """The node, if it has settings by name. Raises UserError otherwise."""
+    if not isinstance(node, Mapping):
+        raise UserError(
+            f"{place}: has settings by name ({place}.<key>=<value>), got {node!r} in their place"
+        )
+    return node

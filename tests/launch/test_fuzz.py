@@ -1,0 +1,140 @@
+"""Hundreds of wrong inputs: each is accepted, or refused with one line and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fuzzing
+import pytest
+from fuzzing import VALUES, Outcome
+from tiny_run import TINY
+
+from dgc_repro.launch import calibrate, main, measure, own_keys, predict, reproduce
+from dgc_repro.launch.build import SECTIONS
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.study import build_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+VALUES_A_KEY = 2
+GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+COMMANDS: list[Sequence[str]] = [
+    *([f"{group}=-1"] for group in GROUPS),
+    *([f"{key}=3"] for key in ("exchange", "paths", "train", "goal", "wrap", "")),
+    *([f"~{key}"] for key in ("seed", "train", "paths", "launch.workers", "compressor")),
+    *(["compressor=[]"], ["scale=null"], ["policy={a:1}"], ["model=true"], ["launch=1e23"]),
+    *(["compressor=é"], ["train.epochs=[1"], ["train.epochs=${nope}"], ["seed=1e23"], ["seed=1,2"]),
+    *(["model._target_=builtins.dict"], ["policy._target_=os.system"], ["_target_=builtins.dict"]),
+    *(["--resolve"], ["--cfg"], ["--cfg", "nope"], ["--nope"], ["-x"], ["word"], ["="], ["~"]),
+    *(["--config-name=nope"], ["--config-path=/nope"], ["hydra=1"], ["hydra/launcher=nope"]),
+    *(["--multirun", "model=-1,2"], ["--multirun", "=3"], ["--multirun", "seed=0,word"]),
+]
+SUBCOMMANDS: list[Sequence[str]] = [
+    *(
+        ["reproduce", "dynamic/table1", "seed=word"],
+        ["reproduce", "=3"],
+        ["reproduce", "dynamic/table1", "optimizer=-1"],
+    ),
+    *(["reproduce", "dynamic/table1", "=3"], ["reproduce", "dynamic/table1", "--resolve"]),
+    *(
+        ["reproduce", "dynamic/table1", "scale=-1"],
+        ["reproduce", "dynamic/table1", "scale.seeds=word"],
+    ),
+    *(["reproduce", "gravac/table3", "measure.steps=1e18"], ["netlab"], ["netlab", "-1"]),
+    *(["reproduce", "lecture/waiting", "study.waiting.trials=1e18"],),
+    *(
+        ["predict", "=3"],
+        ["predict", "optimizer=-1"],
+        ["predict", "workers=1e18"],
+        ["predict", "-x"],
+    ),
+    *(["calibrate", "=3"], ["calibrate", "launch=-1"], ["calibrate", "sizes=-1"]),
+]
+
+
+def bad(outcomes: dict[str, Outcome]) -> list[str]:
+    """A line for each case that ended in another way than it may."""
+    return [
+        f"{case}: {outcome.code} {outcome.lines[:3]} {outcome.trace[-600:]}"
+        for case, outcome in outcomes.items()
+        if not outcome.fine
+    ]
+
+
+def test_no_value_of_any_key_ends_in_a_traceback(tmp_path: Path) -> None:
+    outcomes = {}
+    with fuzzing.without_training(tmp_path):
+        for number, (context, key) in enumerate(fuzzing.keys()):
+            for n in range(VALUES_A_KEY):
+                override = (
+                    f"{key}={VALUES[(number + n * len(VALUES) // VALUES_A_KEY) % len(VALUES)]}"
+                )
+                case = " ".join([*context, override])
+                outcomes[case] = fuzzing.attempt(context, override)
+    assert len(outcomes) > 500
+    assert not bad(outcomes)
+
+
+def test_no_composition_ends_in_a_traceback(tmp_path: Path) -> None:
+    with fuzzing.without_training(tmp_path):
+        outcomes = {
+            " ".join(given): fuzzing.command([*(() if given in SUBCOMMANDS else TINY), *given])
+            for given in (*COMMANDS, *SUBCOMMANDS)
+        }
+    assert not bad(outcomes)
+    assert not [case for case, outcome in outcomes.items() if outcome.code == 0]
+
+
+def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
+    """(key, what reads it) of all settings of sub-commands, studies and measurements."""
+    found: list[tuple[str, Callable[[str], Any]]] = []
+    for known in (predict.KEYS, calibrate.KEYS):
+        for key in known:
+            found.append((key, lambda o, known=known: own_keys.split([o], known, SECTIONS)))
+    for name in reproduce.artifacts():
+        node = reproduce._plain(reproduce._artifact(name))
+        for part, settings in node.get("study", {}).items():
+            for key in settings:
+
+                def studied(o: str, part: str = part, node: Any = node) -> None:
+                    build_study(reproduce._part_of(node["study"], part, [o]))
+
+                found.append((f"study.{part}.{key}", studied))
+        for key in node.get("measure", {}):
+
+            def measured(o: str, node: Any = node) -> None:
+                settings, _ = reproduce._measure_settings(node["measure"], [o], "quick")
+                measure._settings(settings)
+
+            found.append((f"measure.{key}", measured))
+    return found
+
+
+def test_no_setting_of_a_study_a_measurement_or_a_sub_command_ends_in_a_traceback() -> None:
+    outcomes = {}
+    for key, read in settings_of_parts():
+        for value in VALUES:
+            act = lambda o=f"{key}={value}", read=read: read(o)  # noqa: E731
+            outcomes[f"{key}={value}"] = fuzzing.watched(lambda act=act: main.answer(act))
+    assert len(outcomes) > 500
+    assert not bad(outcomes)
+
+
+@pytest.mark.parametrize(
+    "given", [["optimizer=-1"], ["=3"], ["--resolve"], ["predict", "seed=1e23"]]
+)
+def test_a_real_process_says_one_line(given: Sequence[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dgc_repro", *given],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert Outcome(done.returncode, tuple(done.stderr.splitlines())).fine, done.stderr
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
