@@ -15,7 +15,7 @@ GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fi
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test check format lint types bench bench-network validate-network \
+.PHONY: help install test test-slow check format lint types bench bench-network validate-network \
 	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
 	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
 	reproduce-gravac-fig1 reproduce-gravac-fig1a reproduce-gravac-fig3 \
@@ -43,6 +43,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: format lint types test ## format, lint, type-check and test
 
