@@ -6,6 +6,7 @@ Inside torchrun each process is a rank: rank 0 reads the command line, the other
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from dgc_repro.launch.parent import end_with_torchrun, inside_torchrun
@@ -20,6 +21,8 @@ def main() -> None:
         del sys.argv[1]
     elif inside_torchrun() and os.environ["RANK"] != "0":
         from dgc_repro.launch.torchrun import follow as run
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before training: rank 0 says so
     else:
         from dgc_repro.launch.main import main as run
     run()

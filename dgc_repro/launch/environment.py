@@ -104,6 +104,9 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
     hardware = f"{cpu_model()}, {cores_at_hand()} cores"
     if device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's agents
+    if nodes != "1":
+        hardware = f"{nodes} nodes, the first: {hardware}"
     return {
         "hardware": hardware,
         "platform": platform.platform(),
