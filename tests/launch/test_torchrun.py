@@ -260,7 +260,7 @@ def test_a_rank_that_is_killed_is_reported_or_restarted_from_the_last_checkpoint
 
     def kill_rank_1(*options: str) -> tuple[int, str, str]:
         form = (TORCHRUN[0], *options, *TORCHRUN[1:])
-        process = start(*form, *RUN, "train.epochs=200")
+        process = start(*form, *RUN, "train.epochs=60")
         before = step_of(runs)
         wait_until(lambda: process.poll() is not None or step_of(runs) > before + 40, "40 steps")
         (pid,) = [pid for pid in processes_of(runs) if rank_of(pid) == "1"]
