@@ -51,6 +51,9 @@ test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long run
 test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
+test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
 check: format lint types test ## format, lint, type-check and test
 
 format: $(INSTALLED) ## format the code in place

@@ -1,8 +1,32 @@
-"""``python -m dgc_repro``: one run, a sweep (``--multirun``), or ``reproduce <paper>/<artifact>``."""
+"""``python -m dgc_repro``: one run, a sweep (``--multirun``), or ``reproduce <paper>/<artifact>``.
+
+Inside torchrun each process is a rank: rank 0 reads the command line, the others join it. ``worker
+<run folder>`` is how the launcher starts a rank."""
 
 from __future__ import annotations
 
-from dgc_repro.launch.main import main
+import os
+import signal
+import sys
+
+from dgc_repro.launch.parent import end_with_torchrun, inside_torchrun
+
+
+def main() -> None:
+    """Entry point. Each process imports only what it needs: that takes seconds."""
+    end_with_torchrun()
+    if sys.argv[1:2] == ["worker"]:
+        from dgc_repro.launch.worker import main as run
+
+        del sys.argv[1]
+    elif inside_torchrun() and os.environ["RANK"] != "0":
+        from dgc_repro.launch.torchrun import follow as run
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before training: rank 0 says so
+    else:
+        from dgc_repro.launch.main import main as run
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -35,10 +35,11 @@ from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import build_compressor, build_policy, component
-from dgc_repro.launch.environment import available_bytes, cores_at_hand
+from dgc_repro.launch.environment import available_bytes, cores_at_hand, workers_here
 from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.in_lab import validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
+from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
@@ -108,7 +109,7 @@ def validate(config: Config) -> None:
     _check_step_time(config, settings, policy)
     _check_momentum(config["optimizer"], compressor)
     _check_enough_data(config, settings)
-    if launch["kind"] != "simulated":
+    if launch["kind"] != "simulated" and not inside_torchrun():
         check_processes(workers, available_bytes())
 
 
@@ -280,7 +281,7 @@ def choose_device(config: Config) -> tuple[str, str]:
         raise UserError(
             "launch.device: cuda asked for, torch sees no GPU here; use launch.device=cpu"
         )
-    needed = 1 if launch["kind"] == "simulated" else launch["workers"]
+    needed = 1 if launch["kind"] == "simulated" else workers_here(launch["workers"])
     if device == "auto":
         device = "cuda" if gpus >= needed else "cpu"
     own_gpus = device == "cuda" and gpus >= needed

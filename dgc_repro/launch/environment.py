@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,18 @@ from dgc_repro.kernel import native
 def cores_at_hand() -> int:
     """CPU cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_here(workers: int) -> int:
+    """Of so many workers, those on this machine: torchrun says it to its ranks."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(int(said), workers) if said.isdecimal() and int(said) else workers
+
+
+def threads_of_worker(launch: Mapping[str, Any]) -> int:
+    """Threads of a worker: as given, else the cores at hand are shared by the processes here."""
+    processes = 1 if launch["kind"] == "simulated" else workers_here(launch["workers"])
+    return int(launch["threads"] or max(1, cores_at_hand() // processes))
 
 
 @contextlib.contextmanager
@@ -92,6 +104,9 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
     hardware = f"{cpu_model()}, {cores_at_hand()} cores"
     if device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's agents
+    if nodes != "1":
+        hardware = f"{nodes} nodes, the first: {hardware}"
     return {
         "hardware": hardware,
         "platform": platform.platform(),

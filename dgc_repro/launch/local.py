@@ -8,7 +8,7 @@ agree on a step, write a checkpoint and end.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import re
 import signal
@@ -22,7 +22,8 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.environment import cores_at_hand
+from dgc_repro.launch.environment import threads_of_worker
+from dgc_repro.launch.parent import end_with_parent
 from dgc_repro.launch.roll_call import NO_ANSWER
 from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE
 from dgc_repro.train.checkpoint import steps_saved
@@ -34,8 +35,6 @@ LEFT_BEHIND_SECONDS = (
     5.0  # that ranks have to end by themselves when one has said why the run failed
 )
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class RunFailed(RuntimeError):
@@ -64,28 +63,43 @@ def execute(config: Mapping[str, Any], folder: Path, see_through: SeeThrough | N
     (launch/netlab.py); given the command of a rank.
     """
     launch = config["launch"]
-    workers = launch["workers"]
-    simulated = launch["kind"] == "simulated"
-    processes = 1 if simulated else workers
-    threads = launch["threads"] or max(1, cores_at_hand() // processes)
     command = [sys.executable]
-    if not simulated and see_through is None:
+    if launch["kind"] != "simulated" and see_through is None:
         # A rank hears of a stop between two steps, and an evaluation lies between some of them.
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={launch['workers']}"]
         command += [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_S}"]
-    command += ["-m", "dgc_repro.launch.worker", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    command += ["-m", "dgc_repro", "worker", str(folder)]
+    threads = {"OMP_NUM_THREADS": str(threads_of_worker(launch))}
+    environment = os.environ | threads | {"PYTHONUNBUFFERED": "1"}
+    with held(folder) as log:
+        stopped_by, code = (see_through or _see_through)(command, log, environment, folder)
+    raise_unless_finished(folder, stopped_by, code)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[IO[bytes]]:
+    """Hold the lock of a run folder, and remove what the last start said of its failure; gives the log.
+    Raises UserError where another process writes the run."""
     lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
-        with lock, (folder / LOG_FILE).open("wb") as log:
-            for name in (ERROR_FILE, FAILURE_FILE):
-                (folder / name).unlink(missing_ok=True)
-            stopped_by, code = (see_through or _see_through)(command, log, environment, folder)
+        lock.acquire()
     except Timeout as error:
         raise UserError(
             f"paths.runs: {folder} is being written by another process; wait for it, or give another "
             "paths.runs"
         ) from error
+    try:
+        with (folder / LOG_FILE).open("wb") as log:
+            for name in (ERROR_FILE, FAILURE_FILE):
+                (folder / name).unlink(missing_ok=True)
+            yield log
+    finally:
+        lock.release()
+
+
+def raise_unless_finished(folder: Path, stopped_by: int | None, code: int) -> None:
+    """Raise what a run that did not finish ends with: UserError, RunStopped or RunFailed."""
     if (folder / ERROR_FILE).is_file():
         raise UserError((folder / ERROR_FILE).read_text(encoding="utf-8").strip())
     if stopped_by is not None:
@@ -105,7 +119,8 @@ def _see_through(
             stderr=log,
             env=environment,
             start_new_session=True,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  # one system call, nothing that locks
+            # Two system calls, nothing that locks.
+            preexec_fn=functools.partial(end_with_parent, parent=os.getpid()),  # noqa: PLW1509
         )
         started.append(process)
         if caught:  # between the two lines above
@@ -158,12 +173,6 @@ def _children(parent: int) -> Iterator[int]:
             # "pid (name) state ppid ...": a name may hold spaces and brackets
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
                 yield int(path.parent.name)
-
-
-def _end_with_parent() -> None:
-    """In the new process: be told to stop when the one that started it is gone, however it ended."""
-    if _PRCTL is not None:
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def what_failed(folder: Path, code: int) -> str:

@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import netlab
+from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.calibrate import calibrate
 from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.overrides import check_overrides
+from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.predict import predict
 from dgc_repro.launch.profiles import with_profiles
@@ -42,12 +43,14 @@ NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not 
 
 
 def main() -> None:
-    """Entry point of ``python -m dgc_repro``."""
+    """Entry point of ``python -m dgc_repro``; inside torchrun, of rank 0."""
+    if inside_torchrun():
+        torchrun.lead(lambda execute: answer(lambda: dispatch(execute)))
     sys.exit(answer(dispatch))
 
 
-def dispatch() -> None:
-    """A subcommand, or Hydra."""
+def dispatch(execute: torchrun.Execute | None = None) -> None:
+    """A subcommand, or Hydra. ``execute``: what trains a run, where it is not `run_config`'s choice."""
     if len(sys.argv) > 1 and sys.argv[1] == "reproduce":
         reproduce(sys.argv[2:])
         return
@@ -63,8 +66,12 @@ def dispatch() -> None:
     settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
     check_overrides(settings)  # the others are flags and their values
     sys.argv[1:] = with_profiles(sys.argv[1:])
+
+    def task(config: DictConfig) -> None:
+        one_run(config, execute)
+
     with one_line_usage():
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(one_run)()
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
 
 
 @contextlib.contextmanager
@@ -86,17 +93,19 @@ def one_line_usage() -> Iterator[None]:
         argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
-def one_run(config: DictConfig) -> None:
+def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None:
     """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
     given = list(HydraConfig.get().overrides.task)
-    code = answer(lambda: report_run(resolved(config), given))
+    code = answer(lambda: report_run(resolved(config), given, execute))
     if code:
         sys.exit(code)
 
 
-def report_run(config: dict[str, Any], given: list[str]) -> None:
+def report_run(
+    config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
+) -> None:
     """Run, and say where the record lies."""
-    folder = run_config(config, given)
+    folder = run_config(config, given, execute)
     if line := counted_line(folder):
         print(line, flush=True)
     print(f"run folder: {folder}", flush=True)

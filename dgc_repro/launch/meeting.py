@@ -2,10 +2,14 @@
 
 The place is torch's TCPStore: of torchrun's agent where torchrun started the ranks, else of rank 0.
 Its own errors are pages of C++ and name nobody, so that ports and hosts are tried here first.
+
+A rank that ends with an error of the user's says so here (`Meeting.refuse`), so that the others end too.
+Where only rank 0 has read the command line, it tells the others here how to go on (`Meeting.tell`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
@@ -20,16 +24,19 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from dgc_repro.errors import UserError
 
 KEY = "launch.start_timeout_seconds"
+START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
+AGENT_SECONDS = 5.0  # the store of torchrun's agent is there before its ranks are
 LOOK_EVERY_SECONDS = 0.05
 PATIENCE_SECONDS = (
     5.0  # of rank 0, which is the place, for ranks that are about to say who is missing
 )
+_ANSWER, _REFUSED, _LEFT = "answer of rank 0", "refused", "left"
 
 
 class Meeting:
     """A store that all ranks share. ``start_seconds``: how long a rank waits for the others."""
 
-    def __init__(self, start_seconds: float) -> None:
+    def __init__(self, start_seconds: float = START_SECONDS) -> None:
         """Go there; rank, size and place are in torchrun's environment variables. Raises UserError."""
         self.rank = _number("RANK")
         self.size = _number("WORLD_SIZE")
@@ -47,11 +54,13 @@ class Meeting:
 
     def wait_for_all(self, what: str) -> None:
         """Return when all ranks have called it with ``what``. Raises UserError naming those who have
-        not within ``start_seconds``."""
+        not within ``start_seconds``, or with what another rank has refused."""
         self.store.set(f"{what}/{self.rank}", "")
         until = time.monotonic() + self.start_seconds
         missing = list(range(self.size))
         while missing := [r for r in missing if not self._has(f"{what}/{r}", missing)]:
+            if self._has(_REFUSED, missing):
+                raise UserError(self.store.get(_REFUSED).decode())
             if time.monotonic() > until:
                 if self._here:  # the others hear of it from the store that lives in this process
                     time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
@@ -61,6 +70,41 @@ class Meeting:
                     f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, or wait longer"
                 )
             time.sleep(LOOK_EVERY_SECONDS)
+
+    def refuse(self, message: str) -> None:
+        """This rank ends with an error of the user's: so do those that wait for it, or will."""
+        with contextlib.suppress(dist.DistError):
+            self.store.set(_REFUSED, message)
+
+    def tell(self, answer: str) -> None:
+        """As rank 0: what the others get from `told`."""
+        self.store.set(_ANSWER, answer)
+
+    def told(self) -> str:
+        """What rank 0 tells. Raises UserError where it does not within ``start_seconds``."""
+        until = time.monotonic() + self.start_seconds
+        while not self._has(_ANSWER, [0]):
+            if time.monotonic() > until:
+                raise UserError(
+                    f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 to read the "
+                    "command line; see what rank 0 said"
+                )
+            time.sleep(LOOK_EVERY_SECONDS)
+        return str(self.store.get(_ANSWER).decode())
+
+    def leave(self) -> None:
+        """Call before this rank ends with an error of the user's: rank 0 waits a moment for the others,
+        so that all of them have read it and end by themselves."""
+        with contextlib.suppress(UserError, dist.DistError):
+            if self.rank != 0:
+                self.store.set(f"{_LEFT}/{self.rank}", "")
+                return
+            until = time.monotonic() + PATIENCE_SECONDS
+            others = range(1, self.size)
+            while time.monotonic() < until and not all(
+                self._has(f"{_LEFT}/{r}", others) for r in others
+            ):
+                time.sleep(LOOK_EVERY_SECONDS)
 
     def _has(self, key: str, missing: Sequence[int]) -> bool:
         try:
@@ -72,10 +116,17 @@ class Meeting:
             ) from error
 
     def _wait_for_place(self, host: str, port: int) -> None:
+        agent_until = time.monotonic() + AGENT_SECONDS
         while True:
             try:
                 socket.create_connection((host, port), timeout=1).close()
             except OSError as error:
+                if self._of_agent and time.monotonic() > agent_until:
+                    raise UserError(
+                        f"MASTER_ADDR: torchrun's store at {host}:{port} does not answer rank {self.rank} "
+                        f"({error.strerror or error}); its agent has ended, or this node cannot reach that "
+                        "address (torchrun --local-addr of node 0 sets it)"
+                    ) from error
                 if time.monotonic() > self._until:
                     raise UserError(
                         f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 at "

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dgc_repro.exchange.ddp import Attached, attach, wrap
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import native
+from dgc_repro.launch.parent import end_with_parent
 from dgc_repro.measure.alone import Exchanged, time_exchange
 from dgc_repro.measure.replay import SPANS, Case, Compute, Measured, Replay, pause
 from dgc_repro.network import counters
@@ -347,6 +348,7 @@ def serve(jobs: Connection, answers: Connection, rank: Rank) -> None:
 def main() -> None:
     """``replay_rank <rank> <workers> <store> <interface or -> <seconds> <backend>``."""
     number, workers, store, interface, timeout, backend = sys.argv[1:]
+    end_with_parent()  # in the middle of a job too, where nothing is read
     jobs, answers = Connection(os.dup(0)), Connection(os.dup(1))
     os.dup2(2, 1)  # what is printed goes to the log
     torch.set_num_threads(1)

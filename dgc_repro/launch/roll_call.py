@@ -58,7 +58,7 @@ class RollCall:
         step, asked = self.where()
         broken = broken_collective(error)
         if broken is None:
-            line = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
+            line = one_line(error)
             self.leave(line)
             return f"{line} (rank {self._rank}, {at_step(step)})"
         asked = broken or asked
@@ -101,6 +101,11 @@ class RollCall:
         """The first answer counts: a rank that loses its peers while it is asked has come."""
         if self._said.acquire(blocking=False):
             store.set(_key(self._rank), json.dumps(asdict(answer)))
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
 
 
 def verdict(

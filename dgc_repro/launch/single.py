@@ -18,14 +18,20 @@ from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_in_lab
 from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.torchrun import Execute, check_launch
 
 
-def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
+def run_config(
+    config: dict[str, Any], given: Sequence[str] = (), train: Execute | None = None
+) -> Path:
     """Validate, run unless it is finished, and return the run folder.
 
     ``given``: the overrides on the command line, for the line that says what the scale has set.
+    ``train``: trains in the place of what ``launch.kind`` names (launch/torchrun.py).
     Raises UserError, RunFailed, RunStopped.
     """
+    if train is not None:
+        check_launch(config)
     _refuse_unused_wrapper_settings(config, given)
     validate(config)
     if config["sink"]["mirror"]:
@@ -41,7 +47,8 @@ def run_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     is_new = not folder.exists()
     prepare(folder, config)
     try:
-        (execute_in_lab if config["launch"]["kind"] == NETLAB else execute)(config, folder)
+        in_lab = config["launch"]["kind"] == NETLAB
+        (train or (execute_in_lab if in_lab else execute))(config, folder)
     except UserError:
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder)  # nothing half-written stays behind a mistake

@@ -95,7 +95,7 @@ class Bench:
         self._path = path
         self._repeats = repeats
         self._gradients: dict[str, Tensor] = {}
-        self._threads = threads_of(config)
+        self._threads = environment.threads_of_worker(config["launch"])
         self._identity = _identity(self._config, self._threads)
         self._times: Times | None = None
         if path is not None and path.exists():
@@ -263,13 +263,6 @@ class Bench:
     def _keep(self) -> None:
         if self._path is not None and self._times is not None:
             self._times.write(self._path)
-
-
-def threads_of(config: Config) -> int:
-    """Threads of a worker, as launch/local.py gives them: the cores are shared by the processes."""
-    launch = config["launch"]
-    processes = 1 if launch["kind"] == "simulated" else launch["workers"]
-    return int(launch["threads"] or max(1, environment.cores_at_hand() // processes))
 
 
 def _noting(times: list[float], begun: list[float]) -> Any:

@@ -1,4 +1,4 @@
-"""One rank of a run: ``torchrun --nproc_per_node=2 -m dgc_repro.launch.worker <run folder>``.
+"""One rank of a run: ``torchrun --nproc_per_node=2 -m dgc_repro worker <run folder>``.
 
 Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
 entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.in_lab import schedule_of, told
 from dgc_repro.launch.meeting import Meeting
-from dgc_repro.launch.roll_call import RollCall
+from dgc_repro.launch.roll_call import RollCall, one_line
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
@@ -49,8 +49,13 @@ ERROR_FILE = "error.txt"
 FAILURE_FILE = "failure.txt"
 
 
-def run_worker(folder: Path) -> int:
-    """Train what the folder says, on this rank; the exit code."""
+class RankFailed(RuntimeError):
+    """This rank ended with an error that is no user's; the message is the line for the whole run."""
+
+
+def run_worker(folder: Path, meeting: Meeting | None = None) -> int:
+    """Train what the folder says, on this rank; the exit code. ``meeting``: of ranks that have met already.
+    Raises UserError, or RankFailed in a world of processes."""
     config = read_config(folder)
     device_type, backend = choose_device(config)
     rank = int(os.environ.get("RANK", "0"))
@@ -68,7 +73,7 @@ def run_worker(folder: Path) -> int:
     if "RANK" not in os.environ:
         raise UserError(
             "launch.kind: a local run needs torchrun, for example "
-            f"torchrun --nproc_per_node={config['launch']['workers']} -m dgc_repro.launch.worker {folder}"
+            f"torchrun --nproc_per_node={config['launch']['workers']} -m dgc_repro worker {folder}"
         )
     started, wanted = int(os.environ["WORLD_SIZE"]), config["launch"]["workers"]
     if started != wanted:
@@ -78,7 +83,12 @@ def run_worker(folder: Path) -> int:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    meeting = Meeting(float(config["launch"]["start_timeout_seconds"]))
+    start_seconds = float(config["launch"]["start_timeout_seconds"])
+    if meeting is None:
+        meeting = Meeting(start_seconds)
+    else:  # torchrun by itself gives its ranks one thread each
+        meeting.start_seconds = start_seconds
+        torch.set_num_threads(environment.threads_of_worker(config["launch"]))
     meeting.wait_for_all("start")
     timeout = float(config["launch"]["timeout_seconds"])
     roll_call = RollCall(meeting.store, rank, meeting.size, timeout)
@@ -92,11 +102,32 @@ def run_worker(folder: Path) -> int:
         )
         return _train(config, folder, device, backend, rank, meeting, roll_call)
     except UserError as error:
+        meeting.refuse(str(error))
         roll_call.leave(str(error))
         raise
     except Exception as error:
-        leave_line(folder / FAILURE_FILE, roll_call.failed(error))
-        raise
+        raise RankFailed(roll_call.failed(error)) from error
+
+
+def work(folder: Path, log: TextIO, meeting: Meeting | None = None) -> tuple[int, bool]:
+    """`run_worker` with its errors as an exit code, left in the folder and told in the log; and whether this
+    rank was the first to say why the run failed."""
+    try:
+        return run_worker(folder, meeting), False
+    except UserError as error:
+        if folder.is_dir():
+            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
+        if meeting is not None:
+            meeting.refuse(str(error))
+        print(f"error: {error}", file=log)
+        return USER_ERROR, False
+    except RankFailed as error:
+        traceback.print_exception(error.__cause__, file=log)
+        return FAILED, leave_line(folder / FAILURE_FILE, str(error))
+    except Exception as error:
+        traceback.print_exc(file=log)
+        first = meeting is not None and leave_line(folder / FAILURE_FILE, one_line(error))
+        return FAILED, first
 
 
 def _train(
@@ -210,8 +241,9 @@ def _stop_on_signals(run: Run) -> None:
     def ask_to_stop(number: int, frame: object) -> None:
         run.stop_requested = True
 
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    # SIGHUP: torchrun passes on what it was sent, a closed terminal too.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, ask_to_stop)
 
 
 def _summary(run: Run, finished: bool) -> dict[str, Any]:
@@ -259,37 +291,33 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
-def leave_line(path: Path, line: str) -> None:
-    """Write it, unless another rank was faster: the first one knows best."""
+def leave_line(path: Path, line: str) -> bool:
+    """Write it, unless another rank was faster: the first one knows best. Whether this one was it."""
     with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
         file.write(f"{line}\n")
+        return True
+    return False
+
+
+def leave(code: int) -> NoReturn:
+    """End this rank, not through the interpreter's end: a peer may hang in a collective, and gloo's threads
+    now and then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main() -> None:
-    """Entry point of a rank."""
+    """Entry point of a rank that a launcher has started."""
     if len(sys.argv) != 2:
         print(
-            "usage: torchrun --nproc_per_node=N -m dgc_repro.launch.worker <run folder>",
+            "usage: torchrun --nproc_per_node=N -m dgc_repro worker <run folder>",
             file=sys.stderr,
         )
         sys.exit(USER_ERROR)
-    folder = Path(sys.argv[1])
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        code = run_worker(folder)
-    except UserError as error:
-        if folder.is_dir():
-            (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
-        print(f"error: {error}", file=sys.stderr)
-        code = USER_ERROR
-    except Exception:
-        traceback.print_exc()
-        code = FAILED
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not through the interpreter's end: a peer may hang in a collective, and gloo's threads now and
-    # then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not.
-    os._exit(code)
+    code, _ = work(Path(sys.argv[1]), sys.stderr)
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.environment import threads_of_worker
 from dgc_repro.launch.own_keys import composed, sizes_range, workers_range
 from dgc_repro.launch.predict import CANDIDATES, DENSE, METHOD_KEYS, predict
 from dgc_repro.launch.predict_show import rate
 from dgc_repro.launch.profiles import quoted, with_profiles
-from dgc_repro.launch.times import Bench, threads_of
+from dgc_repro.launch.times import Bench
 
 SLIM = (
     *("model.width=4", "dataset.train_size=512", "train.batch_size=16", "launch.threads=1"),
@@ -165,7 +166,7 @@ def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr("dgc_repro.launch.environment.cores_at_hand", lambda: 8)
     expected = {"launch.workers=2": 4, "launch.workers=16": 1, "launch=simulated": 8}
     expected["launch.threads=3"] = 3
-    assert {s: threads_of(composed([s])) for s in expected} == expected
+    assert {s: threads_of_worker(composed([s])["launch"]) for s in expected} == expected
 
 
 def test_all_candidates_are_compared(folder: Path, tmp_path: Path) -> None:

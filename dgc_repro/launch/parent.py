@@ -1,0 +1,36 @@
+"""What a process owes to the one that started it: whether it is a rank, and when to end (on Linux).
+
+Imports the standard library alone, so that it can be called before torch is loaded, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def end_with_parent(number: int = signal.SIGTERM, parent: int | None = None) -> None:
+    """Have the kernel send this process ``number`` when its parent ends. ``parent``: the parent's process
+    id, where it is known: a parent that ended before this call then counts too."""
+    if _PRCTL is None:
+        return
+    _PRCTL(_PR_SET_PDEATHSIG, number)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def inside_torchrun() -> bool:
+    """Whether this process is a rank that torchrun started, or a person with torchrun's variables."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def end_with_torchrun() -> None:
+    """Kill this rank when torchrun's agent is gone, which alone could stop or restart it. A rank that stayed
+    to write a checkpoint could meet the next start of the same run in the same folder."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGKILL)

@@ -1,0 +1,135 @@
+"""``torchrun --nproc_per_node=2 -m dgc_repro key=value ...``: each process is a rank of one run.
+
+Rank 0 reads the command line as ever: it composes the config, finds or makes the run folder, holds its
+lock, and says how the run ended. It trains in the place of the launcher that starts ranks. The others wait
+in the store until rank 0 tells them the folder, or the exit code where there is nothing to train (a wrong
+key, a finished run, ``--help``). The number of workers is torchrun's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.local import (
+    LOG_FILE,
+    held,
+    raise_unless_finished,
+    what_failed,
+)
+from dgc_repro.launch.meeting import Meeting
+from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
+
+Execute = Callable[[Mapping[str, Any], Path], None]
+COMMANDS = ("reproduce", "netlab", "predict", "calibrate")
+SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
+STOPPED_BY = signal.SIGTERM  # as far as a rank can tell: torchrun passes on what it was sent
+
+
+def lead(command: Callable[[Execute], int]) -> NoReturn:
+    """Rank 0, to the end of the process. ``command``: the command line in ``sys.argv``, given what trains a
+    run; its exit code."""
+    try:
+        meeting = Meeting()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        leave(USER_ERROR)
+    told: list[Path] = []
+
+    def execute(config: Mapping[str, Any], folder: Path) -> None:
+        with held(folder):
+            told.append(folder)
+            meeting.tell(json.dumps({"folder": str(folder.absolute())}))
+            code, first = join(folder, meeting)
+        if code == FAILED and not first:
+            sys.exit(FAILED)  # another rank has said why
+        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, code)
+
+    try:
+        sys.argv[1:] = with_workers(sys.argv[1:], meeting.size)
+        code = command(execute)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = USER_ERROR
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = FAILED
+    if not told:
+        meeting.tell(json.dumps({"code": code}))
+    if not told or code == USER_ERROR:
+        meeting.leave()
+    leave(code)
+
+
+def follow() -> NoReturn:
+    """Any other rank, to the end of the process."""
+    try:
+        meeting = Meeting()
+        answer = json.loads(meeting.told())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        leave(USER_ERROR)
+    if "code" in answer:
+        meeting.leave()
+        leave(answer["code"])
+    folder = Path(answer["folder"])
+    code, first = join(folder, meeting)
+    if first:
+        print(f"error: {what_failed(folder, code)}", file=sys.stderr)
+    if code == USER_ERROR:
+        meeting.leave()
+    leave(128 + STOPPED_BY if code == STOPPED else code)
+
+
+def join(folder: Path, meeting: Meeting) -> tuple[int, bool]:
+    """Train what the folder says with the others; see `worker.work`."""
+    if not (folder / "config.yaml").is_file():
+        meeting.refuse(
+            f"paths.runs: rank {meeting.rank} on {platform.node()} does not see {folder}, which rank 0 has "
+            "made; name a folder that all nodes share"
+        )
+        return USER_ERROR, False
+    with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+        return work(folder, log, meeting)
+
+
+def with_workers(arguments: Sequence[str], size: int) -> list[str]:
+    """The command line with torchrun's number of workers, where it names none. Raises UserError for what is
+    not one run."""
+    for argument in arguments:
+        if argument in SWEEPS or (argument == arguments[0] and argument in COMMANDS):
+            raise UserError(
+                f"{argument}: starts ranks of its own; leave torchrun out: python -m dgc_repro "
+                f"{argument} ..."
+            )
+    keys = [a.lstrip("+").partition("=")[0] if "=" in a else "" for a in arguments]
+    if "launch.workers" in keys:
+        return list(arguments)
+    # Beside another override: Hydra's parser wants all of them in one piece.
+    place = next((i for i, key in enumerate(keys) if key and key[0] != "-"), len(keys))
+    return [*arguments[:place], f"launch.workers={size}", *arguments[place:]]
+
+
+def check_launch(config: Mapping[str, Any]) -> None:
+    """Refuse a config that torchrun's processes cannot be the ranks of. Raises UserError."""
+    launch, started = config["launch"], os.environ["WORLD_SIZE"]
+    if launch["kind"] != "local":
+        raise UserError(
+            f"launch.kind: {launch['kind']} starts its own processes; leave torchrun out: python -m "
+            f"dgc_repro launch={launch['kind']} ..., or use launch=local"
+        )
+    if str(launch["workers"]) != started:
+        raise UserError(
+            f"launch.workers: {launch['workers']} given, torchrun started {started}; leave launch.workers "
+            "out, or start as many"
+        )

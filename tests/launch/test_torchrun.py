@@ -1,0 +1,301 @@
+"""``torchrun -m dgc_repro``: each process is a rank, rank 0 reads the command line, there is one record."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ranks import processes_of, rank_of
+from tiny_run import PLAIN
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import main, torchrun
+from dgc_repro.launch.local import last_checkpoint
+from dgc_repro.launch.meeting import Meeting
+from dgc_repro.launch.torchrun import with_workers
+from dgc_repro.launch.worker import USER_ERROR
+
+PATIENCE_SECONDS = 200
+"""For what takes 15 on an idle machine: a busy one starts Python slowly."""
+A_FEW_SECONDS = 5.0
+TESTS = Path(__file__).resolve().parent.parent
+RUN = (
+    *("launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=120", "sink=none", *PLAIN),
+    *("dataset=digits", "dataset.train_size=128", "dataset.validation=51", "dataset.test_size=53"),
+    *("compressor=topk", "train.batch_size=16", "sink.every_steps=1"),
+)  # 4 steps an epoch
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dgc_repro")
+LAUNCHER = ("dgc_repro", "launch.workers=2")
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("", "launch.workers=2"),
+        ("compressor=topk seed=1", "launch.workers=2 compressor=topk seed=1"),
+        ("--cfg job", "--cfg job launch.workers=2"),
+        ("--cfg job compressor=topk", "--cfg job launch.workers=2 compressor=topk"),
+        ("launch.workers=3 seed=1", "launch.workers=3 seed=1"),  # refused when it is composed
+        ("reproduce dynamic/table1", "reproduce: starts ranks of its own"),
+        ("calibrate workers=2", "calibrate: starts ranks of its own"),
+        ("--multirun seed=0,1", "--multirun: starts ranks of its own"),
+        ("seed=0,1 -m", "-m: starts ranks of its own"),
+    ],
+)
+def test_the_number_of_workers_is_torchruns_and_what_is_not_one_run_is_refused(
+    given: str, becomes: str
+) -> None:
+    try:
+        assert " ".join(with_workers(given.split(), 2)) == becomes
+    except UserError as error:
+        assert str(error).startswith(becomes)  # noqa: PT017  # one table for both
+
+
+@pytest.fixture
+def free() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Meeting]:
+    """Two ranks in this process, by the name of their thread."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
+    met = {}
+    for rank in "01":
+        for name, value in {**place, "RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        met[rank] = Meeting(30.0)
+    monkeypatch.setenv("RANK", "0")
+    return met
+
+
+def test_a_rank_that_refuses_ends_the_wait_of_the_others(pair: dict[str, Meeting]) -> None:
+    pair["1"].refuse("dataset.root: not on this node")
+    with pytest.raises(UserError, match=r"^dataset\.root: not on this node$"):
+        pair["0"].wait_for_all("start")
+
+
+def test_a_run_folder_that_a_node_does_not_see_is_said_on_rank_0(
+    pair: dict[str, Meeting], tmp_path: Path
+) -> None:
+    assert torchrun.join(tmp_path / "elsewhere", pair["1"]) == (USER_ERROR, False)
+    with pytest.raises(UserError, match=r"^paths\.runs: rank 1 on .* does not see .*elsewhere"):
+        pair["0"].wait_for_all("start")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("compressor=topkk", "compressor: no 'topkk'"),
+        ("launch.workers=3", "launch.workers: 3 given, torchrun started 2;"),
+        ("launch=simulated", "launch.kind: simulated starts its own processes; leave torchrun out"),
+        ("launch=netlab network=ethernet_1gbit", "launch.kind: netlab starts its own"),
+        ("--multirun seed=0,1", "--multirun: starts ranks of its own"),
+        ("--cfg job", ""),
+    ],
+)
+def test_a_mistake_is_one_line_of_rank_0_and_all_ranks_end_alike(
+    given: str,
+    says: str,
+    pair: dict[str, Meeting],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As both ranks do it, but that they are threads and end with an exception."""
+
+    def leave(code: int) -> None:
+        ended[threading.current_thread().name] = code
+        raise SystemExit(code)
+
+    ended: dict[str, int] = {}
+
+    def follow() -> None:
+        with contextlib.suppress(SystemExit):
+            torchrun.follow()
+
+    thread = threading.Thread(target=follow, name="1", daemon=True)
+    monkeypatch.setattr(
+        torchrun,
+        "Meeting",
+        lambda: pair[threading.current_thread().name.replace("MainThread", "0")],
+    )
+    monkeypatch.setattr(torchrun, "leave", leave)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dgc_repro", *given.split()])
+    started = time.monotonic()
+    thread.start()
+    with pytest.raises(SystemExit):
+        main.main()
+    thread.join(30)
+    assert ended == dict.fromkeys(("MainThread", "1"), USER_ERROR if says else 0)
+    assert time.monotonic() - started < 10
+    said = capsys.readouterr().err.splitlines()
+    assert [line.startswith(f"error: {says}") for line in said] == [True] * bool(says)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts ``python -m`` these modules and arguments on one folder of runs."""
+
+    def popen(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments, f"paths.runs={tmp_path}/runs"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    yield popen
+    for pid in processes_of(tmp_path / "runs"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.02)
+
+
+def step_of(runs: Path) -> int:
+    """The last step that the one run in a folder has told of."""
+    (folder,) = runs.iterdir() if runs.is_dir() else (runs,)
+    path = folder / "steps.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def ended(process: subprocess.Popen[str], runs: Path) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert processes_of(runs) == {}, "a rank was left behind"
+    return process.returncode, out, err
+
+
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
+@pytest.mark.parametrize(
+    "form", [TORCHRUN, pytest.param(LAUNCHER, marks=pytest.mark.slow)], ids=["torchrun", "launcher"]
+)
+def test_ranks_end_within_seconds_when_torchruns_agent_is_killed(
+    form: tuple[str, ...], start: Start, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    process = start(*form, *RUN, "train.epochs=5000")
+    wait_until(lambda: process.poll() is not None or step_of(runs) > 40, "step 40")
+    found = processes_of(runs)
+    assert sorted(filter(None, map(rank_of, found))) == ["0", "1"], process.communicate()
+    agents = [pid for pid, line in found.items() if "torch.distributed.run" in line]
+    os.kill(agents[0], signal.SIGKILL)
+    ranks_of = [pid for pid in found if rank_of_or_none(pid)]
+    wait_until(lambda: not processes_of(runs).keys() & set(ranks_of), "the ranks", A_FEW_SECONDS)
+    process.communicate(timeout=PATIENCE_SECONDS)
+    (folder,) = runs.iterdir()
+    assert (last_checkpoint(folder) or 0) >= 20
+
+
+def rank_of_or_none(pid: int) -> str | None:
+    try:
+        return rank_of(pid)
+    except OSError:  # it has ended
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5 * PATIENCE_SECONDS)
+def test_a_run_is_stopped_in_torchrun_goes_on_from_the_launcher_and_is_done_for_both(
+    start: Start, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    given = (*RUN, "train.epochs=200")
+    process = start(*TORCHRUN, *given)
+    wait_until(lambda: process.poll() is not None or step_of(runs) > 5, "step 5")
+    process.send_signal(signal.SIGINT)
+    code, _, err = ended(process, runs)
+    assert code != 0
+    assert err.count("error: stopped after a checkpoint; the same command continues") == 1
+    (folder,) = runs.iterdir()
+    stopped_at = json.loads((folder / "summary.json").read_text())["steps"]
+    assert stopped_at == last_checkpoint(folder) < 800
+
+    code, out, err = ended(start(*LAUNCHER, *given), runs)
+    assert (code, err) == (0, "")
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+    assert f"continuing at step {stopped_at} " in (folder / "metrics.jsonl").read_text()
+
+    for form in (TORCHRUN, LAUNCHER):
+        code, out, _ = ended(start(*form, *given), runs)
+        assert (code, out.count("already done: ")) == (0, 1)
+    assert list(runs.iterdir()) == [folder]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * PATIENCE_SECONDS)
+def test_a_rank_that_is_killed_is_reported_or_restarted_from_the_last_checkpoint(
+    start: Start, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+
+    def kill_rank_1(*options: str) -> tuple[int, str, str]:
+        form = (TORCHRUN[0], *options, *TORCHRUN[1:])
+        process = start(*form, *RUN, "train.epochs=60")
+        before = step_of(runs)
+        wait_until(lambda: process.poll() is not None or step_of(runs) > before + 40, "40 steps")
+        (pid,) = [pid for pid in processes_of(runs) if rank_of(pid) == "1"]
+        os.kill(pid, signal.SIGKILL)
+        return ended(process, runs)
+
+    code, _, err = kill_rank_1()
+    assert code == 1
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: rank 1 did not come to the ")
+    (folder,) = runs.iterdir()
+    assert f"the checkpoint of step {last_checkpoint(folder)} is kept" in line
+
+    code, _, err = kill_rank_1("--max-restarts=1")
+    assert code == 0, err
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+    assert (folder / "metrics.jsonl").read_text().count("continuing at step") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * PATIENCE_SECONDS)
+@pytest.mark.parametrize("static", [False, True])
+def test_two_nodes_make_one_run(start: Start, tmp_path: Path, free: int, static: bool) -> None:
+    runs = tmp_path / "runs"
+    nodes = []
+    for node in "01":
+        options = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
+        if static:
+            options += ["--master-addr=127.0.0.1", f"--master-port={free}"]
+        else:
+            options += ["--rdzv-id=7", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free}"]
+        nodes.append(start(TORCHRUN[0], *options, "-m", "dgc_repro", *RUN, "train.epochs=2"))
+    told = [process.communicate(timeout=PATIENCE_SECONDS) for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], told
+    assert sum(out.count("run folder: ") for out, _ in told) == 1
+    (folder,) = runs.iterdir()
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+    assert json.loads((folder / "environment.json").read_text())["world_size"] == 2
