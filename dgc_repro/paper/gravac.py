@@ -324,9 +324,9 @@ FIG3_CLAIMS = (
                 ),
             ),
             f"The smallest factor with {100 * SATURATED:.0f} % of the throughput at the largest one, as "
-            "log2; within a step of the factors 1, 2, 5, 10, .... A step sends all tensors in one "
-            "allgather. Compressing takes half of Table III's direct DGC, at every factor. Indicative at most: "
-            "compute times are assumed.",
+            "log2; within a step of the factors 1, 2, 5, 10, .... A step sends all tensors in one allgather. "
+            "Compressing takes half of Table III's direct DGC, at every factor. Indicative at most: compute "
+            "times are assumed.",
             assumed=COMPUTE,
         )
         for model, factor in SATURATION.items()

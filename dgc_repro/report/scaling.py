@@ -210,7 +210,7 @@ def _sensitivity_block(frame: pd.DataFrame, latency_us: float) -> Block:
             )
         )
     return Block(
-        "What it rests on: the latency between nodes",
+        "How much rests on the latency between nodes",
         "% of ideal at the most workers, one allreduce per step and per tensor. Last: the compute time of "
         f"ResNet101, {', '.join(assumed) or '-'} assumed, above which it would scale better than the LSTM.",
         (
@@ -234,14 +234,14 @@ def figure(records: Sequence[Measurement], scale: str) -> Figure:
         left, right = drawing.subplots(1, 2)
         for model in MODELS:
             colour, marker = LOOKS[model]
-            for series, dashes in DASHES.items():
+            for series, dashes in reversed(DASHES.items()):  # the judged one on top
                 own = shown[(shown["row"] == model) & (shown["series"] == series)]
                 left.plot(
                     own["workers"], 100 * own["efficiency"], color=colour, linestyle=dashes,
                     marker=marker, markersize=4, markerfacecolor="white" if dashes != "-" else colour,
                     label=gravac.LABELS[model] if dashes == "-" else None,
                 )  # fmt: skip
-            for series in (PER_STEP, PER_TENSOR):
+            for series in (PER_TENSOR, PER_STEP):
                 rest = sensitivity(frame, series)
                 rest = rest[rest["row"] == model]
                 right.plot(
