@@ -11,7 +11,7 @@ from dgc_repro.paper.gravac_figures import STEPS
 from dgc_repro.paper.gravac_training import DENSE, GRAVAC, REDUCTIONS, row_id
 from dgc_repro.report.gravac_course import Course
 from dgc_repro.report.gravac_decisions import amount, cell, final, percent, shares, thinning, times
-from dgc_repro.report.gravac_factor_numbers import BRANCHES
+from dgc_repro.report.gravac_factor_numbers import BRANCHES, samples_label
 from dgc_repro.report.gravac_pool import Numbers, metric_of
 from dgc_repro.report.gravac_volume import AT_MANY, reduction_cells
 from dgc_repro.report.records import Run
@@ -35,8 +35,8 @@ def throughput_block(runs: Sequence[Run], found: Numbers, rows: Mapping[str, str
     """The mean throughput of compression at each factor."""
     return Block(
         "Compression throughput by factor",
-        "Samples a second (the network's model has the time, where the run says so) times the gain of what "
-        "was sent, mean over the recorded steps at that factor.",
+        f"{samples_label(runs).capitalize()} times gain of what was sent, mean over the recorded steps at "
+        "that factor. Modelled workers: those of the cluster whose step the network's model times.",
         ("factor", *rows.values()),
         tuple(
             (label, *(amount(found, f"throughput@{factor:g}x", name) for name in rows))

@@ -40,6 +40,7 @@ from dgc_repro.report.gravac_pool import (
     reductions,
 )
 from dgc_repro.report.records import Run
+from dgc_repro.report.study import distinct
 
 BANDWIDTH = 0.1
 """Of the density of steps over log10 of the factor."""
@@ -125,8 +126,27 @@ def _late(run: Run) -> float:
 
 
 def throughput(run: Run, factor: float) -> float:
-    """Mean compression throughput of the steps at a factor, NaN where nothing was timed."""
-    return mean_of(column(run, "throughput")[column(run, "factor") == factor])
+    """Mean compression throughput of the steps at a factor, NaN where nothing was timed. Samples are those
+    of all workers whose step is timed."""
+    own = mean_of(column(run, "throughput")[column(run, "factor") == factor])
+    modelled = modelled_workers(run)
+    return own if modelled is None else own * modelled / int(run.setting("launch.workers"))
+
+
+def modelled_workers(run: Run) -> int | None:
+    """The workers that the seconds of a step are modelled for, None where they are the run's own."""
+    if run.setting("train.step_time") != "modelled":
+        return None
+    workers = run.setting("network.as_workers")
+    return None if workers is None else int(workers)
+
+
+def samples_label(runs: Sequence[Run]) -> str:
+    """Whose samples the throughputs count."""
+    modelled = distinct([modelled_workers(run) for run in runs])
+    if modelled == "-":
+        return f"samples/s of {distinct([run.setting('launch.workers') for run in runs])} workers"
+    return f"samples/s of {modelled} modelled workers"
 
 
 def largest(run: Run, name: str) -> float:

@@ -58,7 +58,13 @@ from dgc_repro.report.gravac_factor_blocks import (
     variant_block,
     volume_block,
 )
-from dgc_repro.report.gravac_factor_numbers import BANDWIDTH, density, numbers, throughput
+from dgc_repro.report.gravac_factor_numbers import (
+    BANDWIDTH,
+    density,
+    numbers,
+    samples_label,
+    throughput,
+)
 from dgc_repro.report.gravac_pool import (
     compared,
     judge,
@@ -168,7 +174,7 @@ class Factors:
             middle.set_ylabel(f"density of steps over log10 (bandwidth {BANDWIDTH:g})")
             panel(middle, "Iterations by compression factor")
             right.set_ylim(0, 1.05 * max(1.0, right.dataLim.y1) if right.lines else 1.0)
-            right.set_ylabel("samples/s times gain")
+            right.set_ylabel(f"{samples_label(own)} times gain")
             panel(right, "Compression throughput by factor")
             for axes in (middle, right):
                 _by_factor(axes, own)

@@ -1,7 +1,7 @@
 """GraVAC's figure 3: throughput and communication speedup by compression factor.
 
-Communication is modelled; what compressing takes is nothing, what Table III says of a V100, or measured
-on this machine's CPU: three series that never share a name.
+Communication is modelled, one allgather a step of all tensors' entries; what compressing takes is nothing,
+what Table III says of a V100, or measured on this machine's CPU: three series that never share a name.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ def _model_block(frame: pd.DataFrame, model: str, latency_us: float) -> Block:
     stated = float(own[own["compress"] == STATED]["compress_ms"].iloc[0])
     return Block(
         gravac.LABELS[model],
-        "Speedups over 10x. Sync: communication of a step, modelled. Compressing as measured here (median, "
-        "quartiles). Last three: throughput with compressing taken as free, as Table III of the paper says "
-        f"of a V100 ({stated:.0f} ms), and as measured.",
+        "Speedups over 10x. Sync: one allgather of all tensors' entries a step, modelled. Compressing as "
+        "measured here (median, quartiles). Last three: throughput with compressing taken as free, as Table "
+        f"III of the paper says of a V100 ({stated:.0f} ms), and as measured.",
         (
             *(
                 "factor",
@@ -217,7 +217,7 @@ def figure(records: Sequence[Measurement], scale: str) -> Figure:
         workers = records[0].setting("study.workers")
         style.title(
             left, "Throughput by compression factor",
-            f"communication modelled, {workers} workers; {scale_label(scale)}{busy}",
+            f"one allgather a step, modelled, {workers} workers; {scale_label(scale)}{busy}",
         )  # fmt: skip
         style.title(
             right, "Communication", "modelled; thin lines: the paper's points of saturation"

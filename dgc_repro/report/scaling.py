@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgc_repro.paper import gravac
 from dgc_repro.paper.claim import Claim
-from dgc_repro.paper.gravac import LSTM, NO_LATENCY, PER_TENSOR, RESNET101
+from dgc_repro.paper.gravac import LSTM, PER_STEP, PER_TENSOR, RESNET101
 from dgc_repro.report import style
 from dgc_repro.report.records import Measurement
 from dgc_repro.report.study import (
@@ -33,11 +33,8 @@ LOOKS = {
     "vgg16": (style.GREEN, "s"),
     "lstm": (style.ORANGE, "^"),
 }
-SERIES = {
-    PER_TENSOR: "per tensor",
-    "buckets": "DDP's buckets",
-    "no latency": "no latency",
-}
+SERIES = {PER_STEP: "per step", "buckets": "DDP's buckets", PER_TENSOR: "per tensor"}
+DASHES = {PER_STEP: "-", "buckets": "--", PER_TENSOR: ":"}
 
 
 def profile_latency(records: Sequence[Measurement]) -> float:
@@ -63,14 +60,14 @@ def networks(records: Sequence[Measurement]) -> str:
 
 def curves(frame: pd.DataFrame, latency_us: float) -> pd.DataFrame:
     """Rows of the three series by workers, without the other latencies."""
-    other = (frame["series"] == PER_TENSOR) & (frame["latency_us"] != latency_us)
-    return frame.drop(index=frame.index[other])
+    found: pd.DataFrame = frame[frame["latency_us"] == latency_us]
+    return found
 
 
-def sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one allreduce a tensor at the most workers, by latency."""
+def sensitivity(frame: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Rows of one series at the most workers, by latency."""
     most = frame["workers"] == frame["workers"].max()
-    found: pd.DataFrame = frame[most & (frame["series"] == PER_TENSOR)]
+    found: pd.DataFrame = frame[most & (frame["series"] == series)]
     return found.sort_values("latency_us")
 
 
@@ -90,10 +87,10 @@ def tie_compute_ms(resnet_sync_ms: float, lstm_efficiency: float) -> float:
     return resnet_sync_ms * lstm_efficiency / (1 - lstm_efficiency)
 
 
-def order_flips_at(frame: pd.DataFrame, series: str) -> str:
+def order_flips_at(frame: pd.DataFrame) -> str:
     """At which compute time of ResNet101 it scales like the LSTM, at the most workers; "" without both.
-    ``frame``: of `curves`."""
-    own = frame[(frame["series"] == series) & (frame["workers"] == gravac.MOST_WORKERS)]
+    ``frame``: of `curves`; judged is one allreduce a step."""
+    own = frame[(frame["series"] == PER_STEP) & (frame["workers"] == gravac.MOST_WORKERS)]
     found = {row["row"]: row for row in lines(own)}
     if not {RESNET101, LSTM} <= found.keys():
         return ""
@@ -108,9 +105,8 @@ def _with_ties(
     verdicts: Sequence[tuple[Claim, Verdict]], frame: pd.DataFrame
 ) -> tuple[tuple[Claim, Verdict], ...]:
     """The verdicts, each with the compute time at which its order flips."""
-    written = []
+    written, flips = [], order_flips_at(frame)
     for claim, verdict in verdicts:
-        flips = order_flips_at(frame, NO_LATENCY if claim.id == "latency" else PER_TENSOR)
         known = verdict.word != "not run" and flips
         detail = f"{verdict.detail}; {flips}" if known else verdict.detail
         written.append((claim, replace(verdict, detail=detail)))
@@ -138,7 +134,7 @@ def page(records: Sequence[Measurement], scale: str) -> Page:
         warning="",
         blocks=(
             _efficiency_block(curves(frame, latency)),
-            _sensitivity_block(sensitivity(frame), latency),
+            _sensitivity_block(frame, latency),
         ),
         verdicts=_with_ties(
             judged(gravac.FIG1A_CLAIMS, values(frame, latency), scale, modelled=True),
@@ -179,7 +175,8 @@ def _efficiency_block(frame: pd.DataFrame) -> Block:
     return Block(
         "Throughput, % of ideal",
         "compute / (compute + communication): what N workers do over N times what one does. Modelled, "
-        "without overlap. Per tensor: an allreduce for each. Sync: communication of a step at the most "
+        "without overlap. Per step: one allreduce of all tensors, as in the runs of Table II; the claims are "
+        "judged by it. Per tensor: one allreduce for each. Sync: communication of a step at the most "
         "workers.",
         ("communication", "model", "messages", "sync ms", *(f"N = {count}" for count in counts)),
         tuple(rows),
@@ -190,7 +187,12 @@ def _efficiency_block(frame: pd.DataFrame) -> Block:
 def _sensitivity_block(frame: pd.DataFrame, latency_us: float) -> Block:
     rows = []
     assumed = [f"{ms:g} ms" for ms in frame[frame["row"] == RESNET101]["compute_ms"].unique()]
-    for latency, group in groups(frame, "latency_us"):
+    by_latency = [
+        (SERIES[series], latency, group)
+        for series in (PER_STEP, PER_TENSOR)
+        for latency, group in groups(sensitivity(frame, series), "latency_us")
+    ]
+    for label, latency, group in by_latency:
         found = {row["row"]: row for row in lines(group)}
         efficiency = {m: found[m]["efficiency"] for m in MODELS if m in found}
         tie = "-"
@@ -200,6 +202,7 @@ def _sensitivity_block(frame: pd.DataFrame, latency_us: float) -> Block:
             better = "yes" if efficiency[LSTM] > efficiency[RESNET101] else "no"
         rows.append(
             (
+                label,
                 f"{latency:g}" + (" (profile)" if latency == latency_us else ""),
                 *(f"{100 * efficiency[m]:.1f}" if m in efficiency else "-" for m in MODELS),
                 better,
@@ -207,10 +210,11 @@ def _sensitivity_block(frame: pd.DataFrame, latency_us: float) -> Block:
             )
         )
     return Block(
-        "What it rests on: the latency between nodes",
-        "% of ideal at the most workers, an allreduce a tensor. Last: the compute time of ResNet101, "
-        f"{', '.join(assumed) or '-'} assumed, above which it would scale better than the LSTM.",
+        "How much rests on the latency between nodes",
+        "% of ideal at the most workers, one allreduce per step and per tensor. Last: the compute time of "
+        f"ResNet101, {', '.join(assumed) or '-'} assumed, above which it would scale better than the LSTM.",
         (
+            "communication",
             "latency us",
             *(gravac.LABELS[model] for model in MODELS),
             "LSTM better",
@@ -224,25 +228,29 @@ def figure(records: Sequence[Measurement], scale: str) -> Figure:
     """Left: efficiency by workers. Right: at the most workers, by latency."""
     frame, latency = table_of(records), profile_latency(records)
     shown = curves(frame, latency)
-    latencies = sorted({float(value) for value in sensitivity(frame)["latency_us"]})
+    latencies = sorted({float(value) for value in frame["latency_us"]})
     with style.house_style():
         drawing = Figure(figsize=(9.4, 4.4), layout="constrained")
         left, right = drawing.subplots(1, 2)
         for model in MODELS:
             colour, marker = LOOKS[model]
-            for series, dashes in ((PER_TENSOR, "-"), ("buckets", "--"), ("no latency", ":")):
+            for series, dashes in reversed(DASHES.items()):  # the judged one on top
                 own = shown[(shown["row"] == model) & (shown["series"] == series)]
                 left.plot(
                     own["workers"], 100 * own["efficiency"], color=colour, linestyle=dashes,
                     marker=marker, markersize=4, markerfacecolor="white" if dashes != "-" else colour,
                     label=gravac.LABELS[model] if dashes == "-" else None,
                 )  # fmt: skip
-            rest = sensitivity(frame)
-            rest = rest[rest["row"] == model]
-            places = [latencies.index(float(value)) for value in rest["latency_us"]]
-            right.plot(places, 100 * rest["efficiency"], color=colour, marker=marker, markersize=4)
-        for dashes, label in (("--", SERIES["buckets"]), (":", SERIES["no latency"])):
-            left.plot([], [], color="#666666", linestyle=dashes, label=label)
+            for series in (PER_TENSOR, PER_STEP):
+                rest = sensitivity(frame, series)
+                rest = rest[rest["row"] == model]
+                right.plot(
+                    [latencies.index(float(value)) for value in rest["latency_us"]],
+                    100 * rest["efficiency"], color=colour, linestyle=DASHES[series], marker=marker,
+                    markersize=4, markerfacecolor=colour if series == PER_STEP else "white",
+                )  # fmt: skip
+        for series, label in SERIES.items():
+            left.plot([], [], color="#666666", linestyle=DASHES[series], label=label)
         right.axvline(latencies.index(latency), color=style.BLACK, linewidth=0.8)
         right.set_xticks(range(len(latencies)), [f"{value:g}" for value in latencies])
         right.set_xlabel("latency between nodes (us)")
@@ -263,7 +271,7 @@ def figure(records: Sequence[Measurement], scale: str) -> Figure:
         style.title(
             right,
             f"{most} workers, by latency",
-            "an allreduce a tensor; line: the network's latency",
+            "per step and per tensor; line: the network's latency",
         )
-        drawing.legend(loc="outside lower center", ncols=5)
+        drawing.legend(loc="outside lower center", ncols=6)
     return drawing

@@ -1,8 +1,9 @@
 """Throughput and communication speedup by compression factor: layerwise DGC, communication modelled.
 
-    t_step(c) = t_compute + t_compress(c) + sum over tensors of t_allgather(8 k, N),  k = max(1, round(n/c))
+    t_step(c) = t_compute + t_compress(c) + t_allgather(sum over tensors of 8 k, N),  k = max(1, round(n/c))
 
-An entry is 4 bytes of value and 4 of place; decompressing is left out. What compressing takes is one of
+A step sends the entries of all tensors in one allgather, as a training run does. An entry is 4 bytes of
+value and 4 of place; decompressing is left out. What compressing takes is one of
 three series: nothing, what the paper's own table says of its GPU, and measured on this machine's CPU.
 
 Paper: GraVAC, figure 3; t_iter(c) of section II.
@@ -105,6 +106,6 @@ class Saturation:
 
 
 def sync_seconds(costs: Costs, sizes: Sequence[int], factor: float) -> float:
-    """One allgather a tensor of k entries."""
+    """One allgather of the k entries of every tensor."""
     kept = (min(n, max(1, round(n / factor))) for n in sizes)
-    return sum(costs.seconds("allgather", ENTRY_BYTES * k) for k in kept)
+    return costs.seconds("allgather", ENTRY_BYTES * sum(kept))

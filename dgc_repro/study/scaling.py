@@ -1,10 +1,9 @@
-"""How throughput scales with the cluster: dense allreduce of every tensor, modelled.
+"""How throughput scales with the cluster: dense allreduce of the gradient, modelled.
 
     t_step(N) = t_compute + sum over messages of t_allreduce(4 n, N);   efficiency = t_compute / t_step
 
-Communication begins when compute has ended. Messages are tensors, one allreduce each; beside it, what
-DDP does (buckets), and the same bytes without any latency. The claim that a larger model scales better
-needs the latency of a message: it has fewer tensors.
+Communication begins when compute has ended. A step sends all tensors in one allreduce, as a training run
+does. For comparison, each network also has DDP's buckets and one allreduce per tensor.
 
 Paper: GraVAC, figure 1a; scaling efficiency T_N / (N T_1), section II.
 """
@@ -20,7 +19,7 @@ from dgc_repro.network.units import seconds
 from dgc_repro.study.allreduce import fills_nodes
 from dgc_repro.study.given import TENSORS, Row, Tensors, number, whole_numbers
 
-PER_TENSOR, BUCKETS, NO_LATENCY = "per tensor", "buckets", "no latency"
+PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
 VALUE_BYTES = 4
 
 
@@ -50,19 +49,18 @@ class Scaling:
     def run(self, seed: int, tensors: Tensors) -> list[Row]:
         """The same rows for every seed."""
         each = [VALUE_BYTES * n for n in tensors.sizes]
-        buckets = bucketed(each, self.bucket_mb * 2**20)
+        series = {
+            PER_STEP: [sum(each)],
+            BUCKETS: bucketed(each, self.bucket_mb * 2**20),
+            PER_TENSOR: each,
+        }
         rows: list[Row] = []
         for name, network in self.networks.items():
-            without = replace(network, latency="0us", node_latency="0us")
-            series = (
-                (PER_TENSOR, network, each),
-                (BUCKETS, network, buckets),
-                (NO_LATENCY, without, each),
-            )
-            for label, links, messages in series:
-                rows += [self._row(name, label, links, messages, count) for count in self.workers]
+            for label, messages in series.items():
+                rows += [self._row(name, label, network, messages, count) for count in self.workers]
             rows += [
-                self._row(name, PER_TENSOR, changed, each, max(self.workers))
+                self._row(name, label, changed, series[label], max(self.workers))
+                for label in (PER_STEP, PER_TENSOR)
                 for latency in self.latencies
                 if (changed := replace(network, latency=latency)) != network
             ]

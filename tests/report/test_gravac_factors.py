@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_up_decisions import EPOCHS, decisions, read, stretches, write_run
 
 from dgc_repro.paper.gravac_training import REDUCTIONS
-from dgc_repro.report.gravac_factor_numbers import around_decay, decay_step, density
+from dgc_repro.report.gravac_factor_numbers import around_decay, decay_step, density, throughput
 from dgc_repro.report.gravac_factors import FIGURES
 from dgc_repro.report.gravac_pool import METRICS
 from dgc_repro.report.study import Page, markdown
@@ -221,12 +222,31 @@ def test_steps_throughput_and_branches_are_tables_by_factor_and_row(tmp_path: Pa
         ("1000x", "0.0 %", "50.0 %", "-", "-"),
     )
     assert [row[1:3] for row in throughput.rows] == [
-        *(("1280", "-"), ("1216", "1216"), ("1216", "-"), ("-", "1216")),
-    ]
+        *(("10240", "-"), ("9728", "9728"), ("9728", "-"), ("-", "9728")),
+    ]  # 8 times the recorded ones: 32 workers are modelled, and 4 have run
     assert branches.rows[0][1:] == ("40.0 %", "50.0 %", "10.0 %", "10", "40")
     # A float of GraVAC's has a place beside it, and is gathered by 4 workers.
     assert volume.rows[1][1:6] == ("80x", "80.0x", "40.0x", "20.0x", "2.50x")
     assert volume.rows[2][1:6] == ("13.5x", "13.5x", "6.75x", "3.38x", "0.42x")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate", "label"),
+    [
+        ({}, 10240.0, "samples/s of 32 modelled workers"),
+        ({"network": {"as_workers": None}}, 1280.0, "samples/s of 4 workers"),
+        ({"train": {"step_time": "measured", "batch_size": 32}}, 1280.0, "samples/s of 4 workers"),
+    ],
+)
+def test_throughput_counts_the_samples_of_the_cluster_whose_step_is_timed(
+    tmp_path: Path, settings: dict[str, Any], rate: float, label: str
+) -> None:
+    write_run(tmp_path, "lstm.gravac07", decided=decisions([1.0] * 50), settings=settings)
+    runs = read(tmp_path)
+    assert throughput(runs[0], 1.0) == pytest.approx(rate)
+    axes = FIGURES["fig9"].figure(runs, "small").axes
+    assert axes[2].get_ylabel() == f"{label} times gain"
+    assert label.capitalize() in FIGURES["fig9"].page(runs, "small").blocks[2].text
 
 
 def test_rows_that_were_not_run_are_dashes_and_no_network_has_no_throughput(tmp_path: Path) -> None:

@@ -93,35 +93,38 @@ def scaling(**changed: object) -> Scaling:
     return Scaling(**(settings | changed))  # type: ignore[arg-type]
 
 
-def test_efficiency_is_compute_over_compute_and_an_allreduce_a_tensor() -> None:
+def test_efficiency_is_compute_over_compute_and_an_allreduce_per_step_or_tensor() -> None:
     sizes = (1000, 200_000, 50)
     rows = scaling().run(0, Tensors("m", sizes))
-    for count in (1, 2, 8):
-        (row,) = (
-            r
-            for r in rows
-            if (r["series"], r["workers"], r["latency_us"]) == ("per tensor", count, 50)
-        )
-        sync = sum(simulated_ring(4 * n, count, 50e-6, BETA) for n in sizes) if count > 1 else 0
-        assert row["sync_ms"] == pytest.approx(1e3 * sync)
-        assert row["efficiency"] == pytest.approx(0.01 / (0.01 + sync))
+    found = {(r["series"], r["workers"], r["latency_us"]): r for r in rows}
+    for series, messages in (("per step", (sum(sizes),)), ("per tensor", sizes)):
+        for count in (1, 2, 8):
+            row = found[series, count, 50]
+            sync = sum(simulated_ring(4 * n, count, 50e-6, BETA) for n in messages if count > 1)
+            assert row["messages"] == len(messages)
+            assert row["sync_ms"] == pytest.approx(1e3 * sync)
+            assert row["efficiency"] == pytest.approx(0.01 / (0.01 + sync))
 
 
-def test_the_latency_counts_once_a_message_and_not_at_all_without_it() -> None:
+def test_the_latency_counts_once_a_message() -> None:
     rows = scaling().run(0, Tensors("m", (1000,) * 40))
     at = {(r["series"], r["latency_us"]): r for r in rows if r["workers"] == 8}
-    apart = at["per tensor", 200]["sync_ms"] - at["per tensor", 50]["sync_ms"]
-    assert apart == pytest.approx(40 * 14 * 0.150)
+    for series, messages in (("per tensor", 40), ("per step", 1)):
+        apart = at[series, 200]["sync_ms"] - at[series, 50]["sync_ms"]
+        assert apart == pytest.approx(messages * 14 * 0.150)
     assert at["buckets", 50]["messages"] == 1
-    assert at["no latency", 0]["sync_ms"] == pytest.approx(1e3 * 2 * 7 / 8 * 160_000 * BETA)
 
 
-def test_of_two_models_with_equal_bytes_the_one_of_fewer_tensors_scales_better() -> None:
+def test_of_two_models_with_equal_bytes_only_messages_per_tensor_favour_fewer_tensors() -> None:
     many, few = (
-        scaling(workers=[8]).run(0, Tensors(name, (100_000 // parts,) * parts))[0]
+        {
+            row["series"]: row["efficiency"]
+            for row in scaling(latencies=[]).run(0, Tensors(name, (100_000 // parts,) * parts))
+        }
         for name, parts in (("many", 100), ("few", 2))
     )
-    assert few["efficiency"] > many["efficiency"]
+    assert few["per tensor"] > many["per tensor"]
+    assert few["per step"] == many["per step"]
 
 
 def test_buckets_are_filled_from_the_last_tensor_on() -> None:
@@ -150,12 +153,12 @@ TIMES = Times(
 )
 
 
-def test_a_step_is_compute_compress_and_an_allgather_a_tensor() -> None:
+def test_a_step_is_compute_compress_and_one_allgather() -> None:
     rows = {(r["compress"], r["latency_us"], r["factor"]): r for r in saturation().run(0, TIMES)}
     assert len(rows) == 3 * 3 + 3
     for factor in (10, 100, 1000):
         # 7 rounds; of a tensor of 7 values one entry is sent at every factor
-        sync = sum(7 * (50e-6 + 8 * k * BETA) for k in (100_000 // factor, 1))
+        sync = 7 * (50e-6 + 8 * (100_000 // factor + 1) * BETA)
         for series, compress in (
             ("none", 0),
             ("stated", 5),

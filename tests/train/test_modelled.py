@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tiny_run import PLAIN, STEPS_PER_EPOCH, assert_same_state, built, play, tiny
 
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.launch.build import validate
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.profile import Network
+from dgc_repro.paper import gravac
 from dgc_repro.policy.interface import Plan
+from dgc_repro.study.given import Tensors
+from dgc_repro.study.saturation import sync_seconds
+from dgc_repro.study.scaling import Scaling
 from dgc_repro.train import checkpoint, watch
 from dgc_repro.train.run import Run
 
@@ -45,6 +53,45 @@ def test_a_gathered_payload_costs_an_allgather() -> None:
     payload = record["comm/payload_bytes"] / steps
     expected_us = 3 * (10 + payload) + 6 * (10 + SIGNALS / 4)
     assert record[MS] == pytest.approx(expected_us / 1e3)
+
+
+LINKS = Network("8mbit", "10us", efficiency=1.0)  # as NETWORK
+
+
+def figure_1a(sizes: tuple[int, ...]) -> float:
+    """Seconds of communication of a step in the series that figure 1a's claims are judged by."""
+    judged = gravac.FIG1A_CLAIMS[0].checks[0].greater.rpartition(", ")[2]
+    rows = Scaling({"here": LINKS}, [2], 7.0, 25.0, []).run(0, Tensors("model", sizes))
+    (row,) = (row for row in rows if row["series"] == judged)
+    assert row["messages"] == 1
+    return float(row["sync_ms"]) / 1e3
+
+
+def figure_3(sizes: tuple[int, ...]) -> float:
+    """Seconds of communication of a step at 10x in figure 3."""
+    return sync_seconds(Costs(LINKS, 2), sizes, 10)
+
+
+TOPK10 = ("compressor=topk", "compressor.factor=10", "compressor.indices=int32")
+
+
+@pytest.mark.parametrize(
+    ("settings", "collective", "figure"),
+    [
+        (("compressor=dense", "wrap=[]"), "allreduce", figure_1a),
+        ((*TOPK10, "wrap=[per_layer,error_feedback]"), "allgather", figure_3),
+    ],
+)
+def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
+    settings: tuple[str, ...], collective: str, figure: Callable[[tuple[int, ...]], float]
+) -> None:
+    run = built(*settings, *NETWORK)
+    play(run)
+    ledger, steps = run.link.ledger, run.progress.step
+    assert ledger.calls[GRADIENT] == {collective: steps}
+    sizes = tuple(p.numel() for p in run.module.parameters())
+    assert len(sizes) > 1
+    assert ledger.seconds[GRADIENT] / steps == pytest.approx(figure(sizes))
 
 
 def test_without_a_network_nothing_is_modelled() -> None:
