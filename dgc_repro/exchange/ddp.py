@@ -177,10 +177,8 @@ class PerBucket:
 
     def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
-        if self._error is not None:
-            raise self._error
         if self._has_all:
-            raise UserError(
+            raise self._error or UserError(
                 "junction: per_bucket has sent the gradients of a backward already, and another backward "
                 "began before exchange.step(); run all but the last backward of a step under "
                 "`with model.no_sync():`, or use junction=after_backward"

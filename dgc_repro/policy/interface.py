@@ -44,8 +44,8 @@ class EpochReport:
     are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
     ``learning_rate``: of the epoch's last step and of the next epoch's last, so that a decay is known
     before the epoch in which it comes (NaN: not known); ``gradient_norms``: by tensor, where the policy
-    `watches` them, the norm of the sum of the gradients of this epoch, or, of a policy with an ``interval`` of several
-    epochs, of all since the last multiple of it."""
+    `watches` them, the norm of the sum of the gradients of this epoch, or, of a policy with an
+    ``interval`` of several epochs, of all since the last multiple of it."""
 
     epoch: int
     train_loss: float
