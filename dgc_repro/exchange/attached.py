@@ -98,7 +98,7 @@ class Attached:
         self._ended = 0.0  # when the last step ended
         self._sums: dict[
             str, Tensor
-        ] = {}  # of the epoch's gradients, for a policy that watches them
+        ] = {}  # of the epoch's gradients, where the policy watches them
         self._detached = False
         self._guard = _guard_optimizers(self)
         exchange.choose = self._choose
@@ -286,8 +286,9 @@ class Attached:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def _multiply(self, factor: float) -> None:
-        if factor != 1:
-            torch._foreach_mul_(list(self._gradients().values()), factor)
+        gradients = list(self._gradients().values())
+        if factor != 1 and gradients:
+            torch._foreach_mul_(gradients, factor)
 
     def _add(self, gradients: dict[str, Tensor]) -> None:
         """Add a step's gradients to the sums of the epoch, in float32 at least."""
@@ -369,6 +370,8 @@ def _suitable(model: object) -> dict[str, nn.Parameter]:
         if is_embedding and module.sparse and module.weight.requires_grad:
             raise UserError(sparse_gradient(f"{path}.weight".lstrip(".")))
     parameters = trained(model)
+    if not parameters:
+        raise UserError("model: all its parameters are frozen; attach when some are to learn")
     first = next(iter(parameters.values()))
     for name, parameter in parameters.items():
         if parameter.dtype not in DTYPES:

@@ -303,17 +303,15 @@ def _laid_out(bucket: Any) -> list[Tensor]:
     DDP fills a bucket in the parameters' memory order (channels last: [O, H, W, I]) but cuts it into
     contiguous tensors of their logical shapes. Of complex parameters it has the real view, cut at the
     places of the complex one."""
-    buffer = bucket.buffer()
+    whole = bucket.buffer()
+    first = whole.storage_offset()
     if bucket.parameters()[0].is_complex():
-        buffer = torch.view_as_complex(buffer.view(-1, 2))
-    return [
-        buffer.as_strided(
-            parameter.size(),
-            parameter.stride(),
-            buffer.storage_offset() + gradient.storage_offset(),
-        )
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-    ]
+        whole = torch.view_as_complex(whole.view(-1, 2))
+    found = []
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        place = whole.storage_offset() + gradient.storage_offset() - first
+        found.append(whole.as_strided(parameter.size(), parameter.stride(), place))
+    return found
 
 
 class Hook:
