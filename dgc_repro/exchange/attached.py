@@ -211,8 +211,9 @@ class Attached:
         self._exchange.load_state_dict(state["exchange"])
         self._policy_state = state["policy"]
         self.ledger.load_state_dict(state["ledger"])
-        self._timed = Timed(*state["timed"])
-        self._sums = {name: total.clone() for name, total in state["sums"].items()}
+        # States of version 0.1.0 lack the last two.
+        self._timed = Timed(*state.get("timed", [state["exchange"]["step"] - 1]))
+        self._sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
         self._ended = 0.0
         self._plan_next()
 

@@ -43,7 +43,8 @@ LOOPS = {name: Loop(name, None) for name in MODELS} | {
     ),
 }
 COMPRESSORS: dict[str, Compressor] = {
-    "topk": ErrorFeedback(TopK(0.1)),
+    "topk": TopK(0.1),
+    "topk fed back": ErrorFeedback(TopK(0.1)),
     "uniform": PerLayer(EF4),
 }
 CONVERTED = [name for name in LOOPS if "frozen" not in name]
@@ -93,23 +94,28 @@ def test_compressed_means_are_those_of_the_simulated_world(
 def simulated(
     compressor: Compressor | None, own: list[list[dict[str, Tensor | None]]]
 ) -> list[dict[str, Tensor]]:
-    """The means of simulated workers with these gradients, without those that no worker has."""
+    """The means of simulated workers with these gradients in float32, without those that no worker has.
+    What `PerLayer` leaves out is averaged in its own type."""
     assert compressor is not None
+
+    def exchanged(gradient: Tensor) -> Tensor:
+        real = in_memory_order(gradient.clone())
+        return real if isinstance(compressor, PerLayer) and real.dim() < 2 else real.float()
+
     first = {n: g for step in own[0] + own[1] for n, g in step.items() if g is not None}
     names = [name for name in own[0][0] if name in first]
-    whole = {
-        name: first.get(name, torch.zeros(6, 6)) for name in own[0][0]
-    }  # `idle` is never used: zeros of any shape will do
+    # `idle` is never used: zeros of any shape will do.
+    whole = {name: exchanged(first.get(name, torch.zeros(6, 6))) for name in own[0][0]}
     link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
     exchange = GradientExchange(compressor, whole, link)
     found = []
     for gradients in zip(*own, strict=True):
         for worker, of_worker in enumerate(gradients):
             filled = {
-                name: torch.zeros_like(whole[name]) if gradient is None else gradient.clone()
+                name: torch.zeros_like(whole[name]) if gradient is None else exchanged(gradient)
                 for name, gradient in of_worker.items()
             }
-            exchange.open(worker, {n: in_memory_order(g) for n, g in filled.items()}, Plan(None))
+            exchange.open(worker, filled, Plan(None))
         means = exchange.finish()
         present = {n for worker in gradients for n, g in worker.items() if g is not None}
         found.append({name: means[name].clone() for name in names if name in present})

@@ -109,5 +109,6 @@ def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:
     assert exchange._converted(0, "a", ONES) is ONES
     narrow = RAMP.bfloat16()
     first = exchange._converted(0, "b", narrow)
+    assert first.dtype == torch.float32
     assert torch.equal(first, RAMP)
     assert exchange._converted(0, "b", narrow).data_ptr() == first.data_ptr()
