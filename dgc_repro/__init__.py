@@ -14,7 +14,7 @@ __all__ = ["__version__", "attach"]
 
 def __getattr__(name: str) -> Any:
     if name == "attach":
-        from dgc_repro.exchange.ddp import attach
+        from dgc_repro.exchange.attached import attach
 
         return attach
     raise AttributeError(f"module 'dgc_repro' has no attribute {name!r}")

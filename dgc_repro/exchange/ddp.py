@@ -1,4 +1,4 @@
-"""DistributedDataParallel: the two junctions where an exchange takes the gradients, and `attach`.
+"""DistributedDataParallel: the two junctions where an exchange takes the gradients.
 
 *After backward*: a no-op hook leaves every worker its own gradient; the exchange runs when all of
 them are there. Needed by policies that look at all tensors first; gradient accumulation needs no
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import datetime
 import inspect
-import math
 import queue
 import threading
-import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -33,23 +32,11 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
-from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite, share
-from dgc_repro.exchange.wire import Link
-from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import (
-    MEAN,
-    OWN,
-    SPREAD,
-    EpochReport,
-    Plan,
-    Policy,
-    StepReport,
-    measures,
-)
+from dgc_repro.exchange.signals import first_non_finite
+from dgc_repro.exchange.wire import Wire
+from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy
 
 Parameters = Mapping[str, nn.Parameter]
 HandedOver = tuple[Any, torch.futures.Future[Tensor], torch.cuda.Event | None]
@@ -63,6 +50,10 @@ class Junction(Protocol):
 
     overlaps: bool
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """Parameters without a gradient at all workers hosted here, when these have been opened."""
+
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming backward."""
 
@@ -70,8 +61,8 @@ class Junction(Protocol):
         """Backward of a worker is over: its gradients may be compressed. Returns the name of one that
         is not finite, if there is one. Raises what the exchange raised during backward."""
 
-    def finish(self) -> None:
-        """Put the means into ``param.grad``."""
+    def finish(self, absent: Collection[str]) -> None:
+        """Put the means into ``param.grad``, but for the ``absent`` parameters (exchange/settle.py)."""
 
 
 def put(mean: Tensor, gradient: Tensor) -> None:
@@ -80,12 +71,19 @@ def put(mean: Tensor, gradient: Tensor) -> None:
         gradient.copy_(mean)
 
 
+def has_gradient(parameter: nn.Parameter) -> bool:
+    """A parameter that is frozen has none, whatever an earlier step has left."""
+    return parameter.grad is not None and parameter.requires_grad
+
+
 class AfterBackward:
     """The exchange of all tensors at once, when backward is over."""
 
     overlaps = False
 
     def __init__(self, exchange: GradientExchange, parameters: Parameters) -> None:
+        self.pending = False  # DDP has seen a backward since the last step
+        self.missing: frozenset[str] = frozenset()
         self._exchange = exchange
         self._parameters = parameters
         self._plan = Plan(None)
@@ -93,8 +91,16 @@ class AfterBackward:
     def begin(self, plan: Plan) -> None:
         self._plan = plan
 
+    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Backward has filled a bucket of DDP's: it stays as it is."""
+        self.pending = True
+        future = _future(bucket)
+        future.set_result(bucket.buffer())
+        return future
+
     def open(self, worker: int) -> str | None:
-        gradients = self.gradients()
+        gradients = self.gradients(worker)
+        self.pending = False
         try:
             self._exchange.open(worker, gradients, self._plan)
         except Exception:
@@ -105,23 +111,36 @@ class AfterBackward:
             return bad
         return self._exchange.non_finite.get(worker)
 
-    def finish(self) -> None:
+    def finish(self, absent: Collection[str]) -> None:
         means = self._exchange.finish()
-        for name, gradient in self.gradients().items():
-            put(means[name], gradient)
+        for name, parameter in self._parameters.items():
+            if name in absent:
+                continue
+            if parameter.grad is None:  # another worker has one
+                parameter.grad = torch.empty_like(parameter)
+            put(means[name], in_memory_order(parameter.grad))
 
-    def gradients(self) -> dict[str, Tensor]:
-        """Gradients by name; a parameter without one counts as zeros, its residual still travels."""
-        found = {}
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def gradients(self, worker: int = 0) -> dict[str, Tensor]:
+        """Gradients of a worker by name; zeros for a parameter without one, which is `missing`."""
+        found, missing = {}, set()
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
-            if gradient is None:
-                parameter.grad = gradient = torch.zeros_like(parameter)
+            if gradient is None or not parameter.requires_grad:
+                missing.add(name)
+                gradient = torch.zeros_like(parameter)
+            elif gradient.layout != torch.strided:
+                raise UserError(sparse_gradient(name))
             elif (
-                gradient.stride() != parameter.stride()
-            ):  # as the states are laid out, and written back
+                gradient.stride() != parameter.stride()  # states and means are laid out like it
+                or gradient.is_conj()
+                or gradient.is_neg()
+            ):
                 parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
             found[name] = in_memory_order(gradient)
+        self.missing = frozenset(missing if worker == 0 else self.missing & missing)
         return found
 
 
@@ -130,41 +149,70 @@ class PerBucket:
 
     overlaps = True
 
-    def __init__(self, exchange: GradientExchange, model: DistributedDataParallel) -> None:
-        if getattr(model, "skip_all_reduce_unused_params", False):
-            raise UserError(
-                "exchange.junction: per_bucket needs every bucket in every step, the model was wrapped "
-                "with skip_all_reduce_unused_params; use exchange.junction=after_backward"
-            )
+    def __init__(
+        self, exchange: GradientExchange, parameters: Parameters, *, leaves_some: bool
+    ) -> None:
+        """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was,
+        hook or not."""
+        self.pending = False  # the exchange of a backward has not been finished by a step
         self._exchange = exchange
-        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._parameters = parameters
+        self._names = {id(p): name for name, p in parameters.items()}
         self._plan = Plan(None)
         self._gradients: dict[str, Tensor] = {}  # of the buckets under way
         self._error: BaseException | None = None
-        # DDP leaves the gradient of a parameter that no rank used as it was, hook or not.
-        self._leaves_some = bool(model.find_unused_parameters or model.static_graph)
-        self._means: list[tuple[nn.Parameter, Tensor]] = []
+        self._leaves_some = leaves_some
+        self._means: dict[str, Tensor] = {}
+        self._has_all = False  # the last bucket of a backward has been handed over
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
-        model.register_comm_hook(self, _hand_over)
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
 
+    @property
+    def missing(self) -> frozenset[str]:
+        return frozenset(n for n, p in self._parameters.items() if not has_gradient(p))
+
+    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
+        if self._has_all:
+            raise self._error or UserError(
+                "junction: per_bucket has sent the gradients of a backward already, and another backward "
+                "began before exchange.step(); run all but the last backward of a step under "
+                "`with model.no_sync():`, or use junction=after_backward"
+            )
+        self.pending = True
+        self._has_all = bucket.is_last()
+        future = _future(bucket)
+        filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
+        self._buckets.put((bucket, future, filled))
+        return future
+
     def open(self, worker: int) -> str | None:
         # The buckets have been opened during backward. An error is raised before the next collective:
         # the ranks that wait for this one then lose it, and end too.
         if self._error is not None:
             raise self._error
+        if not self._has_all:
+            raise UserError(
+                "exchange.junction: per_bucket has not seen a whole backward since the last step; leave the "
+                "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
+                "DistributedDataParallel(..., find_unused_parameters=True)"
+            )
+        self.pending = self._has_all = False
         return self._exchange.non_finite.get(worker)
 
-    def finish(self) -> None:
-        for parameter, mean in self._means:
-            if parameter.grad is None:
-                parameter.grad = mean.clone()
-            elif parameter.grad.data_ptr() != mean.data_ptr():
-                parameter.grad.copy_(mean)
+    def finish(self, absent: Collection[str]) -> None:
+        for name, mean in self._means.items():
+            gradient = self._parameters[name].grad
+            if gradient is None:
+                continue  # DDP and `missing` agree: no rank has used it
+            if name not in absent:
+                put(mean, gradient)
+            elif gradient.data_ptr() == mean.data_ptr():
+                gradient.zero_()  # frozen: what zero_grad had left in the bucket
         self._means.clear()
 
     def close(self) -> None:
@@ -231,38 +279,88 @@ class PerBucket:
         return True
 
     def _send(self, bucket: Any) -> None:
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
-        # DDP fills the bucket in the parameters' memory order (channels last: [O, H, W, I]) but
-        # cuts it into contiguous tensors of their logical shapes.
-        laid_out = [
-            gradient.as_strided(parameter.size(), parameter.stride(), gradient.storage_offset())
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-        ]
-        gradients = dict(zip(names, map(in_memory_order, laid_out), strict=True))
+        laid_out = {
+            self._names[id(parameter)]: gradient
+            for parameter, gradient in zip(bucket.parameters(), _laid_out(bucket), strict=True)
+            if id(parameter) in self._names  # the others were frozen before `attach`
+        }
+        gradients = {name: in_memory_order(gradient) for name, gradient in laid_out.items()}
         self._gradients.update(gradients)
         part = bucket.index()
         self._exchange.open(0, gradients, self._plan, part=part)
         self._exchange.send(part)
         if self._leaves_some:
-            self._means += zip(bucket.parameters(), laid_out, strict=True)
+            self._means |= laid_out
 
     def _finish(self, part: int) -> None:
         for name, mean in self._exchange.finish(part).items():
             put(mean, self._gradients.pop(name))
 
 
+def _laid_out(bucket: Any) -> list[Tensor]:
+    """The gradients in a bucket, in their parameters' layouts.
+
+    DDP fills a bucket in the parameters' memory order (channels last: [O, H, W, I]) but cuts it into
+    contiguous tensors of their logical shapes. Of complex parameters it has the real view, cut at the
+    places of the complex one."""
+    whole = bucket.buffer()
+    first = whole.storage_offset()
+    if bucket.parameters()[0].is_complex():
+        whole = torch.view_as_complex(whole.view(-1, 2))
+    found = []
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        place = whole.storage_offset() + gradient.storage_offset() - first
+        found.append(whole.as_strided(parameter.size(), parameter.stride(), place))
+    return found
+
+
+class Hook:
+    """The one communication hook that DDP lets a model have, for good. It hands buckets to the junction
+    that is attached, and averages them as DDP does while none is."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.junction: AfterBackward | PerBucket | None = None
+        self._group = group
+
+    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        if self.junction is not None:
+            return self.junction.hand_over(bucket)
+        mean = bucket.buffer().div_(self._group.size())
+        work = dist.all_reduce(mean, group=self._group, async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda landed: landed.value()[0])
+
+
+_HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
+
+
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
-def _hand_over(junction, bucket):  # type: ignore[no-untyped-def]
-    future = _future(bucket)
-    filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
-    junction._buckets.put((bucket, future, filled))
-    return future
+def _hand_over(hook, bucket):  # type: ignore[no-untyped-def]
+    return hook.hand_over(bucket)
 
 
-def _leave_alone(state, bucket):  # type: ignore[no-untyped-def]
-    future = _future(bucket)
-    future.set_result(bucket.buffer())
-    return future
+def hook_of(model: DistributedDataParallel) -> Hook:
+    """The hook of a model to which nothing is attached. Raises UserError where it has another's."""
+    hook = _HOOKS.get(model)
+    if hook is None:
+        hook = Hook(model.process_group)
+        foreign = bool(getattr(model, "_comm_hooks", ()))
+        try:
+            if not foreign:
+                model.register_comm_hook(hook, _hand_over)
+        except RuntimeError:  # a built-in hook, which is in no list
+            foreign = True
+        if foreign:
+            raise UserError(
+                "model: it has a communication hook already (register_comm_hook, mixed_precision or an "
+                "optimizer in backward), and DDP allows one; wrap the module in DDP again, without it"
+            )
+        _HOOKS[model] = hook
+    if hook.junction is not None:
+        raise UserError(
+            "model: a compressor is attached to it already; call detach() of what attach returned first"
+        )
+    return hook
 
 
 def _future(bucket: Any) -> torch.futures.Future[Tensor]:
@@ -292,135 +390,65 @@ def join(
     kind: str, exchange: GradientExchange, model: DistributedDataParallel
 ) -> AfterBackward | PerBucket:
     """The junction of a kind on a DDP model that has no communication hook yet."""
+    hook, parameters = hook_of(model), trained(model)
     if kind == PER_BUCKET:
-        return PerBucket(exchange, model)
-    leave_alone(model)
-    return AfterBackward(exchange, trained(model))
+        refuse_skipping(model)
+        leaves_some = bool(model.find_unused_parameters or model.static_graph)
+        hook.junction = PerBucket(exchange, parameters, leaves_some=leaves_some)
+    else:
+        hook.junction = AfterBackward(exchange, parameters)
+    return hook.junction
 
 
-def leave_alone(model: DistributedDataParallel) -> None:
-    """Have backward leave every worker its own gradients."""
-    model.register_comm_hook(None, _leave_alone)
+def refuse_skipping(model: DistributedDataParallel) -> None:
+    """Raise UserError where DDP may leave buckets out."""
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise UserError(
+            "exchange.junction: per_bucket needs every bucket in every step, the model was wrapped "
+            "with skip_all_reduce_unused_params; use exchange.junction=after_backward"
+        )
+
+
+def leave_alone(model: DistributedDataParallel, exchange: GradientExchange) -> None:
+    """Have backward leave every worker its own gradients, for a junction that DDP does not know."""
+    hook_of(model).junction = AfterBackward(exchange, {})
 
 
 def trained(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """The parameters that get gradients, by name: frozen ones are neither sent nor given any."""
-    return {name: p for name, p in model.module.named_parameters() if p.requires_grad}
+    """The parameters that get gradients, by name, but for those that DDP was told to ignore. Frozen ones
+    are neither sent nor given any."""
+    ignored = getattr(model, "parameters_to_ignore", ())
+    named = model.module.named_parameters()
+    return {name: p for name, p in named if p.requires_grad and name not in ignored}
 
 
-def exchange_group(timeout_seconds: float) -> dist.ProcessGroup:
-    """A process group of its own for the communication thread."""
-    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_seconds))
+def sparse_gradient(name: str) -> str:
+    """The refusal of a sparse gradient."""
+    return f"model: {name} has sparse gradients, which are not compressed; build its layer with sparse=False"
+
+
+def exchange_group(timeout_seconds: float, model_group: Any = None) -> dist.ProcessGroup:
+    """A process group of its own for the communication thread, of the ranks in ``model_group`` (default:
+    all)."""
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    if is_world(model_group):
+        group = dist.new_group(timeout=timeout)
+    else:
+        ranks = dist.get_process_group_ranks(model_group)
+        group = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup)
     return group
 
 
-class Attached:
-    """A compressor at work in somebody's own DDP loop. Call `step` between backward and the
-    optimizer; `state_dict` belongs into the loop's checkpoint, one per rank."""
+def is_world(group: Any) -> bool:
+    """Whether a group is of all ranks."""
+    return group is None or group is dist.group.WORLD
 
-    def __init__(
-        self,
-        exchange: GradientExchange,
-        junction: AfterBackward | PerBucket,
-        policy: Policy,
-        parameters: Parameters,
-    ) -> None:
-        self.ledger = exchange.link.ledger
-        self._exchange = exchange
-        self._junction = junction
-        self._policy = policy
-        self._policy_state = policy.init()
-        self._parameters = parameters
-        self._seconds = self._ended = 0.0  # of the last step, and when it ended
-        exchange.choose = self._choose
-        self._plan_next()
 
-    @property
-    def learning_rate(self) -> float:
-        """Of the coming step: set it before its backward. Read by `BlockMomentum` alone."""
-        return self._exchange.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._exchange.learning_rate = value
-
-    def step(self) -> None:
-        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike.
-
-        Raises UserError on all ranks when a gradient is not finite; no residual has seen it.
-        """
-        exchange = self._exchange
-        bad = self._junction.open(0)
-        told = [self._seconds] if measures(self._policy) else []
-        energies = exchange.energies(self._plan)
-        not_finite, *heard = share(exchange.link, [float(bad is not None), *told, *energies])
-        if not_finite:
-            exchange.discard()
-            refuse_non_finite(exchange.link, [bad], exchange.step)
-        self._junction.finish()
-        exchange.commit()
-        workers = exchange.link.wire.world_size
-        if energies:
-            self._choose((torch.tensor(heard[1:], dtype=torch.float64) / workers).float())
-        if heard and exchange.step > 1:
-            report = StepReport(exchange.step - 2, heard[0] / workers, float(workers))
-            self._policy_state = self._policy.after_step(self._policy_state, report)
-        exchange.link.clock.end_step(0.0)
-        now = time.perf_counter()
-        self._seconds, self._ended = (now - self._ended if self._ended else math.nan), now
-        self._plan_next()
-
-    def end_epoch(self, report: EpochReport) -> None:
-        """Tell the policy how the epoch went; the numbers must be the same on all ranks. For `Accordion`
-        with ``gradient_norms``."""
-        self._policy_state = self._policy.observe(self._policy_state, report)
-        self._plan_next()
-
-    def close(self) -> None:
-        """Let go of the model, on all ranks together: the communication thread ends, and its process
-        group with it. A model that has been attached is then done with: its hook stays."""
-        if isinstance(self._junction, PerBucket):
-            self._junction.close()
-            wire = self._exchange.link.wire
-            if isinstance(wire, ProcessGroupWire) and wire.group is not None:
-                dist.destroy_process_group(wire.group)
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals and other compressor state, the policy's state, the ledger."""
-        return {
-            "world_size": self._exchange.link.wire.world_size,
-            "rank": self._exchange.link.wire.rank,
-            "exchange": self._exchange.state_dict(),
-            "policy": self._policy_state,
-            "ledger": self.ledger.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
-        wire = self._exchange.link.wire
-        if state["world_size"] != wire.world_size:
-            raise ValueError(
-                f"world_size: the state was saved by {state['world_size']} workers, this world has "
-                f"{wire.world_size}; residuals are kept per worker"
-            )
-        if state["rank"] != wire.rank:
-            raise ValueError(
-                f"rank: the state was saved by rank {state['rank']}, this is rank {wire.rank}; each rank "
-                "saves and loads its own"
-            )
-        self._exchange.load_state_dict(state["exchange"])
-        self._policy_state = state["policy"]
-        self.ledger.load_state_dict(state["ledger"])
-        self._plan_next()
-
-    def _choose(self, energies: Tensor) -> int:
-        rung, self._policy_state = self._policy.choose(self._policy_state, energies)
-        return rung
-
-    def _plan_next(self) -> None:
-        self._plan = self._policy.plan(self._policy_state, self._exchange.step)
-        self._junction.begin(self._plan)
+def end_group(wire: Wire) -> None:
+    """End the process group of a communication thread, on all its ranks together."""
+    if isinstance(wire, ProcessGroupWire) and wire.group is not None:
+        dist.destroy_process_group(wire.group)
 
 
 def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: str) -> None:
@@ -477,35 +505,3 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
                 "wrap: per_layer chooses between tensors, exchange.unit=model joins them into one; "
                 "leave one of them out"
             )
-
-
-def attach(
-    model: DistributedDataParallel,
-    compressor: Compressor,
-    policy: Policy | None = None,
-    *,
-    seed: int = 0,
-    unit: str = "layer",
-    junction: str = "after_backward",
-    check: bool = False,
-    timeout_seconds: float = 600.0,
-) -> Attached:
-    """Give any DDP training loop a compressor (docs/own-loop.md).
-
-    ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
-    `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
-    before each collective. Raises UserError (a ValueError) where the parts do not fit together.
-    """
-    policy = policy or Fixed()
-    fit_together(compressor, policy, unit, junction)
-    if policy.watches == SPREAD:
-        raise UserError(
-            f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
-            "attached loop does not tell; train with python -m dgc_repro, or take another policy"
-        )
-    parameters = trained(model)
-    device = next(iter(parameters.values())).device
-    group = exchange_group(timeout_seconds) if junction == PER_BUCKET else None
-    link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
-    exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-    return Attached(exchange, join(junction, exchange, model), policy, parameters)

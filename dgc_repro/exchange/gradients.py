@@ -4,8 +4,10 @@ The states of a step are values: `finish` computes the next ones and `commit` ma
 Until then `discard` returns to the step before (a non-finite gradient, skipped).
 
 State is keyed by parameter name, never by bucket: DDP rebuilds its buckets after the first
-iteration. Compressors get contiguous tensors: a channels-last weight [O, I, H, W] is handed over as
-the [O, H, W, I] it is in memory, without a copy.
+iteration. Compressors get contiguous float32 tensors. A channels-last weight [O, I, H, W] is handed over
+as the [O, H, W, I] it is in memory, without a copy; a complex one as its real view, real and imaginary
+parts side by side. Gradients of other types are converted to float32 once, on entry; states are float32.
+Only a tensor that goes uncompressed is averaged in its own type, as DDP does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Context, FitsModel, State, nested
+from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.requests import Exchange
@@ -33,11 +37,23 @@ MODEL = "model"  # the name of the one vector of unit=model
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """A contiguous view of a dense tensor, dimensions ordered as they lie in memory; else a copy."""
-    if tensor.is_contiguous():
-        return tensor
-    order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride()[d], d))
-    return tensor.permute(order).contiguous()
+    """A contiguous real view of a dense tensor, dimensions ordered as they lie in memory; else a copy.
+
+    Complex [..., n] becomes [..., 2 n], so that a vector stays a vector."""
+    if not tensor.is_contiguous():
+        order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride()[d], d))
+        tensor = tensor.permute(order).contiguous()
+    if tensor.is_complex():
+        real = torch.view_as_real(tensor)
+        return real.flatten(-2) if tensor.dim() else real
+    return tensor
+
+
+def is_uncompressed(compressor: Compressor, tensor: Tensor, name: str) -> bool:
+    """Whether a nest sends this tensor as it is, whatever the step."""
+    if isinstance(compressor, PerLayer):
+        return compressor.exempt(tensor, name) or is_uncompressed(compressor.inner, tensor, name)
+    return isinstance(compressor, Dense)
 
 
 class GradientExchange:
@@ -48,6 +64,8 @@ class GradientExchange:
     ``non_finite``: workers hosted here that opened, in this step, a gradient with a NaN or an
     infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so nobody could
     tell afterwards: agree on it before `commit`, and `discard` instead.
+    ``missing``: parameters that had no gradient here in the last step; ``absent``: on no rank
+    (exchange/settle.py). The states of absent parameters do not change.
     """
 
     def __init__(
@@ -66,9 +84,14 @@ class GradientExchange:
         self.unit = unit
         self.step = 0
         self.learning_rate = 1.0  # of the step that is opened next
-        self._names = list(parameters)
+        self.names = list(parameters)
+        self.missing: frozenset[str] = frozenset()
+        self.absent: frozenset[str] = frozenset()
         self.choose = choose
         self._parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
+        self._as_they_are = {
+            name for name, p in self._parameters.items() if is_uncompressed(compressor, p, name)
+        }
         self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
         self._buffers = Workspace()
         self.states = [self._initial() for _ in self._workspaces]
@@ -94,7 +117,8 @@ class GradientExchange:
             self._under_way[part] = Lockstep(
                 self.link, self._buffers, self.choose, part=part, finite=self._finite
             )
-        tensors = gradients
+        gradients = {name: self._converted(worker, name, g) for name, g in gradients.items()}
+        tensors: Mapping[str, Tensor] = gradients
         if self.unit == MODEL:
             tensors = {MODEL: self._joined(worker, gradients)}
         if worker == 0:
@@ -146,7 +170,7 @@ class GradientExchange:
     def commit(self) -> None:
         """Make the states of the finished exchange current: the step has happened."""
         for states, following in zip(self.states, self._next, strict=True):
-            states.update(following)
+            states.update({n: s for n, s in following.items() if n not in self.absent})
         self._forget_step()
 
     def discard(self) -> None:
@@ -186,7 +210,10 @@ class GradientExchange:
         self.step += 1
 
     def _initial(self) -> dict[str, State]:
-        tensors = self._parameters
+        tensors = {
+            name: p if p.dtype == torch.float32 else torch.empty_like(p, dtype=torch.float32)
+            for name, p in self._parameters.items()
+        }
         if self.unit == MODEL:
             size = sum(p.numel() for p in self._parameters.values())
             tensors = {MODEL: torch.empty(size, device=self.link.wire.device)}
@@ -241,16 +268,26 @@ class GradientExchange:
         )
         return self.compressor.exchange(gradient, self.states[worker][name], context)
 
+    def _converted(self, worker: int, name: str, gradient: Tensor) -> Tensor:
+        """The gradient in float32, unless it goes uncompressed."""
+        if gradient.dtype == torch.float32 or name in self._as_they_are:
+            return gradient
+        buffer = self._workspaces[worker].scratch(
+            ("float32", name), gradient.numel(), torch.float32, gradient.device
+        )
+        return buffer.view(gradient.shape).copy_(gradient)
+
     def _joined(self, worker: int, gradients: Mapping[str, Tensor]) -> Tensor:
-        """All gradients in one vector, in the order of registration."""
-        parts = [gradients[name].reshape(-1) for name in self._names]
+        """All gradients in one vector, in the order of registration and of the widest type."""
+        parts = [gradients[name].reshape(-1) for name in self.names]
         size = sum(part.numel() for part in parts)
-        vector = self._workspaces[worker].scratch((MODEL,), size, parts[0].dtype, parts[0].device)
+        dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
+        vector = self._workspaces[worker].scratch((MODEL,), size, dtype, parts[0].device)
         return torch.cat(parts, out=vector)
 
     def _parted(self, vector: Tensor) -> dict[str, Tensor]:
-        sizes = [self._parameters[name].numel() for name in self._names]
-        pieces = zip(self._names, vector.view(-1).split(sizes), strict=True)
+        sizes = [self._parameters[name].numel() for name in self.names]
+        pieces = zip(self.names, vector.view(-1).split(sizes), strict=True)
         return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
 
 

@@ -45,14 +45,14 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def refuse_non_finite(link: Link, names: Sequence[str | None], step: int) -> NoReturn:
+def refuse_non_finite(
+    link: Link, names: Sequence[str | None], step: int, key: str, fix: str
+) -> NoReturn:
     """Raise on all ranks one line that names the ranks and tensors with a non-finite gradient.
 
-    ``step`` counts from 1. ``names``: a tensor, or None, for each worker hosted here."""
+    ``step`` counts from 1. ``names``: a tensor, or None, for each worker hosted here. The line begins with
+    ``key`` and ends with ``fix``."""
     ours = [f"rank {link.wire.rank + i}: {name}" for i, name in enumerate(names) if name]
     said = dict.fromkeys(link.tell_all(", ".join(ours)))  # simulated workers say the same
     where = ", ".join(text for text in said if text)
-    raise UserError(
-        f"train.on_nonfinite: the gradient is not finite at step {step} ({where}); "
-        "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
-    )
+    raise UserError(f"{key}: the gradient is not finite at step {step} ({where}); {fix}")

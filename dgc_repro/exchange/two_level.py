@@ -9,14 +9,14 @@ policies see the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.exchange.ddp import AfterBackward, Parameters, put
+from dgc_repro.exchange.ddp import AfterBackward, Parameters
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import NODE, Ledger
 from dgc_repro.exchange.process_group import node_groups
@@ -124,7 +124,7 @@ class InsideNodes:
         self, exchange: GradientExchange, parameters: Parameters, inside: Wire, node_size: int
     ) -> None:
         self._exchange = exchange
-        self._gradients = AfterBackward(exchange, parameters).gradients
+        self._after = AfterBackward(exchange, parameters)
         self._ledger = exchange.link.ledger
         self._counted = Ledger()
         between = exchange.link
@@ -140,7 +140,7 @@ class InsideNodes:
 
     def open(self, worker: int) -> str | None:
         node, place = divmod(worker, self._node_size)
-        self._node.open(place, self._gradients(), Plan(0), part=node)
+        self._node.open(place, self._after.gradients(worker), Plan(0), part=node)
         bad = self._node.non_finite.get(place)
         if place == self._node.link.wire.local_workers - 1:
             means = self._node.finish(part=node)
@@ -151,10 +151,12 @@ class InsideNodes:
             self._hand_over(node, means)
         return bad
 
-    def finish(self) -> None:
-        means = self._exchange.finish()
-        for name, gradient in self._gradients().items():
-            put(means[name], gradient)
+    @property
+    def missing(self) -> frozenset[str]:
+        return self._after.missing
+
+    def finish(self, absent: Collection[str]) -> None:
+        self._after.finish(absent)
 
     def _hand_over(self, node: int, means: dict[str, Tensor]) -> None:
         try:

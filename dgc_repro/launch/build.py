@@ -355,9 +355,10 @@ def build_run(
             cost=modelled.between_nodes(),
             node_cost=modelled.inside_node(),
         )
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     exchange = GradientExchange(
         compressor,
-        dict(module.named_parameters()),
+        parameters,
         between,
         seed=config["seed"],
         unit=config["exchange"]["unit"],
@@ -369,11 +370,10 @@ def build_run(
         forward = wrap(module, device)
     if nodes is not None:
         if not simulated:
-            leave_alone(forward)
-        parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+            leave_alone(forward, exchange)
         junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
     elif simulated:
-        junction = AfterBackward(exchange, dict(module.named_parameters()))
+        junction = AfterBackward(exchange, parameters)
     else:
         junction = join(config["exchange"]["junction"], exchange, forward)
     if settings.compile:

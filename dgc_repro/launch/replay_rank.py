@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.exchange.ddp import Attached, attach, wrap
+from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange.ddp import wrap
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import native
 from dgc_repro.launch.parent import end_with_parent

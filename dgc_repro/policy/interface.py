@@ -43,14 +43,14 @@ class EpochReport:
     """What all ranks know at the end of an epoch (1-based); accuracies in percent. Of a text, losses
     are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
     ``learning_rate``: of the epoch's last step and of the next epoch's last, so that a decay is known
-    before the epoch in which it comes; ``gradient_norms``: by tensor, where the policy `watches` them,
-    the norm of the sum of the gradients of this epoch."""
+    before the epoch in which it comes (NaN: not known); ``gradient_norms``: by tensor, where the policy
+    `watches` them, the norm of the sum of the gradients of this epoch."""
 
     epoch: int
     train_loss: float
     validation_loss: float
     validation_accuracy_percent: float
-    learning_rate: tuple[float, float] = (1.0, 1.0)
+    learning_rate: tuple[float, float] = (math.nan, math.nan)
     gradient_norms: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.exchange.settle import settle
+from dgc_repro.exchange.signals import refuse_non_finite
 from dgc_repro.train import watch
 from dgc_repro.train.run import Run
 from dgc_repro.train.task import Batch, Carried
@@ -49,20 +50,19 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, any(bad), run.stop_requested, *watch.spoken(run, plan, seen)]
-    loss, correct, count, not_finite, stop, *heard = share(run.link, numbers)
+    numbers = [loss, correct, count, run.stop_requested, *watch.spoken(run, plan, seen)]
+    happened, sums = settle(run.link, exchange, run.junction, numbers, finite=not any(bad))
+    loss, correct, count, stop, *heard = sums
     watch.hear(run, seen, heard)
 
-    if not_finite:
-        exchange.discard()
+    if not happened:
         if not skips:
-            refuse_non_finite(run.link, bad, progress.step + 1)
+            fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
+            refuse_non_finite(run.link, bad, progress.step + 1, "train.on_nonfinite", fix)
         for buffer, before in zip(run.module.buffers(), buffers, strict=True):
             buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
         progress.tally.skipped_steps += 1
     else:
-        run.junction.finish()
-        exchange.commit()
         watch.see_energies(run, heard)
         watch.see_mean(run, seen)
         for group in run.optimizer.param_groups:
@@ -78,9 +78,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
         progress.modelled_seconds += watch.modelled_seconds(run, modelled)
-    watch.note(
-        run, seen, count, None if not_finite else watch.seconds_of(run, plan, wall, modelled)
-    )
+    seconds = watch.seconds_of(run, plan, wall, modelled) if happened else None
+    watch.note(run, seen, count, seconds)
     progress.step += 1
     return not stop
 

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange import ddp
+from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import attach
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import PIECE_BYTES, ProcessGroupWire
@@ -151,7 +151,7 @@ def train(script: Script) -> dict[str, Any]:
                 (loss / script.micro_steps).backward()
         if attached is not None:
             before = copy.deepcopy(attached.state_dict()["exchange"]["tensors"])
-            message = raised(attached.step)
+            message = raised(lambda: attached.step(samples=4))
             if message != "nothing" and script.goes_on:
                 continue
             if message != "nothing":
@@ -179,7 +179,7 @@ def train(script: Script) -> dict[str, Any]:
     }
 
 
-def count_buckets(attached: ddp.Attached, buckets: list[int], early: list[int]) -> None:
+def count_buckets(attached: Attached, buckets: list[int], early: list[int]) -> None:
     """Note how many tensors each bucket holds, and which are received before the last has come."""
     junction = attached._junction
     if isinstance(junction, ddp.PerBucket):

@@ -15,7 +15,8 @@ from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import AfterBackward, Attached, fit_together
+from dgc_repro.exchange.attached import Attached
+from dgc_repro.exchange.ddp import AfterBackward, fit_together
 from dgc_repro.launch.build import check_memory
 from dgc_repro.policy.fixed import Fixed
 
@@ -53,6 +54,7 @@ def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> N
 
 def test_the_learning_rate_that_a_loop_tells_reaches_the_compressor() -> None:
     x = {"x": torch.nn.Parameter(torch.zeros(2))}
+    x["x"].grad = torch.zeros(2)
     exchange = simulation(Setting("block", BlockMomentum(Uniform(4))), 1, dict(x))
     attached = Attached(exchange, AfterBackward(exchange, x), Fixed(), x)
     assert attached.learning_rate == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,19 +150,19 @@ def test_gradients_accumulate_per_bucket_with_no_sync_on_all_but_the_last(
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)
-def test_a_parameter_without_a_gradient_counts_as_zeros_and_its_residual_travels(
+def test_a_parameter_without_a_gradient_on_any_rank_keeps_none_and_its_residual_waits(
     two_workers: World, junction: str
 ) -> None:
-    script = Script(
-        EF4, junction, find_unused=True, side_on=(True, False, False), attach_settings={"seed": 1}
-    )
+    on = (True, False, False, True)
+    script = Script(EF4, junction, find_unused=True, steps=4, side_on=on)
     results = two_workers(train, script)
     assert same(results[0]["parameters"], results[1]["parameters"])
-    # Step 1 left a residual on each rank; step 2 has no gradient and sends a part of it.
-    sent = results[0]["gradients"][1]["side.weight"]
-    assert sent is not None
-    assert sent.any()
-    assert same_bits(sent, results[1]["gradients"][1]["side.weight"])
+    gradients = [one["side.weight"] for one in results[0]["gradients"]]
+    assert [gradient is None for gradient in gradients] == [False, True, True, False]
+    # The step that uses it again sends what the first has left.
+    without = replace(script, side_on=(False, False, False, True))
+    alone = two_workers(train, without)[0]["gradients"][3]["side.weight"]
+    assert not same_bits(gradients[3], alone)
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)
@@ -182,7 +183,7 @@ def test_a_nan_on_one_rank_stops_all_with_its_name_and_touches_no_residual(
     results = two_workers(train, Script(compressor, junction, nan_on=(1, 1)))
     for one in results:
         assert re.match(
-            r"UserError: train.on_nonfinite: the gradient is not finite at step 2 \(.*rank 1: \w+",
+            r"UserError: gradient: the gradient is not finite at step 2 \(.*rank 1: \w+",
             one["message"],
         ), one["message"]
         assert same(one["before"], one["after"])
@@ -195,9 +196,7 @@ def test_a_compressor_that_fails_on_a_nan_stops_all_ranks_as_any_nan_does(
     two_workers: World,
 ) -> None:
     for one in two_workers(train, Script(Fragile(), nan_on=(1, 1))):
-        assert re.match(
-            r"UserError: train.on_nonfinite: .* at step 2 \(rank 1: \w+", one["message"]
-        )
+        assert re.match(r"UserError: gradient: .* at step 2 \(rank 1: \w+", one["message"])
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)
@@ -236,13 +235,13 @@ def test_saved_and_loaded_training_goes_on_as_if_uninterrupted(
     [
         (
             {"junction": "per_buckt"},
-            "UserError: exchange.junction: one of after_backward, per_bucket",
+            "UserError: junction: one of after_backward, per_bucket",
         ),
         (
             {"junction": "per_bucket", "unit": "model"},
-            "UserError: exchange.junction: per_bucket sends",
+            "UserError: junction: per_bucket sends",
         ),
-        ({"unit": "tensor"}, "UserError: exchange.unit: one of layer, model, got 'tensor'"),
+        ({"unit": "tensor"}, "UserError: unit: one of layer, model, got 'tensor'"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

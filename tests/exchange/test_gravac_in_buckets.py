@@ -64,4 +64,4 @@ def test_its_state_is_saved_and_goes_on(two_workers: World) -> None:
 
 def test_deciding_from_the_same_step_is_refused_with_the_way_out(two_workers: World) -> None:
     for said in two_workers(refusal, script("per_bucket", decide="now")):
-        assert "use exchange.junction=after_backward or policy.decide=last" in said
+        assert "use junction=after_backward or decide=last" in said

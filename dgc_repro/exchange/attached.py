@@ -1,0 +1,426 @@
+"""`attach`: a compressor for a DistributedDataParallel loop of the user's own (docs/own-loop.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ddp import (
+    PER_BUCKET,
+    AfterBackward,
+    Hook,
+    Parameters,
+    PerBucket,
+    end_group,
+    exchange_group,
+    fit_together,
+    hook_of,
+    is_world,
+    join,
+    refuse_skipping,
+    sparse_gradient,
+    trained,
+)
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.settle import settle
+from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.fixed import Fixed
+from dgc_repro.policy.interface import (
+    MEAN,
+    OWN,
+    SPREAD,
+    EpochReport,
+    Policy,
+    StepReport,
+    measures,
+)
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.complex64, torch.complex128),
+)
+OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|:| ))")
+"""In messages: where the keys of the command line begin that are arguments here."""
+
+
+@dataclass
+class Timed:
+    """The last step, of which the next one reports: -1 where there is nothing to report. ``seconds`` and
+    ``samples`` are this rank's."""
+
+    step: int = -1
+    seconds: float = math.nan
+    samples: float = math.nan
+
+
+class Attached:
+    """A compressor at work in a DDP loop of the user's own. Call `step` between backward and the
+    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank."""
+
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        junction: AfterBackward | PerBucket,
+        policy: Policy,
+        parameters: Parameters,
+        model: DistributedDataParallel | None = None,
+        hook: Hook | None = None,
+    ) -> None:
+        self.ledger = exchange.link.ledger
+        self._exchange = exchange
+        self._junction = junction
+        self._policy = policy
+        self._policy_state = policy.init()
+        self._parameters = parameters
+        self._hook = hook
+        self._ddp = None if model is None else weakref.ref(model)
+        self._frozen = {} if model is None else _frozen(model, parameters)
+        self._timed = Timed()
+        self._ended = 0.0  # when the last step ended
+        self._sums: dict[
+            str, Tensor
+        ] = {}  # of the epoch's gradients, where the policy watches them
+        self._detached = False
+        self._guard = _guard_optimizers(self)
+        exchange.choose = self._choose
+        self._plan_next()
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the coming step: set it before its backward. Read by `BlockMomentum` alone."""
+        return self._exchange.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._exchange.learning_rate = value
+
+    @torch.no_grad()
+    def step(self, *, scaler: GradScaler | None = None, samples: float = math.nan) -> None:
+        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike.
+
+        ``scaler``: of a loss that was scaled. The exchange sees the gradients unscaled and leaves them
+        scaled, as backward did. Where they overflow on any rank, all ranks get infinite gradients: then
+        ``scaler.step`` skips the optimizer and ``scaler.update`` lowers the scale everywhere.
+        ``samples``: in this rank's batch, for a policy that weighs them.
+
+        Without a scaler: raises UserError on all ranks where a gradient of any is not finite. In both
+        cases no residual has seen it.
+        """
+        if scaler is not None and not scaler.is_enabled():
+            scaler = None
+        exchange = self._exchange
+        with _as_arguments():
+            self._refuse(scaler, samples)
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            bad, happened, told = self._exchanged(scale)
+        if told:
+            self._report(told)
+        now = time.perf_counter()
+        seconds = now - self._ended if self._ended else math.nan
+        self._timed = Timed(exchange.step - 1, seconds, samples) if happened else Timed()
+        self._ended = now
+        exchange.link.clock.end_step(0.0)
+        self._plan_next()
+        if happened:
+            return
+        if scaler is None:
+            fix = "lower the learning rate, clip, or catch this error to leave the step out"
+            refuse_non_finite(exchange.link, [bad], exchange.step, "gradient", fix)
+        for name, parameter in self._parameters.items():
+            if name not in exchange.absent:
+                parameter.grad = torch.full_like(parameter, math.inf)
+
+    def end_epoch(self, report: EpochReport) -> None:
+        """Tell the policy how the epoch went, on all ranks together; the numbers must be the same on all
+        ranks. Where the policy watches ``gradient_norms`` and the report has none, they are filled in."""
+        if getattr(self._policy, "decay", None) is not None and math.isnan(report.learning_rate[0]):
+            raise UserError(
+                f"learning_rate: {type(self._policy).__name__} looks at its decay; give "
+                "EpochReport(learning_rate=(of this epoch's last step, of the next epoch's last step))"
+            )
+        if self._policy.watches in (MEAN, OWN) and not report.gradient_norms:
+            report = replace(report, gradient_norms=self._norms())
+        self._policy_state = self._policy.observe(self._policy_state, report)
+        self._sums.clear()
+        self._ended = 0.0  # an evaluation is no part of a step
+        self._plan_next()
+
+    def detach(self) -> None:
+        """Let go of the model, on all ranks together: it is a plain DDP model again, and may be attached
+        anew. Gradients that no `step` has exchanged are dropped."""
+        if self._detached:
+            return
+        self._detached = True
+        self._guard.remove()
+        if self._hook is not None:
+            self._hook.junction = None
+        self._junction.close()
+        if self._junction.pending:
+            self._exchange.discard()
+            for parameter in self._parameters.values():
+                parameter.grad = None
+        if isinstance(self._junction, PerBucket):
+            end_group(self._exchange.link.wire)
+
+    close = detach
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and other compressor state, the policy's state, the ledger."""
+        return {
+            "world_size": self._exchange.link.wire.world_size,
+            "rank": self._exchange.link.wire.rank,
+            "exchange": self._exchange.state_dict(),
+            "policy": self._policy_state,
+            "ledger": self.ledger.state_dict(),
+            "timed": [self._timed.step, self._timed.seconds, self._timed.samples],
+            "sums": self._sums,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
+        wire = self._exchange.link.wire
+        if state["world_size"] != wire.world_size:
+            raise ValueError(
+                f"world_size: the state was saved by {state['world_size']} workers, this world has "
+                f"{wire.world_size}; residuals are kept per worker"
+            )
+        if state["rank"] != wire.rank:
+            raise ValueError(
+                f"rank: the state was saved by rank {state['rank']}, this is rank {wire.rank}; each rank "
+                "saves and loads its own"
+            )
+        self._exchange.load_state_dict(state["exchange"])
+        self._policy_state = state["policy"]
+        self.ledger.load_state_dict(state["ledger"])
+        # States of version 0.1.0 lack the last two.
+        self._timed = Timed(*state.get("timed", [state["exchange"]["step"] - 1]))
+        self._sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
+        self._ended = 0.0
+        self._plan_next()
+
+    def _exchanged(self, scale: float) -> tuple[str | None, bool, list[float]]:
+        """Exchange what backward has left, divided by ``scale``: a tensor here that is not finite, whether
+        the step has happened, and the sums of what the last step is reported with."""
+        exchange, junction, watches = self._exchange, self._junction, self._policy.watches
+        self._multiply(1 / scale)
+        own = {}
+        if watches == OWN and exchange.link.wire.rank == 0:
+            own = {name: gradient.clone() for name, gradient in self._gradients().items()}
+        bad = junction.open(0)
+        timed = [self._timed.seconds, self._timed.samples] if measures(self._policy) else []
+        numbers = [*timed, *exchange.energies(self._plan)]
+        happened, sums = settle(exchange.link, exchange, junction, numbers, finite=bad is None)
+        told, energies = sums[: len(timed)], sums[len(timed) :]
+        if happened:
+            if energies:
+                mean = torch.tensor(energies, dtype=torch.float64) / exchange.link.wire.world_size
+                self._choose(mean.float())
+            if watches in (MEAN, OWN):
+                self._add(own if watches == OWN else self._gradients())
+            self._multiply(scale)
+        return bad, happened, told
+
+    def _report(self, told: list[float]) -> None:
+        """Tell the policy of the last step, which all ranks have now reported (``told``: sums)."""
+        if self._timed.step >= 0:
+            seconds, samples = told
+            workers = self._exchange.link.wire.world_size
+            report = StepReport(self._timed.step, seconds / workers, samples)
+            self._policy_state = self._policy.after_step(self._policy_state, report)
+
+    def _refuse(self, scaler: GradScaler | None, samples: float) -> None:
+        """Raise UserError where this step would go wrong; nothing has changed yet."""
+        if self._detached:
+            raise UserError("exchange: it was detached from its model; attach a compressor again")
+        model = None if self._ddp is None else self._ddp()
+        if getattr(getattr(model, "_join_config", None), "enable", False):
+            raise UserError(
+                "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
+                "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader"
+            )
+        thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
+        if thawed is not None:
+            raise UserError(
+                f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
+                "the module in DDP again, and attach"
+            )
+        weighs = measures(self._policy) and getattr(self._policy, "weighs_time", True)
+        if weighs and not samples > 0:
+            raise UserError(
+                f"samples: {type(self._policy).__name__} weighs the samples of each step; call "
+                "exchange.step(samples=...) with the number in this rank's batch"
+            )
+        if scaler is None:
+            return
+        if isinstance(self._junction, PerBucket):
+            raise UserError(
+                "scaler: exchange.junction=per_bucket has sent the scaled gradients during backward; use "
+                "exchange.junction=after_backward"
+            )
+        states = getattr(scaler, "_per_optimizer_states", {}).values()
+        if any(state["stage"] is OptState.UNSCALED for state in states):
+            raise UserError(
+                "scaler: the gradients are unscaled already; call scaler.unscale_(optimizer) after "
+                "exchange.step(scaler=scaler)"
+            )
+
+    def _gradients(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+
+    def _multiply(self, factor: float) -> None:
+        gradients = list(self._gradients().values())
+        if factor != 1 and gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def _add(self, gradients: dict[str, Tensor]) -> None:
+        """Add a step's gradients to the sums of the epoch, in float32 at least."""
+        for name, gradient in gradients.items():
+            if name in self._sums:
+                self._sums[name] += gradient
+            else:
+                wide = torch.promote_types(gradient.dtype, torch.float32)
+                self._sums[name] = gradient.to(wide, copy=True)
+
+    def _norms(self) -> dict[str, float]:
+        """By parameter, the norm of the sum of the epoch's gradients; the same on all ranks."""
+        names = list(self._parameters)
+        norms = [
+            float(torch.linalg.vector_norm(self._sums[name])) if name in self._sums else 0.0
+            for name in names
+        ]
+        if self._policy.watches == OWN:  # rank 0's
+            norms = share(self._exchange.link, norms)
+        return dict(zip(names, norms, strict=True))
+
+    def _choose(self, energies: Tensor) -> int:
+        rung, self._policy_state = self._policy.choose(self._policy_state, energies)
+        return rung
+
+    def _plan_next(self) -> None:
+        self._plan = self._policy.plan(self._policy_state, self._exchange.step)
+        self._junction.begin(self._plan)
+
+
+def attach(
+    model: DistributedDataParallel,
+    compressor: Compressor,
+    policy: Policy | None = None,
+    *,
+    seed: int = 0,
+    unit: str = "layer",
+    junction: str = "after_backward",
+    check: bool = False,
+    timeout_seconds: float = 600.0,
+) -> Attached:
+    """Give any DDP training loop a compressor (docs/own-loop.md).
+
+    ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
+    `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
+    before each collective. Raises UserError (a ValueError) where the parts do not fit together or the
+    model has gradients that cannot be exchanged.
+    """
+    policy = policy or Fixed()
+    with _as_arguments():
+        fit_together(compressor, policy, unit, junction)
+        if policy.watches == SPREAD:
+            raise UserError(
+                f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
+                "attached loop does not have; train with python -m dgc_repro, or take another policy"
+            )
+        parameters = _suitable(model)
+        if junction == PER_BUCKET:
+            refuse_skipping(model)
+        hook = hook_of(model)
+        device = next(iter(parameters.values())).device
+        group: Any = None if is_world(model.process_group) else model.process_group
+        if junction == PER_BUCKET:
+            group = exchange_group(timeout_seconds, group)
+        link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
+        exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
+        joined = join(junction, exchange, model)
+    return Attached(exchange, joined, policy, parameters, model, hook)
+
+
+def _suitable(model: object) -> dict[str, nn.Parameter]:
+    """The parameters that learn, by name. Raises UserError where they cannot be exchanged."""
+    if not isinstance(model, DistributedDataParallel):
+        raise UserError(
+            f"model: attach takes a DistributedDataParallel model, got {type(model).__name__}; wrap it first"
+        )
+    for path, module in model.module.named_modules():
+        is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        if is_embedding and module.sparse and module.weight.requires_grad:
+            raise UserError(sparse_gradient(f"{path}.weight".lstrip(".")))
+    parameters = trained(model)
+    if not parameters:
+        raise UserError("model: all its parameters are frozen; attach when some are to learn")
+    first = next(iter(parameters.values()))
+    for name, parameter in parameters.items():
+        if parameter.dtype not in DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise UserError(f"model: {name} is {parameter.dtype}, an exchange takes {known}")
+        if parameter.device != first.device:
+            raise UserError(
+                f"model: {name} is on {parameter.device}, others on {first.device}; use one device"
+            )
+        reach = sum(
+            (n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True)
+        )
+        if parameter.numel() and reach + 1 != parameter.numel():
+            raise UserError(f"model: {name} is a view with gaps; use a contiguous tensor")
+    return parameters
+
+
+def _frozen(model: DistributedDataParallel, learn: Parameters) -> dict[str, nn.Parameter]:
+    ignored = getattr(model, "parameters_to_ignore", ())
+    named = model.module.named_parameters()
+    return {name: p for name, p in named if name not in learn and name not in ignored}
+
+
+def _guard_optimizers(attached: Attached) -> RemovableHandle:
+    """Have every optimizer refuse to move parameters whose gradients no `Attached.step` has exchanged."""
+    found = weakref.ref(attached)
+    ours = {id(parameter) for parameter in attached._parameters.values()}
+
+    def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        here = found()
+        if here is None or not here._junction.pending:
+            return
+        if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
+            raise UserError(
+                "exchange.step: it was not called between backward and optimizer.step(), so that every rank "
+                "has gradients of its own; call it after the last backward of a step"
+            )
+
+    handle = register_optimizer_step_pre_hook(refuse)
+    weakref.finalize(attached, handle.remove)
+    return handle
+
+
+@contextlib.contextmanager
+def _as_arguments() -> Iterator[None]:
+    """Have a UserError name the arguments of `attach` and not the keys of the command line."""
+    try:
+        yield
+    except UserError as error:
+        text = OF_THE_COMMAND_LINE.sub("", str(error))
+        raise UserError(re.sub("^wrap: ", "compressor: ", text)) from None

@@ -1,0 +1,359 @@
+"""DDP loops of users, for test_own_loops.py: what a model may be like, and what a loop may do.
+
+Every loop trains by SGD with momentum and weight decay. A job runs on each rank of a real world.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import raised
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.policy.accordion import Accordion
+from dgc_repro.policy.gravac import GraVAC
+from dgc_repro.policy.interface import EpochReport
+
+EF4 = ErrorFeedback(Uniform(4))
+
+
+class Layers(nn.Module):
+    """Linear layers of any types, one after another."""
+
+    def __init__(self, *dtypes: torch.dtype) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6, dtype=dtype) for dtype in dtypes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x.to(layer.weight.dtype)))
+        return x.abs().float() if x.is_complex() else x.float()
+
+
+class Tied(Layers):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32, torch.float32)
+        self.layers[1].weight = self.layers[0].weight
+
+
+class Convolution(nn.Module):
+    """A convolution in channels-last memory format."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        weight = torch.randn(4, 3, 2, 2, dtype=dtype).to(memory_format=torch.channels_last)
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.view(-1, 1, 2, 3).expand(-1, 3, -1, -1).to(self.weight.dtype)
+        return nn.functional.conv2d(images, self.weight).abs().float()
+
+
+class Sided(nn.Module):
+    """A layer that every batch uses and two that some do: `side` as ``on`` says, `idle` never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.side, self.idle = (nn.Linear(6, 6) for _ in range(3))
+        self.on = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) + (self.side(x) if self.on else 0)  # type: ignore[no-any-return]
+
+
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "float32": lambda: Layers(torch.float32, torch.float32),
+    "float64": lambda: Layers(torch.float64),
+    "float16": lambda: Layers(torch.float16),
+    "bfloat16": lambda: Layers(torch.bfloat16),
+    "mixed": lambda: Layers(torch.float32, torch.float64, torch.bfloat16, torch.complex64),
+    "complex64": lambda: Layers(torch.complex64, torch.complex64),
+    "complex128": lambda: Layers(torch.complex128),
+    "tied": Tied,
+    "channels last": Convolution,
+    "complex channels last": lambda: Convolution(torch.complex64),
+    "unused": Sided,
+}
+
+
+@dataclass
+class Loop:
+    """A loop. ``compressor``: None for plain DDP."""
+
+    model: str
+    compressor: Compressor | None
+    junction: str = "after_backward"
+    steps: int = 20
+    micro_steps: int = 1
+    view: bool = False
+    set_to_none: bool = True
+    freezes: tuple[int, int] | None = None  # `body` or the first layer, from one step to another
+    scaled: bool = False
+    overflows: tuple[int, int] | None = None  # rank, step
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaves_some(self) -> bool:
+        return self.model == "unused" or self.freezes is not None
+
+
+def built(loop: Loop) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    return DistributedDataParallel(
+        MODELS[loop.model](),
+        bucket_cap_mb=1e-4,
+        gradient_as_bucket_view=loop.view,
+        find_unused_parameters=loop.leaves_some,
+    )
+
+
+def play(loop: Loop) -> dict[str, Any]:
+    """Every step's own gradients and means, and what came of it."""
+    rank, model = dist.get_rank(), built(loop)
+    net: Any = model.module
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    exchange = None
+    if loop.compressor is not None:
+        exchange = attach(model, loop.compressor, junction=loop.junction, **loop.settings)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=loop.scaled)
+    source = torch.Generator().manual_seed(rank)
+    own, means, states, scales = [], [], [], []
+    for step in range(loop.steps):
+        optimizer.zero_grad(set_to_none=loop.set_to_none)
+        if loop.model == "unused":  # by all ranks, by none, by one, by none
+            net.on = step % 4 == 0 or (step % 4 == 2 and rank == 0)
+        if loop.freezes is not None:
+            first = net.body if loop.model == "unused" else net.layers[0]
+            first.requires_grad_(not loop.freezes[0] <= step < loop.freezes[1])
+        for micro in range(loop.micro_steps):
+            x = torch.randn(8, 6, generator=source)
+            if loop.overflows == (rank, step):
+                x[0, 0] = torch.inf
+            last = micro == loop.micro_steps - 1
+            with torch.enable_grad() if last else model.no_sync():
+                loss = model(x).square().mean() / loop.micro_steps
+                scaler.scale(loss).backward()
+        own.append(gradients(net))
+        if exchange is not None:
+            exchange.step(scaler=scaler)
+            states.append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
+        means.append(gradients(net))
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    if exchange is not None:
+        exchange.detach()
+    return {
+        "own": own,
+        "means": means,
+        "states": states,
+        "scales": scales,
+        "parameters": {name: p.detach().clone() for name, p in net.named_parameters()},
+    }
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor | None]:
+    return {n: None if p.grad is None else p.grad.clone() for n, p in net.named_parameters()}
+
+
+def backward(model: nn.Module, rank: int = 0) -> None:
+    model(torch.ones(2, 6) * (1 + rank)).square().mean().backward()
+
+
+# What a loop may do wrong, or unusually. Each is given a junction, and returns what it was told.
+
+
+def sparse(junction: str) -> str:
+    model = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Linear(6, 6)))
+    return raised(lambda: attach(model, EF4, junction=junction))
+
+
+def no_ddp(junction: str) -> str:
+    return raised(lambda: attach(nn.Linear(2, 2), EF4, junction=junction))  # type: ignore[arg-type]
+
+
+def hooked(junction: str) -> str:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = built(Loop("float32", EF4))
+    model.register_comm_hook(None, fp16_compress_hook)
+    return raised(lambda: attach(model, EF4, junction=junction))
+
+
+def attached(junction: str, name: str = "float32", **settings: Any) -> tuple[Any, Attached]:
+    model = built(Loop(name, EF4))
+    return model, attach(model, settings.pop("compressor", EF4), junction=junction, **settings)
+
+
+def attached_twice(junction: str) -> str:
+    model, first = attached(junction)
+    said = raised(lambda: attach(model, EF4, junction=junction))
+    first.detach()
+    return said
+
+
+def backward_twice(junction: str) -> str:
+    model, exchange = attached(junction)
+    backward(model)
+    said = raised(lambda: backward(model))
+    exchange.detach()
+    return said
+
+
+def no_step(junction: str) -> str:
+    model, exchange = attached(junction)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    said = raised(optimizer.step)
+    exchange.step()
+    optimizer.step()  # allowed now
+    exchange.detach()
+    return said
+
+
+def uneven(junction: str) -> str:
+    model, exchange = attached(junction)
+
+    def joined() -> None:
+        with model.join():
+            backward(model)
+            exchange.step()
+
+    said = raised(joined)
+    exchange.detach()
+    return said
+
+
+def thawed(junction: str) -> str:
+    model = built(Loop("unused", EF4))
+    model.module.body.requires_grad_(False)
+    exchange = attach(model, EF4, junction=junction)
+    backward(model)
+    exchange.step()
+    model.module.body.requires_grad_(True)
+    backward(model)
+    said = raised(exchange.step)
+    exchange.detach()
+    return said
+
+
+def one_vector(junction: str) -> str:
+    model, exchange = attached(junction, "unused", unit="model")
+    backward(model)
+    return raised(exchange.step)
+
+
+def used_after_detaching(junction: str) -> str:
+    model, exchange = attached(junction)
+    exchange.detach()
+    exchange.close()
+    backward(model)
+    return raised(exchange.step)
+
+
+def scaled(junction: str) -> str:
+    model, exchange = attached(junction)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 6)).mean()).backward()
+    said = raised(lambda: exchange.step(scaler=scaler))
+    exchange.detach()
+    return said
+
+
+def unscaled_first(junction: str) -> str:
+    model, exchange = attached(junction)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 6)).mean()).backward()
+    scaler.unscale_(torch.optim.SGD(model.parameters(), lr=0.1))
+    return raised(lambda: exchange.step(scaler=scaler))
+
+
+LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
+
+
+def samples_untold(junction: str) -> str:
+    policy = GraVAC(theta_min=2, theta_max=4, window=2, decide="last")
+    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    backward(model)
+    said = raised(exchange.step)
+    exchange.step(samples=2)
+    exchange.detach()
+    return said
+
+
+def rate_untold(junction: str) -> str:
+    policy = Accordion("factor", (2, 4))
+    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    backward(model)
+    exchange.step()
+    said = raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
+    exchange.detach()
+    return said
+
+
+def accordion(junction: str, norm: str) -> tuple[int, dict[str, Any]]:
+    """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
+    policy = Accordion("factor", (2, 4), norm=norm)
+    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    for epoch in (1, 2):
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, dist.get_rank())
+            exchange.step()
+        report = EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1))
+        exchange.end_epoch(report)
+    exchange.detach()
+    state = exchange.state_dict()["policy"]
+    return len(state["high"]), state["norms"]
+
+
+def detached(junction: str) -> dict[str, Any]:
+    """Gradients of plain DDP, of a model that was let go of with a backward under way, and of one that
+    is attached anew."""
+    rank, plain = dist.get_rank(), built(Loop("float32", None))
+    model, exchange = attached(junction)
+    backward(plain, rank)
+    backward(model, rank)
+    exchange.detach()
+    dropped = gradients(model.module)
+    backward(model, rank)
+    found = {"plain": gradients(plain.module), "detached": gradients(model.module)}
+    again = attach(model, Dense(), junction=junction)
+    model.zero_grad()
+    backward(model, rank)
+    again.step()
+    found["again"] = gradients(model.module)
+    again.detach()
+    return {**found, "dropped": all(g is None for g in dropped.values())}
+
+
+def within_a_group(junction: str) -> dict[str, Any]:
+    """Gradients of a model whose group is one rank: its own."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    torch.manual_seed(0)
+    group = groups[dist.get_rank()]
+    model = DistributedDataParallel(Layers(torch.float32), process_group=group)
+    backward(model, dist.get_rank())
+    own = gradients(model.module)
+    exchange = attach(model, Dense(), junction=junction)
+    model.zero_grad()
+    backward(model, dist.get_rank())
+    exchange.step()
+    found = {"own": own, "mean": gradients(model.module)}
+    exchange.detach()
+    return found

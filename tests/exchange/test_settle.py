@@ -1,0 +1,114 @@
+"""The end of a step in the simulated world: which parameters have a gradient, and what it costs to agree.
+
+Real ranks: test_own_loops.py."""
+
+from __future__ import annotations
+
+import torch
+from laws import copied, same
+from torch import Tensor, nn
+
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ddp import AfterBackward
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.settle import settle
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+
+ONES = torch.ones(4)
+RAMP = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+class Simulated:
+    """Parameters a, b and c of two simulated workers, top-k with error feedback."""
+
+    def __init__(self) -> None:
+        self.parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
+        self.link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
+        compressor = ErrorFeedback(TopK(0.25))
+        self.exchange = GradientExchange(compressor, self.parameters, self.link)
+        self.junction = AfterBackward(self.exchange, self.parameters)
+
+    def step(self, *workers: dict[str, Tensor], finite: bool = True) -> bool:
+        for index, gradients in enumerate(workers):
+            for name, parameter in self.parameters.items():
+                given = gradients.get(name)
+                parameter.grad = None if given is None else given.clone()
+            self.junction.open(index)
+        return settle(self.link, self.exchange, self.junction, [], finite=finite)[0]
+
+    def residual(self, worker: int, name: str) -> Tensor:
+        residual: Tensor = self.exchange.states[worker][name]["residual"]
+        return residual
+
+    @property
+    def signal_bytes(self) -> float:
+        return self.link.ledger.metrics()["comm/signal_bytes"]
+
+
+def test_zeros_where_another_worker_has_a_gradient_and_none_where_no_worker_has() -> None:
+    run = Simulated()
+    every = dict.fromkeys("abc", RAMP)
+    assert run.step(every, every)
+    waiting = copied(run.exchange.states)
+    for last in ({"a": RAMP, "b": RAMP}, {"a": RAMP}):  # whichever worker comes last
+        first = {"a": RAMP, "b": RAMP} if "b" not in last else {"a": RAMP}
+        assert run.step(first, last)
+        a, b, c = run.parameters.values()
+        assert a.grad is not None
+        assert b.grad is not None
+        assert b.grad.any()
+        assert c.grad is None
+    for worker in (0, 1):
+        assert same(run.exchange.states[worker]["c"], waiting[worker]["c"])
+        assert not torch.equal(run.residual(worker, "b"), waiting[worker]["b"]["residual"])
+    assert run.step(every, every)
+    assert not torch.equal(run.residual(0, "c"), waiting[0]["c"]["residual"])
+
+
+def test_a_frozen_parameter_has_no_gradient_whatever_is_left_in_it() -> None:
+    run = Simulated()
+    every = dict.fromkeys("abc", RAMP)
+    run.step(every, every)
+    waiting = run.residual(0, "c").clone()
+    run.parameters["c"].requires_grad_(False)
+    zeros = {**every, "c": torch.zeros(4)}
+    run.step(zeros, zeros)
+    assert not run.parameters["c"].grad.any()
+    assert torch.equal(run.residual(0, "c"), waiting)
+
+
+def test_the_ranks_agree_with_a_bitmap_only_in_steps_in_which_it_changes() -> None:
+    run = Simulated()
+    every, two = dict.fromkeys("abc", ONES), dict.fromkeys("ab", ONES)
+    counted = []
+    for gradients in (every, every, two, two, every):
+        before = run.signal_bytes
+        run.step(gradients, gradients)
+        counted.append(run.signal_bytes - before)
+    assert counted == [8, 8, 8 + 3 * 8, 8, 8 + 3 * 8]  # 2 workers: a ring moves what it is given
+
+
+def test_a_step_that_is_not_finite_changes_no_state_and_still_agrees() -> None:
+    run = Simulated()
+    every, two = dict.fromkeys("abc", ONES), dict.fromkeys("ab", ONES)
+    run.step(every, every)
+    states = copied(run.exchange.states)
+    assert not run.step(two, two, finite=False)
+    assert same(run.exchange.states, states)
+    assert run.exchange.absent == {"c"}
+
+
+def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:
+    like = {"a": torch.empty(4), "b": torch.empty(4, dtype=torch.bfloat16)}
+    link = Link(SimulatedWire(1), Ledger(), Clock(torch.device("cpu")))
+    exchange = GradientExchange(ErrorFeedback(TopK(0.5)), like, link)
+    assert exchange._converted(0, "a", ONES) is ONES
+    narrow = RAMP.bfloat16()
+    first = exchange._converted(0, "b", narrow)
+    assert first.dtype == torch.float32
+    assert torch.equal(first, RAMP)
+    assert exchange._converted(0, "b", narrow).data_ptr() == first.data_ptr()
