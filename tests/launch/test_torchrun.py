@@ -78,7 +78,7 @@ def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Meeting]:
     for rank in "01":
         for name, value in {**place, "RANK": rank}.items():
             monkeypatch.setenv(name, value)
-        met[rank] = Meeting(30.0)
+        met[rank] = Meeting(PATIENCE_SECONDS)
     monkeypatch.setenv("RANK", "0")
     return met
 
@@ -97,6 +97,7 @@ def test_a_run_folder_that_a_node_does_not_see_is_said_on_rank_0(
         pair["0"].wait_for_all("start")
 
 
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -137,13 +138,11 @@ def test_a_mistake_is_one_line_of_rank_0_and_all_ranks_end_alike(
     monkeypatch.setattr(torchrun, "leave", leave)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["dgc_repro", *given.split()])
-    started = time.monotonic()
     thread.start()
     with pytest.raises(SystemExit):
         main.main()
-    thread.join(30)
+    thread.join(PATIENCE_SECONDS)
     assert ended == dict.fromkeys(("MainThread", "1"), USER_ERROR if says else 0)
-    assert time.monotonic() - started < 10
     said = capsys.readouterr().err.splitlines()
     assert [line.startswith(f"error: {says}") for line in said] == [True] * bool(says)
     assert list(tmp_path.iterdir()) == []
