@@ -4,22 +4,21 @@ Paper: Tyagi and Swany, "ScaDLES: scalable deep learning over streaming data at 
 2022 (arXiv:2301.08897). Followed is the rule for adaptive compression in the authors' published code (the
 adaptive trainers of ``scadles_py3``); the paper itself was not at hand.
 
-    c = | ||g|| - ||C(g + e)|| | / ||g||
+    c = | sum_l ||g_l|| - sum_l ||C(g_l + e_l)|| | / sum_l ||g_l||
     average of c over this epoch's steps so far <= delta: compressed, else dense
 
 Defaults are the code's: top-k with one entry of 10, delta 0.3.
-Differs: in the code each worker compares its own norms and votes, and half of the votes decide; here squares
-are averaged over workers first, and one decision holds for all. Norms are of the whole gradient (the
-code's helper for norms was not at hand). Its residual changes on dense steps as
+Differs: in the code each worker compares its own norms and votes, and half of the votes decide; here norms
+are averaged over workers first, and one decision holds for all. Norms are summed over tensors as in the same
+authors' GraVAC code (ScaDLES's own helper was not at hand). The code changes the residual on dense steps as
 if the compressed gradient had been sent; here a dense step empties it (compressor/error_feedback.py).
 Nothing else of ScaDLES is here: no streams of data, no weights by batch size, no data injection.
 
-Letters: g = gradient, e = residual, C = the compressor.
+Letters: l = tensor, g = gradient, e = residual, C = the compressor.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,17 +55,17 @@ class ScaDLES:
         return {"changes": 0.0, "steps": 0, "last": {}}
 
     def plan(self, state: State, step: int) -> Plan:
-        return Plan(None, candidates=(1, 1), raw=True)
+        return Plan(None, candidates=(1, 1), norms=True)
 
     def observe(self, state: State, report: EpochReport) -> State:
         return {**state, "changes": 0.0, "steps": 0}
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        whole, kept, _, raw = energies.tolist()
-        change = abs(1 - math.sqrt(max(0.0, kept) / raw)) if raw > 0 else 0.0
+        whole, kept, _, raw, sent, _ = energies.tolist()
+        change = abs(1 - sent / raw) if raw > 0 else 0.0
         changes, steps = state["changes"] + change, state["steps"] + 1
         rung = 1 if changes / steps <= self.delta else 0
-        gain = min(1.0, max(0.0, kept / whole)) if whole > 0 else 1.0
+        gain = kept / whole if whole > 0 else 1.0
         last = {
             "theta_min": self.values[0],
             "candidate": self.values[0],

@@ -49,7 +49,7 @@ class Scaling:
     def run(self, seed: int, tensors: Tensors) -> list[Row]:
         """The same rows for every seed."""
         each = [VALUE_BYTES * n for n in tensors.sizes]
-        series = {
+        series: dict[str, Sequence[float]] = {
             PER_STEP: [sum(each)],
             BUCKETS: bucketed(each, self.bucket_mb * 2**20),
             PER_TENSOR: each,
