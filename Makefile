@@ -46,13 +46,7 @@ test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
-	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
-
-test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
-	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
-
-test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
-	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 check: format lint types test ## format, lint, type-check and test
 

@@ -91,13 +91,15 @@ def test_what_was_not_sent_leaves_no_trace(compressor: tuple[str, ...], decide: 
 
 
 def never_good_enough(run: Run) -> None:
-    """Candidates of this run are measured and found wanting: their energy is told as none at all."""
+    """Candidates of this run never pass: their energy and their norm are reported as 0."""
     policy = run.policy
 
     class Strict(GraVAC):
         def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
             apart = state["candidate"] != state["theta_min"]
-            seen = energies * torch.tensor([1, 1, 0 if apart else 1] + [1] * (len(energies) - 3))
+            seen = energies.clone()
+            if apart:
+                seen[2::3] = 0
             return super().choose(state, seen)
 
     assert isinstance(policy, GraVAC)
@@ -165,9 +167,10 @@ def test_a_probed_run_takes_the_steps_of_a_fixed_one_and_writes_each_down() -> N
         assert torch.equal(one, other)
     assert [line["decision"] for line in lines] == list(range(1, 9))
     for line in lines[1:]:
-        whole, kept, _, raw = line["decision/energies"]
+        whole, kept, _, raw_norms, sent_norms, _ = line["decision/energies"]
         assert line["decision/gain"] == pytest.approx(kept / whole)
-        assert raw > 0
+        assert 0 < sent_norms
+        assert 0 < raw_norms
         assert line["decision/timed_step"] == line["decision"] - 2
         assert line["decision/timed_own_square"] > 0
         assert line["decision/timed_mean_square"] > 0
