@@ -22,6 +22,7 @@ from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import AT_HAND, runs_of
 from dgc_repro.paper.gravac import MODELS as PRINTED
+from dgc_repro.paper.gravac_factors import SWEEP
 
 MODELS = ("resnet101", "vgg16", "lstm")
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
@@ -88,8 +89,8 @@ def test_the_papers_hyper_parameters_are_those_of_the_paper() -> None:
     assert found["vgg16"]["dataset"]["_target_"].endswith("Cifar100")
     geometric = row_config("resnet101", "gravac_geometric", "paper")["policy"]
     assert (geometric["theta_max"], geometric["window"], geometric["ratio"]) == (2000, 2000, 2)
-    randomk = row_config("resnet101", "randomk_gravac_raw", "paper")["policy"]
-    assert (randomk["theta_min"], randomk["theta_max"], randomk["gain"]) == (1.5, 1000, "raw")
+    randomk = row_config("resnet101", "randomk_gravac_norm", "paper")["policy"]
+    assert (randomk["theta_min"], randomk["theta_max"], randomk["gain"]) == (1.5, 1000, "norm")
 
 
 def test_the_learning_rate_of_resnet_falls_at_the_papers_iterations() -> None:
@@ -176,11 +177,11 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
     static = {f"{m}{f}" for m in FACTORS for f in (10, 100, 1000)}
     of_all = {
         *static, "dense", "dense_variance", "gravac07", "gravac09", "accordion", "dgc10_gains",
-        "dgc1000_gains", "gravac07_raw", "gravac09_raw",
+        "dgc1000_gains", *SWEEP,
     }  # fmt: skip
     of_resnet = {
-        "gravac_geometric", "gravac07_bucket", "randomk_gravac_fed", "randomk_gravac_raw",
-        "randomk_accordion", "gravac_geometric_raw", "gravac07_short",
+        "gravac_geometric", "gravac07_bucket", "randomk_gravac_fed", "randomk_gravac_norm",
+        "randomk_accordion", "gravac_geometric_norm", "gravac07_short",
     }  # fmt: skip
     wanted = {f"{model}.{method}" for model in MODELS for method in of_all}
     assert set(seen) == wanted | {f"resnet101.{method}" for method in of_resnet}

@@ -95,6 +95,7 @@ class Attached:
         self._ddp = None if model is None else weakref.ref(model)
         self._frozen = {} if model is None else _frozen(model, parameters)
         self._timed = Timed()
+        self._chosen = 0  # the rung of the last step that the policy chose by its gradient
         self._ended = 0.0  # when the last step ended
         self._sums: dict[
             str, Tensor
@@ -134,16 +135,24 @@ class Attached:
             bad, happened, told = self._exchanged(scale)
         if told:
             self._report(told)
+        exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
         seconds = now - self._ended if self._ended else math.nan
+        rung = self._chosen if self._plan.rung is None else self._plan.rung
+        if rung == 0 and not self._junction.overlaps:  # t_o + t_s (policy/gravac.py, k)
+            seconds -= exchange.link.clock.last["compress"]
         self._timed = Timed(exchange.step - 1, seconds, samples) if happened else Timed()
         self._ended = now
-        exchange.link.clock.end_step(0.0)
         self._plan_next()
         if happened:
             return
         if scaler is None:
-            fix = "lower the learning rate, clip, or catch this error to leave the step out"
+            for parameter in self._parameters.values():
+                parameter.grad = None  # each rank's own: who catches the error must not apply it
+            fix = (
+                "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
+                "catch this error to leave the step out"
+            )
             refuse_non_finite(exchange.link, [bad], exchange.step, "gradient", fix)
         for name, parameter in self._parameters.items():
             if name not in exchange.absent:
@@ -152,7 +161,9 @@ class Attached:
     def end_epoch(self, report: EpochReport) -> None:
         """Tell the policy how the epoch went, on all ranks together; the numbers must be the same on all
         ranks. Where the policy watches ``gradient_norms`` and the report has none, they are filled in."""
-        if getattr(self._policy, "decay", None) is not None and math.isnan(report.learning_rate[0]):
+        if getattr(self._policy, "decay", None) is not None and any(
+            map(math.isnan, report.learning_rate)
+        ):
             raise UserError(
                 f"learning_rate: {type(self._policy).__name__} looks at its decay; give "
                 "EpochReport(learning_rate=(of this epoch's last step, of the next epoch's last step))"
@@ -255,7 +266,8 @@ class Attached:
         if getattr(getattr(model, "_join_config", None), "enable", False):
             raise UserError(
                 "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
-                "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader"
+                "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
+                "(DDP stays so after a join: wrap the module again)"
             )
         thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
         if thawed is not None:
@@ -312,8 +324,8 @@ class Attached:
         return dict(zip(names, norms, strict=True))
 
     def _choose(self, energies: Tensor) -> int:
-        rung, self._policy_state = self._policy.choose(self._policy_state, energies)
-        return rung
+        self._chosen, self._policy_state = self._policy.choose(self._policy_state, energies)
+        return self._chosen
 
     def _plan_next(self) -> None:
         self._plan = self._policy.plan(self._policy_state, self._exchange.step)

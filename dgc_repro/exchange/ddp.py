@@ -164,6 +164,7 @@ class PerBucket:
         self._leaves_some = leaves_some
         self._means: dict[str, Tensor] = {}
         self._has_all = False  # the last bucket of a backward has been handed over
+        self._handed_over: set[str] = set()  # parameters that DDP has in a bucket
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
@@ -185,6 +186,7 @@ class PerBucket:
             )
         self.pending = True
         self._has_all = bucket.is_last()
+        self._handed_over |= {self._names.get(id(p), "") for p in bucket.parameters()}
         future = _future(bucket)
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
@@ -200,6 +202,12 @@ class PerBucket:
                 "exchange.junction: per_bucket has not seen a whole backward since the last step; leave the "
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
+            )
+        outside = self._parameters.keys() - self._handed_over
+        if outside:
+            raise UserError(
+                f"model: {min(outside)} was frozen when the module was wrapped in DDP and learns now; "
+                "detach, wrap the module in DDP again, and attach"
             )
         self.pending = self._has_all = False
         return self._exchange.non_finite.get(worker)

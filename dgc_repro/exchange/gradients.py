@@ -296,6 +296,7 @@ def _in_words(plan: Plan) -> str:
     text = "a choice" if plan.rung is None else f"rung {plan.rung} as planned"
     if plan.rung is None or plan.measures:
         text += f" (candidates {plan.candidates[0]} and {plan.candidates[1]})"
+    text += " with norms" if plan.norms else ""
     exceptions = ", ".join(f"{name} {rung}" for name, rung in sorted(plan.by_tensor.items()))
     return f"{text}: {exceptions}" if exceptions else text
 

@@ -42,6 +42,11 @@ RENAMED = (("policy", "gain", "energy", "error_fed"),)
 """Values that have a new name, and the old name, which the hash keeps."""
 
 
+REVISED = ("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling")
+"""Components that compute other numbers than they did under the same settings, since `RESULTS_VERSION`: ends
+of their ``_target_``. Their runs are others than before; all others keep their hash."""
+
+
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hex digits of what decides the numbers."""
     kept = deepcopy(dict(config))
@@ -58,6 +63,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
         node = kept.get(group) or {}
         if node.get(key) == name:
             node[key] = before
+    targets = [str((kept.get(group) or {}).get("_target_", "")) for group in ("policy", "study")]
+    if any(target.endswith(REVISED) for target in targets):
+        kept["revision"] = 2
     if kept.get("goal", {}).get("target") is None:
         kept.pop("goal", None)
     if _unnamed(kept.get("network")):

@@ -130,7 +130,9 @@ class Ranks:
                 self._signal(signal.SIGTERM)
             ready, _, _ = select.select([asks], [], [], LOOK_EVERY_SECONDS)
             if ready:
-                self._change(int(os.read(asks, 32)))
+                step = int(os.read(asks, 32))
+                if not lost:
+                    self._change(step)
                 os.write(answers, b"\n")
             if not (first or lost) and (first := self._failure()):
                 failed_at = time.monotonic()

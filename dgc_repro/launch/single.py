@@ -51,7 +51,7 @@ def run_config(
         (train or (execute_in_lab if in_lab else execute))(config, folder)
     except UserError:
         if is_new and last_checkpoint(folder) is None:
-            shutil.rmtree(folder)  # nothing half-written stays behind a mistake
+            shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
     return folder
 

@@ -49,6 +49,8 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
             told.append(folder)
             meeting.tell(json.dumps({"folder": str(folder.absolute())}))
             code, first = join(folder, meeting)
+        if code == USER_ERROR:
+            meeting.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
         raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, code)
@@ -66,7 +68,7 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
         code = FAILED
     if not told:
         meeting.tell(json.dumps({"code": code}))
-    if not told or code == USER_ERROR:
+    if not told:
         meeting.leave()
     leave(code)
 

@@ -60,7 +60,10 @@ def made(factory: type[Any], settings: Mapping[str, Any], place: str) -> Any:
 
 def refuse_types(factory: type[Any], settings: Mapping[str, Any], place: str) -> None:
     """Raise UserError for the first setting that is not of its field's type."""
-    hints = get_type_hints(factory)
+    try:
+        hints = get_type_hints(factory)
+    except NameError:  # a user's component may import the names of its types for type checkers only
+        return
     for name, value in settings.items():
         if wanted := _misfit(value, hints[name]):
             raise UserError(f"{place}.{name}: {wanted}, got {value!r}")

@@ -115,7 +115,7 @@ def work(folder: Path, log: TextIO, meeting: Meeting | None = None) -> tuple[int
     try:
         return run_worker(folder, meeting), False
     except UserError as error:
-        if folder.is_dir():
+        with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
         if meeting is not None:
             meeting.refuse(str(error))

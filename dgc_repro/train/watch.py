@@ -167,11 +167,11 @@ def seconds_of(run: Run, plan: Plan, wall: float, modelled: float) -> float:
     communication in place of the measured ones. Simulated workers take turns and move nothing: their step
     is the mean of what they compute and compress, what all of them decompress, and the modelled
     communication. A dense step excludes the compression of candidates that were not sent (t_o + t_s in
-    GraVAC, algorithm 1)."""
+    GraVAC, algorithm 1), unless compression overlaps backward: then how much it added is unknown."""
     measured = run.settings.step_time == MEASURED and run.link.wire.local_workers == 1
     seconds = wall if measured else modelled_seconds(run, modelled)
     rung = run.progress.watched.chosen if plan.rung is None else plan.rung
-    if rung == 0 and (measured or run.settings.compute_ms is None):
+    if rung == 0 and not run.junction.overlaps and (measured or run.settings.compute_ms is None):
         seconds -= run.link.clock.last["compress"] / run.link.wire.local_workers
     return seconds
 

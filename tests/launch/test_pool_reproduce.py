@@ -51,8 +51,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 
 
 FIG10 = ["resnet101.dense", "resnet101.gravac07", "resnet101.gravac_geometric"]
-FIG10 += ["resnet101.gravac07_raw", "resnet101.gravac_geometric_raw"]
-FIG11 = ["resnet101.randomk_gravac_fed", "resnet101.randomk_gravac_raw"]
+FIG10 += ["resnet101.gravac07_norm", "resnet101.gravac_geometric_norm"]
+FIG11 = ["resnet101.randomk_gravac_fed", "resnet101.randomk_gravac_norm"]
 FIG11 += ["resnet101.randomk_accordion"]
 
 

@@ -162,3 +162,16 @@ def test_squares_are_averaged_before_the_ratio_is_taken() -> None:
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         adaqs(**settings)
+
+
+def test_a_signal_that_rises_first_is_followed_when_it_falls() -> None:
+    """The first steps are noise: their lower bound is 0, and must not stay the reference."""
+    policy = AdaQS(field="bits", values=[8, 4, 2])
+    state = policy.init()
+    for step, signal in enumerate([0.0] * 20 + [4.0] * 60 + [0.2] * 200):
+        scatter = 0.1 * (-1) ** step
+        report = StepReport(step, 1.0, 64.0, own_square=signal + 1, signal_square=signal + scatter)
+        state = policy.after_step(state, report)
+        if step == 79:
+            assert state["rung"] == 3
+    assert state["rung"] == 2

@@ -169,8 +169,8 @@ def test_a_probed_run_takes_the_steps_of_a_fixed_one_and_writes_each_down() -> N
     for line in lines[1:]:
         whole, kept, _, raw_norms, sent_norms, _ = line["decision/energies"]
         assert line["decision/gain"] == pytest.approx(kept / whole)
-        assert 0 < sent_norms
-        assert 0 < raw_norms
+        assert sent_norms > 0
+        assert raw_norms > 0
         assert line["decision/timed_step"] == line["decision"] - 2
         assert line["decision/timed_own_square"] > 0
         assert line["decision/timed_mean_square"] > 0

@@ -13,9 +13,9 @@ sys.path.insert(0, str(GOLDEN))
 from make import NUM_STEPS, RUNS, curve  # noqa: E402
 
 RELATIVE_TOLERANCE = 1e-3
-"""The same machine gives the same bits. Another one may sum convolutions in another order (288 products a layer,
-18 layers: 3e-4 at most of one step), and training makes differences grow: 6e-4 in 6 steps between oneDNN's
-kernels and torch's own. A wrong sign, scale or rung shows in the first digits."""
+"""The same machine gives the same bits. Another one may sum convolutions in another order (288 products
+a layer, 18 layers: 3e-4 at most of one step), and training makes differences grow: 6e-4 in 6 steps
+between oneDNN's kernels and torch's own. A wrong sign, scale or rung shows in the first digits."""
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -68,8 +68,8 @@ def figure_1a(sizes: tuple[int, ...]) -> float:
 
 
 def figure_3(sizes: tuple[int, ...]) -> float:
-    """Seconds of communication of a step at 10x in figure 3, and of the headers, which it leaves out: 8 bytes a
-    tensor, 1 us a byte."""
+    """Seconds of communication of a step at 10x in figure 3, and of the headers, which it leaves out:
+    8 bytes a tensor, 1 us a byte."""
     return sync_seconds(Costs(LINKS, 2), sizes, 10) + 8e-6 * len(sizes)
 
 
