@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Sweep
+from hydra.core.override_parser.types import Sweep, ValueType
 from hydra.errors import HydraException, OverrideParseException
 
 from dgc_repro.errors import UserError
@@ -29,9 +29,9 @@ def check_overrides(overrides: Sequence[str]) -> None:
         group = read.key_or_group
         if read.is_delete() or not (conf_dir() / group).is_dir():
             continue
-        given = read.value()
-        if isinstance(given, Glob):
+        if read.value_type == ValueType.GLOB_CHOICE_SWEEP:
             continue
+        given = read.value()
         for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
             if not isinstance(name, str | list | dict) and not hasattr(name, "text"):
                 raise UserError(f"{group}: a name, got {name!r}; {nearest('', options(group))}")
