@@ -208,9 +208,9 @@ def test_what_a_figure_takes_at_hand_are_table2_s_dense_seeds_and_figure_2_s_row
     assert {f"{model}.dense" for model in models} <= set(rows)
 
 
-def test_table2_has_eleven_rows_a_model_each_at_its_models_scale() -> None:
+def test_table2_has_thirteen_rows_a_model_each_at_its_models_scale() -> None:
     found = jobs("table2", "scale=small")
-    assert len(found) == 33
+    assert len(found) == 39
     for row, config in found.items():
         assert config["scale"]["family"] == f"gravac/{row.partition('.')[0]}"
 

@@ -318,6 +318,11 @@ def build_run(
     refuse_classes(config, task, goal)
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
+    if settings.precision == "bf16" and not bf16_works(module, device):
+        raise UserError(
+            "train.precision: this CPU has no bf16 kernel for an LSTM (it needs AVX512); use "
+            "train.precision=fp32"
+        )
     if settings.channels_last and channels_last_corrupts(module, device):
         settings = replace(settings, channels_last=False)
         task = _task(task.splits, settings, config["seed"])
@@ -413,6 +418,12 @@ def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:
     if isinstance(splits, Text):
         return LanguageTask(splits, settings)
     return ImageTask(splits, settings, seed)
+
+
+def bf16_works(module: nn.Module, device: torch.device) -> bool:
+    """False for an LSTM on a CPU for which oneDNN has no bf16 kernel."""
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+    return device.type != "cpu" or not recurrent or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:

@@ -112,7 +112,7 @@ SECTIONS = {
     "scale": Scale,
     "sink": Sink,
 }
-OPEN = (Experiment, Scale)  # overlays read other keys of theirs
+OPEN = (Experiment, Scale, Sink)  # overlays read other keys of theirs
 KEYS = {
     name: tuple(field.name for field in fields(kind))
     for name, kind in SECTIONS.items()

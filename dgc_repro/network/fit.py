@@ -91,6 +91,9 @@ def fit(points: Sequence[Point], workers: int, rate: float | None, source: str =
     return Fit(network, list(points), errors)
 
 
+ROUNDING = 1e-9  # of lstsq: a smaller slope is none
+
+
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """(intercept, slope), at least 0 each, with the least sum of squared relative errors."""
     x, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
@@ -98,7 +101,7 @@ def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float
     (intercept, slope), *_ = np.linalg.lstsq(table, np.ones_like(t), rcond=None)
     if intercept < 0:
         return 0.0, float((x / t).sum() / ((x / t) ** 2).sum())
-    if slope < 0:
+    if slope * x.max() < ROUNDING * intercept:
         return float((1 / t).sum() / ((1 / t) ** 2).sum()), 0.0
     return float(intercept), float(slope)
 

@@ -36,7 +36,7 @@ SWEEP = {
 """The eps sweep with the norm gain (ours), ascending."""
 EPS = {GRAVAC: 0.7, GRAVAC_STRICT: 0.9, GEOMETRIC: 0.7}
 SHORT = {GRAVAC: "eps 0.7", GRAVAC_STRICT: "eps 0.9", GEOMETRIC: "geometric"}
-SHORT |= {norm: f"{SHORT[method]}, norm" for method, norm in NORM.items()}
+SHORT |= {norm: f"{SHORT[method]} norm" for method, norm in NORM.items()}
 """Rows in a table."""
 FIGURE = {RESNET101: 7, VGG16: 8, LSTM: 9}
 GEOMETRIC_FIGURE = 10

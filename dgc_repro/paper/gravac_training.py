@@ -41,7 +41,8 @@ METHOD_LABELS = {
     },
     GRAVAC: "GraVAC",
     GRAVAC_STRICT: "GraVAC, eps 0.9",
-    **{method: f"GraVAC, {GRAVAC_ROWS[method]}" for method in NORM_ROWS},
+    NORM_ROWS[0]: "GraVAC, norm gain",
+    NORM_ROWS[1]: "GraVAC 0.9, norm",
     "gravac_geometric": "GraVAC, geometric",
     "gravac07_bucket": "GraVAC, per bucket",
     ACCORDION: "Accordion",
@@ -242,8 +243,8 @@ SILENT_CHOICES = (
         "policy.smoothing",
     ),
     SilentChoice(
-        "(d) whose gain decides (published code: each rank's own, so that ranks part)",
-        "one gain a model: sums over tensors and workers, compressed over error-fed",
+        "(d) whose gain decides (authors' code: each rank's own, so that ranks take different branches)",
+        "one gain a model: sums over tensors, mean over workers",
         "policy.gain",
     ),
     SilentChoice(

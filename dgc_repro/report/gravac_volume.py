@@ -67,7 +67,8 @@ def volume_block(
 def held_block(
     courses: Sequence[Course], found: Numbers, held: Sequence[tuple[Claim, Verdict]]
 ) -> Block:
-    """GraVAC against dense at both eps: loss or perplexity, volume, and the verdicts on both."""
+    """GraVAC against dense at both eps and with both gains: loss or perplexity, volume, and the verdicts on both.
+    ``0.7n``: with the norm gain."""
     words = {claim.id: verdict.word for claim, verdict in held}
     rows = []
     for one in courses:
@@ -81,7 +82,7 @@ def held_block(
             rows.append(
                 (
                     LABELS[one.model],
-                    label.removeprefix("eps "),
+                    label.removeprefix("eps ").replace(", norm gain", "n"),
                     *losses,
                     words[f"{one.model}.{method}.loss"],
                     f"{printed.REDUCTIONS[one.model][method]:g}x",
@@ -94,7 +95,7 @@ def held_block(
             )
     return Block(
         "GraVAC against dense: where it holds and where not",
-        held_text(held),
+        f"{held_text(held)} In the column eps, n is the norm gain.",
         (
             *("model", "eps", "loss (words: perplexity): GraVAC", "dense", "loss: verdict"),
             *(

@@ -44,9 +44,12 @@ def test_a_residual_at_the_workers_that_would_grow_is_a_line(method: Compressor)
     said = (
         f"inner: what {type(method).__name__} loses, as it is set, is more than it is given: its "
     )
-    said += "residual would grow without bound; leave {} out of wrap"
+    said += "residual would grow without bound; leave {}"
     for nest in within(method):
-        for wrapper, name in ((ErrorFeedback, "error_feedback"), (BlockMomentum, "block_momentum")):
+        for wrapper, name in (
+            (ErrorFeedback, "error_feedback out (on the command line: wrap=[per_layer])"),
+            (BlockMomentum, "block_momentum out of wrap"),
+        ):
             with pytest.raises(ValueError, match=f"^{re.escape(said.format(name))}$"):
                 wrapper(nest)
 

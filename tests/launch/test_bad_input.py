@@ -638,7 +638,7 @@ def test_a_sweep_over_compressors_gives_each_its_own_defaults(
         )
     assert made == {
         "Warmup": (["momentum_correction", "per_layer", "error_feedback"], 0),
-        "Fixed": (["per_layer"], 0.9),
+        "Fixed": (["per_layer", "error_feedback"], 0.9),
     }
 
 

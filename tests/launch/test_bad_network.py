@@ -73,7 +73,7 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
         "",
     ),
     (["network.rat=100mbit"], "network.rat: no such key", "did you mean network.rate?"),
-    (["+network.speed=100mbit"], "network: ", "speed"),
+    (["+network.speed=100mbit"], "network.speed: no such key", "rate"),
 ]
 
 

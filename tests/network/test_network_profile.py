@@ -94,7 +94,10 @@ def test_a_schedule_is_read() -> None:
             "workers_per_node: does nothing without a rate",
         ),
         ({"workers_per_node": 4}, "workers_per_node: goes with node_rate"),
-        ({"rate": "1gbit", "as_workers": 1}, "as_workers: a whole number from 2, or null, got 1"),
+        (
+            {"rate": "1gbit", "as_workers": 1},
+            "as_workers: a whole number from 2 to 1000000, or null, got 1",
+        ),
         ({"rate": "1gbit", "as_workers": 2.0}, "as_workers: a whole number from 2"),
         ({"rate": "1gbit", "message_scale": 0}, "message_scale: a number above 0, got 0"),
         ({"rate": "1gbit", "message_scale": "2"}, "message_scale: a number above 0, got '2'"),

@@ -57,6 +57,7 @@ def world() -> dict[str, Made]:
             known = rows.get(f"{model}.{method}", Made(target))
             rows[f"{model}.{method}"] = replace(known, reduction=reduction)
         gravac = rows[f"{model}.{printed.GRAVAC}"]
+        rows[f"{model}.{printed.NORM_ROWS[0]}"] = gravac
         rows[f"{model}.{printed.ACCORDION}"] = Made(
             target,
             seconds=gravac.seconds * gravac_accordion.printed(model, "time"),

@@ -67,7 +67,7 @@ def test_the_built_models_have_the_printed_sizes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reproduce(["gravac/table1"])
-    published = tmp_path / "results" / "gravac" / "table1" / "quick"
+    published = tmp_path / "reproduced" / "gravac" / "table1" / "quick"
     verdicts = json.loads((published / "verdicts.json").read_text())
     assert {v["verdict"] for v in verdicts} == {"by construction"}
     text = (published / "table.md").read_text()

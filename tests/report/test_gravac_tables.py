@@ -154,6 +154,10 @@ def test_rows_that_are_one_training_are_named(tmp_path: Path, as_printed: list[R
     title = "Rows that are one training"
     dense, weak = (world()[f"vgg16.{method}"] for method in ("dense", "topk10"))
     rows = {
+        **{
+            f"vgg16.{name}": replace(dense, test_loss=n + 2.0)
+            for n, name in enumerate(printed.NORM_ROWS, 1)
+        },
         "vgg16.gravac09": replace(dense, reduction=1.0),
         "vgg16.accordion": replace(dense, test_loss=2.0),
         "vgg16.dgc10": weak,

@@ -113,7 +113,7 @@ def test_a_perplexity_is_a_goal_of_a_text() -> None:
         (("goal.metric=perplexity",), "goal.metric: of images there is accuracy, top5, got perp"),
         ((*TEXT, "goal.metric=top5"), "goal.metric: of words there is accuracy, perplexity"),
         (("goal.stop=true",), "goal.stop: needs goal.target"),
-        (("+goal.tarket=3",), "goal: "),
+        (("+goal.tarket=3",), "goal.tarket: no such key; did you mean target?"),
     ],
 )
 def test_a_goal_that_does_not_fit_the_data_is_refused(
