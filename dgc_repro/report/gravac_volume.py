@@ -67,8 +67,7 @@ def volume_block(
 def held_block(
     courses: Sequence[Course], found: Numbers, held: Sequence[tuple[Claim, Verdict]]
 ) -> Block:
-    """GraVAC against dense at both eps and with both gains: loss or perplexity, volume, and the verdicts on both.
-    ``0.7n``: with the norm gain."""
+    """GraVAC against dense at both eps and with both gains (n: norm): loss or perplexity, volume, verdicts."""
     words = {claim.id: verdict.word for claim, verdict in held}
     rows = []
     for one in courses:
@@ -94,8 +93,8 @@ def held_block(
                 )
             )
     return Block(
-        "GraVAC against dense: where it holds and where not",
-        f"{held_text(held)} In the column eps, n is the norm gain.",
+        "GraVAC against dense (n: norm gain): where it holds and where not",
+        held_text(held),
         (
             *("model", "eps", "loss (words: perplexity): GraVAC", "dense", "loss: verdict"),
             *(
