@@ -67,7 +67,7 @@ def volume_block(
 def held_block(
     courses: Sequence[Course], found: Numbers, held: Sequence[tuple[Claim, Verdict]]
 ) -> Block:
-    """GraVAC against dense at both eps and with both gains (n: norm): loss or perplexity, volume, verdicts."""
+    """GraVAC against dense at both eps and with both gains (n: norm): quality, volume, verdicts."""
     words = {claim.id: verdict.word for claim, verdict in held}
     rows = []
     for one in courses:
