@@ -95,7 +95,8 @@ def one_line_usage() -> Iterator[None]:
 
 def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None:
     """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
-    given = list(HydraConfig.get().overrides.task)
+    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
+    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     code = answer(lambda: report_run(resolved(config), given, execute))
     if code:
         sys.exit(code)

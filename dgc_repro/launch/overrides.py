@@ -27,6 +27,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         except HydraException as error:  # a character that is in no word, without the override
             raise OverrideParseException(override, str(error)) from error
         group = read.key_or_group
+        if group == "hydra" and not read.is_delete():
+            raise UserError(f"hydra: its settings are hydra.<key>=<value>, got {override}")
         if read.is_delete() or not (conf_dir() / group).is_dir():
             continue
         if read.value_type == ValueType.GLOB_CHOICE_SWEEP:
