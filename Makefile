@@ -9,24 +9,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# GraVAC's tables and figures that are made of one pool of runs: none is trained twice.
-GRAVAC_TRAINED := $(addprefix reproduce-gravac-,table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
+GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
+REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
+	$(addprefix reproduce-lecture-,density waiting allreduce)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test test-slow check format lint types bench bench-network validate-network \
-	reproduce-table1 reproduce-dynamic-sensitivity reproduce-gravac-table3 reproduce-dgc-ptb \
-	reproduce-lecture-density reproduce-lecture-waiting reproduce-lecture-allreduce \
-	reproduce-gravac-fig1 reproduce-gravac-fig1a reproduce-gravac-fig3 \
-	reproduce-gravac reproduce-gravac-table1 $(GRAVAC_TRAINED) reproduce-gravac-lab \
-	report notebook clean
+.PHONY: help install test test-slow test-all check format lint types bench bench-network validate-network \
+	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish notebook clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  Reproductions are written to reproduced/; SCALE=quick|small|paper sizes them, ARGS=\"seed=1 ...\""
-	@echo "  overrides any setting, and ARGS=\"publish=true\", for maintainers, writes to results/ instead,"
+	@echo "  A reproduction writes to reproduced/. SCALE=quick|small|paper sets its size, ARGS=\"seed=1 ...\" any setting."
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
 
 install: $(INSTALLED) ## make .venv and install the package with its tools (repeated only on change)
@@ -42,11 +38,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-test: $(INSTALLED) ## run the test suite (ARGS="-k ladder" narrows it)
+test: $(INSTALLED) ## run the everyday tests, about 5 minutes (ARGS="-k ladder" narrows them)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
-test-slow: $(INSTALLED) ## run the tests that take minutes: many kills, long runs, many workers, fuzzing
+test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kills, long runs, fuzzing
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
+
+test-all: test test-slow ## run all tests
 
 check: format lint types test ## format, lint, type-check and test
 
@@ -70,64 +68,48 @@ bench-network: $(INSTALLED) ## print what compression is worth on shaped links (
 validate-network: $(INSTALLED) ## compare the network model with measured steps (six minutes; ARGS="--quick")
 	$(BIN)/python scripts/validate_network.py $(ARGS)
 
-reproduce-table1: $(INSTALLED) ## train, and print the dynamic paper's Table I beside ours
-	$(BIN)/python -m dgc_repro reproduce dynamic/table1 scale=$(SCALE) $(ARGS)
+reproduce-table1: ## train and print Table I of the dynamic paper (2 minutes)
+reproduce-dynamic-sensitivity: ## train and draw final accuracy by quantizer setting
+reproduce-gravac-table1: ## build the models and print GraVAC's Table I
+reproduce-gravac-table2: ## train and print GraVAC's Table II: quality and speedup by method
+reproduce-gravac-table3: ## time compressing twice and print GraVAC's Table III
+reproduce-gravac-table4: ## train and print GraVAC's Table IV: GraVAC against Accordion
+reproduce-gravac-fig1a: ## model throughput against cluster size (GraVAC, figure 1a)
+reproduce-gravac-fig1b: ## train and draw the variance of gradients (GraVAC, figure 1b)
+reproduce-gravac-fig2: ## train and draw the speedup to the target by factor (GraVAC, figure 2)
+reproduce-gravac-fig3: ## model throughput by compression factor (GraVAC, figure 3)
+reproduce-gravac-fig4: ## train and draw gains and norms of ResNet101 (GraVAC, figure 4)
+reproduce-gravac-fig5: ## train and draw gains and norms of VGG16 (GraVAC, figure 5)
+reproduce-gravac-fig6: ## train and draw gains and norms of the LSTM (GraVAC, figure 6)
+reproduce-gravac-fig7: ## train and draw the factors that GraVAC uses on ResNet101 (figure 7)
+reproduce-gravac-fig8: ## train and draw the factors that GraVAC uses on VGG16 (figure 8)
+reproduce-gravac-fig9: ## train and draw the factors that GraVAC uses on the LSTM (figure 9)
+reproduce-gravac-fig10: ## train and draw geometric scaling of factors (GraVAC, figure 10)
+reproduce-gravac-fig11: ## train and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
+reproduce-gravac-lab: ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
+reproduce-dgc-ptb: ## train and print the lecture's DGC row on the Penn Treebank
+reproduce-lecture-density: ## draw how dense sums of sparse gradients become (lecture)
+reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lecture)
+reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
 
-reproduce-dynamic-sensitivity: $(INSTALLED) ## train, and draw final accuracy by quantizer setting
-	$(BIN)/python -m dgc_repro reproduce dynamic/sensitivity scale=$(SCALE) $(ARGS)
-
-reproduce-dgc-ptb: $(INSTALLED) ## train, and print the lecture's DGC row on the Penn Treebank beside ours
-	$(BIN)/python -m dgc_repro reproduce lecture/ptb scale=$(SCALE) $(ARGS)
-
-reproduce-gravac-table3: $(INSTALLED) ## time compressing twice, and print GraVAC's Table III beside ours
-	$(BIN)/python -m dgc_repro reproduce gravac/table3 scale=$(SCALE) $(ARGS)
-
-reproduce-lecture-density: $(INSTALLED) ## draw how dense sums of sparse gradients become (lecture)
-	$(BIN)/python -m dgc_repro reproduce lecture/density scale=$(SCALE) $(ARGS)
-
-reproduce-lecture-waiting: $(INSTALLED) ## simulate waiting for the slowest of K workers (lecture)
-	$(BIN)/python -m dgc_repro reproduce lecture/waiting scale=$(SCALE) $(ARGS)
-
-reproduce-lecture-allreduce: $(INSTALLED) ## model ring, tree and halving-doubling allreduce (lecture)
-	$(BIN)/python -m dgc_repro reproduce lecture/allreduce scale=$(SCALE) $(ARGS)
-
-reproduce-gravac-fig1a: $(INSTALLED) ## model throughput against cluster size (GraVAC, figure 1a)
-	$(BIN)/python -m dgc_repro reproduce gravac/fig1a scale=$(SCALE) $(ARGS)
+# The artifact is the target without "reproduce-"; "gravac-table2" is gravac/table2. Two targets have short names.
+$(REPRODUCE): reproduce-%: $(INSTALLED)
+	$(BIN)/python -m dgc_repro reproduce $(subst gravac-,gravac/,$(subst lecture-,lecture/,$(subst dynamic-,dynamic/,$(patsubst dgc-ptb,lecture/ptb,$(patsubst table1,dynamic/table1,$*))))) scale=$(SCALE) $(ARGS)
 
 reproduce-gravac-fig1: reproduce-gravac-fig1a reproduce-gravac-fig1b ## both parts of GraVAC's figure 1
 
-reproduce-gravac-fig3: $(INSTALLED) ## model throughput by compression factor (GraVAC, figure 3)
-	$(BIN)/python -m dgc_repro reproduce gravac/fig3 scale=$(SCALE) $(ARGS)
+reproduce-gravac: $(GRAVAC) ## all of GraVAC's tables and figures
 
-reproduce-gravac-table1: $(INSTALLED) ## build the models, and print GraVAC's Table I beside ours
-	$(BIN)/python -m dgc_repro reproduce gravac/table1 scale=$(SCALE) $(ARGS)
+report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduced/published/
+	$(BIN)/python -m dgc_repro.paper $(ARGS)
 
-$(GRAVAC_TRAINED): reproduce-gravac-%: $(INSTALLED)
-	$(BIN)/python -m dgc_repro reproduce gravac/$* scale=$(SCALE) $(ARGS)
+publish: $(INSTALLED) ## (maintainers) rebuild results/ itself from its pools, with its overview
+	$(BIN)/python -m dgc_repro.paper --publish $(ARGS)
 
-reproduce-gravac-table2: ## train, and print GraVAC's Table II: quality and speedup by method
-reproduce-gravac-table4: ## train, and print GraVAC's Table IV: GraVAC against Accordion
-reproduce-gravac-fig1b: ## train, and draw the variance of gradients (GraVAC, figure 1b)
-reproduce-gravac-fig2: ## train, and draw the speedup to the target by factor (GraVAC, figure 2)
-reproduce-gravac-fig4: ## train, and draw gains and norms of ResNet101 (GraVAC, figure 4)
-reproduce-gravac-fig5: ## train, and draw gains and norms of VGG16 (GraVAC, figure 5)
-reproduce-gravac-fig6: ## train, and draw gains and norms of the LSTM (GraVAC, figure 6)
-reproduce-gravac-fig7: ## train, and draw which factors GraVAC takes on ResNet101 (figure 7)
-reproduce-gravac-fig8: ## train, and draw which factors GraVAC takes on VGG16 (figure 8)
-reproduce-gravac-fig9: ## train, and draw which factors GraVAC takes on the LSTM (figure 9)
-reproduce-gravac-fig10: ## train, and draw geometric scaling of factors (GraVAC, figure 10)
-reproduce-gravac-fig11: ## train, and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
-
-reproduce-gravac: reproduce-gravac-table1 reproduce-gravac-table3 reproduce-gravac-fig1a reproduce-gravac-fig3 $(GRAVAC_TRAINED) ## all of GraVAC's tables and figures
-
-reproduce-gravac-lab: $(INSTALLED) ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
-	$(BIN)/python -m dgc_repro reproduce gravac/lab scale=$(SCALE) $(ARGS)
-
-report: $(INSTALLED) ## (maintainers) rebuild all of results/ from its records, without training
-	$(BIN)/python -m dgc_repro.report $(ARGS)
-
-notebook: $(INSTALLED) ## execute the notebooks in place
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+notebook: $(INSTALLED) ## execute the notebooks into reproduced/notebooks/
+	@mkdir -p reproduced/notebooks
+	@for page in notebooks/*.ipynb; do \
+		echo "$$page"; $(BIN)/jupyter-execute --output="$(CURDIR)/reproduced/$$page" "$$page" || exit 1; done
 
 clean: ## remove caches and builds; .venv, runs/, reproduced/ and results/ stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

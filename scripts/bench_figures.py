@@ -9,7 +9,7 @@ from bench_measure import Row
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dgc_repro.report.style import BLACK, BLUE, ORANGE, house_style, save, title
+from dgc_repro.paper.plot import BLACK, BLUE, ORANGE, save, style, title
 
 THICK = 0.2
 
@@ -18,7 +18,7 @@ def draw_methods(rows: Sequence[Row], caption: str, folder: Path) -> None:
     """methods.svg and .png: compress and decompress a method."""
     bars = {"compress": ("compress_x", ORANGE), "decompress": ("decompress_x", BLUE)}
     targets = {"compress": "compress_at_most", "decompress": "decompress_at_most"}
-    with house_style():
+    with style():
         figure, axes = _bars(rows, "setting", bars, targets)
         axes.axvline(1.0, color=BLACK, linewidth=0.8)
         axes.set_xlabel("multiples of a copy_ (black tick: at most)")
@@ -30,7 +30,7 @@ def draw_methods(rows: Sequence[Row], caption: str, folder: Path) -> None:
 def draw_exchange(rows: Sequence[Row], caption: str, folder: Path) -> None:
     """exchange.svg and .png: each way to exchange against plain DDP."""
     bars = {"step": ("step_x", BLUE)}
-    with house_style():
+    with style():
         figure, axes = _bars(rows, "case", bars, {"step": "at_most"})
         axes.axvline(1.0, color=BLACK, linewidth=0.8)
         axes.set_xlabel("multiples of plain DDP's step (black tick: target, at most)")
@@ -41,7 +41,7 @@ def draw_exchange(rows: Sequence[Row], caption: str, folder: Path) -> None:
 def draw_gravac(rows: Sequence[Row], caption: str, folder: Path) -> None:
     """gravac.svg and .png: what each way adds to a step with a static factor that sends the same."""
     shown = [row for row in rows if row["extra_percent"] is not None]
-    with house_style():
+    with style():
         figure, axes = _bars(
             shown, "case", {"over static": ("extra_percent", BLUE)}, {"over static": "at_most"}
         )

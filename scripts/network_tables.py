@@ -24,7 +24,7 @@ from network_points import (
 from dgc_repro.launch.record import Recorded
 from dgc_repro.measure.replay import TORCH
 from dgc_repro.network.units import bits_per_second
-from dgc_repro.report.style import BLACK, BLUE, GREEN, ORANGE, house_style, plain_log, save
+from dgc_repro.paper.plot import BLACK, BLUE, GREEN, ORANGE, plain_log, save, style
 
 AFTER, PER_BUCKET = "after_backward", "per_bucket"
 LIMIT_AT_MOST = 1.15
@@ -461,7 +461,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], caption: str, folder: Path) -> None
     rates = list(dict.fromkeys(row["rate"] for row in shown))
     methods = list(dict.fromkeys(row["method"] for row in shown))
     labels = {row["method"]: row["exchange"].removesuffix(f", {row['junction']}") for row in shown}
-    with house_style():
+    with style():
         figure = Figure(
             figsize=(2.0 + 2.6 * len(rates), 0.9 + len(models) * (0.5 + 0.24 * len(methods))),
             layout="constrained",

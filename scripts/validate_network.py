@@ -30,8 +30,8 @@ from network_points import METHODS
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import AFTER_BACKWARD
 from dgc_repro.launch.calibrate import measure as measure_collectives
+from dgc_repro.launch.cli_args import sizes_range
 from dgc_repro.launch.collectives import time_collective
-from dgc_repro.launch.own_keys import sizes_range
 from dgc_repro.launch.record import MODELS, Recorded, record
 from dgc_repro.launch.replay import Ranks
 from dgc_repro.measure.replay import Case, Compute
@@ -40,7 +40,7 @@ from dgc_repro.network.fit import Fit, fit
 from dgc_repro.network.iteration import Part, Step
 from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second, seconds
-from dgc_repro.report import style
+from dgc_repro.paper import plot
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RATES = ("100mbit", "300mbit", "1gbit")
@@ -49,7 +49,7 @@ OURS = [name for name, method in METHODS.items() if method.compressor is not Non
 SIGNALS = {"allreduce": (1.0, 8.0)}  # `Attached.step` shares one float64
 MEDIAN_AT_MOST, P90_AT_MOST = 0.10, 0.25
 LOOKS = {2: "o", 4: "^", 8: "s"}
-COLOURS = (style.BLACK, style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
+COLOURS = (plot.BLACK, plot.BLUE, plot.ORANGE, plot.GREEN, plot.PURPLE, plot.SKY)
 
 
 @dataclass(frozen=True)
@@ -298,22 +298,22 @@ def write(
         writer = csv.DictWriter(file, fieldnames=list(asdict(rows[0])), lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
-    style.save(figure(rows, verdict, machine), folder, "validation")
+    plot.save(figure(rows, verdict, machine), folder, "validation")
 
 
 def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
     """Predicted over measured, with the band of the 90th percentile's target."""
-    with style.house_style():
+    with plot.style():
         drawn = Figure(figsize=(6.2, 5.2), layout="constrained")
         axes = drawn.subplots()
         ends = [min(r.measured_ms for r in rows) / 1.5, max(r.measured_ms for r in rows) * 1.5]
-        axes.plot(ends, ends, color=style.BLACK, linewidth=0.8)
+        axes.plot(ends, ends, color=plot.BLACK, linewidth=0.8)
         for share, alpha in ((P90_AT_MOST, 0.12), (MEDIAN_AT_MOST, 0.2)):
             axes.fill_between(
                 ends,
                 [end * (1 - share) for end in ends],
                 [end * (1 + share) for end in ends],
-                color=style.BLUE,
+                color=plot.BLUE,
                 alpha=alpha,
                 linewidth=0,
             )
@@ -332,7 +332,7 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
         axes.set_xlabel("measured, ms a step")
         axes.set_ylabel("predicted, ms a step")
         axes.legend()
-        style.title(axes, verdict.split(" (")[0] + " of the network model", machine.caption)
+        plot.title(axes, verdict.split(" (")[0] + " of the network model", machine.caption)
     return drawn
 
 

@@ -27,14 +27,14 @@ class JobFailed(AssertionError):
     """A rank raised, died, or did not answer in time."""
 
 
-def _serve(rank: int, size: int, meeting: str, pipe: Connection) -> None:
+def _serve(rank: int, size: int, rendezvous: str, pipe: Connection) -> None:
     """The life of a rank: answer jobs until the pipe closes."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     pipe.send_bytes(pickle.dumps((True, rank)))
     while True:
         try:
@@ -94,11 +94,11 @@ class World:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
-        meeting = str(Path(self._folder.name) / "meeting")
+        rendezvous = str(Path(self._folder.name) / "rendezvous")
         for rank in range(self.size):
             here, there = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, self.size, meeting, there), daemon=True
+                target=_serve, args=(rank, self.size, rendezvous, there), daemon=True
             )
             process.start()
             there.close()

@@ -10,7 +10,7 @@ import pytest
 from test_docs import REPOSITORY, TIMEOUT_S, TINY, blocks, output, run, transcripts
 
 PAGE = REPOSITORY / "docs" / "adding-a-policy.md"
-pytestmark = pytest.mark.timeout(2 * TIMEOUT_S + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S + 20)]
 
 
 @pytest.fixture

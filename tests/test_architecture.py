@@ -7,6 +7,7 @@ package import another, change the table, and say why in docs/architecture.md.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -29,18 +30,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "train": ("exchange", "model", "dataset", "compressor", "policy", "sink", "network"),
     "measure": ("compressor", "policy", "exchange", "kernel", "network"),
     "study": ("network",),
-    "__init__": ("exchange",),
+    "__init__": ("exchange", "compressor", "policy", "results"),
+    "compare": ("paper", "results"),
+    "results": ("paper",),
     "exchange": ("compressor", "policy", "kernel"),
     "network": (),
     "compressor": (*ASKS, "kernel"),
     "policy": ASKS,
     "exchange.payload": ("exchange.requests", "kernel"),
     "exchange.requests": ("exchange.payload",),
-    "report": ("paper",),
     "model": (),
     "dataset": (),
     "sink": (),
-    "paper": (),
+    "paper": ("network.units",),
     "kernel": (),
     "errors": (),
 }
@@ -55,16 +57,17 @@ INSTEAD = {
     "exchange.requests": "compressors stand on requests: move what you need below",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
-    "report": "report/ reads records: write the number into the run's record and read it there",
-    "paper": "paper/ is data: compute with it in report/",
+    "paper": "paper/ reads records: write the number into the run's record and read it there",
     "sink": "a sink is handed finished records: put the number into the record",
     "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
     "dataset": "a data set knows nothing of how it is used: pass seed, epoch and rank in",
     "network": "network/ is arithmetic and system calls: pass sizes, times and addresses in",
     "study": "a study is numpy and the network's arithmetic: train nothing, read no record",
     "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
+    "results": "results.py reads records: write the number into the run's record and read it there",
+    "compare": "compare.py reads records: write the number into the run's record and read it there",
     "errors": "errors.py lies under everything and imports nothing of ours",
-    "__init__": "`import dgc_repro` stays light: reach for the name in __getattr__, from exchange/",
+    "__init__": "`import dgc_repro` stays light: import under TYPE_CHECKING, and list the name in _PUBLIC",
 }
 
 # Who may import a library that has one owner (all of a folder, or one file), and what others do.
@@ -80,7 +83,7 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 # On a laptop without torch, results/ still becomes tables and figures.
-WITHOUT_TORCH = ("paper", "report", "errors", "__init__", "network", "study")
+WITHOUT_TORCH = ("paper", "results", "compare", "errors", "__init__", "network", "study")
 
 # Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
 TENSORS_ONLY = dict.fromkeys(("compressor", "policy", "kernel"), ("torch", "numpy"))
@@ -196,10 +199,9 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
         ("train.loop", "from dgc_repro.launch.build import build", "build them in launch/"),
         ("sink.jsonl", "import importlib\nimportlib.import_module('wandb')", "mirrors it"),
         ("sink.jsonl", "from dgc_repro.train import state", "finished records"),
-        ("report.table", "import torch", "a laptop rebuilds"),
-        ("report.table", "from torchvision import models", "a laptop rebuilds"),
-        ("report.table", "from dgc_repro.train.step import step", "reads records"),
-        ("paper.dynamic", "from dgc_repro.report import table", "paper/ is data"),
+        ("paper.frame", "import torch", "a laptop rebuilds"),
+        ("paper.frame", "from torchvision import models", "a laptop rebuilds"),
+        ("paper.frame", "from dgc_repro.train.step import step", "reads records"),
         ("__init__", "def f():\n    import torch", "a laptop rebuilds"),
         ("newcomer.thing", "", "has no row"),
     ],
@@ -222,7 +224,7 @@ def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
         ("exchange.drive", "from dgc_repro.exchange.ledger import Ledger"),
         ("sink.wandb", "import wandb"),
         ("launch.worker", "import hydra, torch.distributed\nfrom dgc_repro.train import loop"),
-        ("report.table", "from dgc_repro import __version__\nimport pandas"),
+        ("paper.frame", "from dgc_repro import __version__\nimport pandas"),
         ("__init__", "def f():\n    from dgc_repro.exchange.ddp import attach"),
     ],
 )
@@ -247,8 +249,8 @@ def test_the_package_the_papers_and_the_reports_never_load_torch() -> None:
     done = run_python(
         """
         import importlib, pkgutil, sys
-        import dgc_repro, dgc_repro.paper, dgc_repro.report
-        for package in (dgc_repro.paper, dgc_repro.report):
+        import dgc_repro, dgc_repro.compare, dgc_repro.paper, dgc_repro.results
+        for package in (dgc_repro.paper,):
             for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
                 if not module.name.endswith(".__main__"):
                     importlib.import_module(module.name)
@@ -272,6 +274,45 @@ def test_attach_is_reached_from_the_package_and_loads_torch_only_then() -> None:
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_resolves_and_loads_no_torch_before() -> None:
+    done = run_python(
+        """
+        import sys
+        import dgc_repro
+        assert set(dgc_repro.__all__) <= set(dir(dgc_repro))
+        assert set(dgc_repro.__all__) == {"__version__", *dgc_repro._PUBLIC}
+        assert dgc_repro.UserError and dgc_repro.load_runs and dgc_repro.load_results
+        assert "torch" not in sys.modules, "import dgc_repro loads torch; use its __getattr__"
+        for name in dgc_repro.__all__:
+            found = getattr(dgc_repro, name)
+            assert name == "__version__" or found.__name__ == name
+        from dgc_repro import *
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_type_checkers_and_getattr_see_the_same_public_names() -> None:
+    import dgc_repro
+
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    imported = {name for _, name in imports_of(source, "dgc_repro.__init__")}
+    public = {f"dgc_repro.{module}.{name}" for name, module in dgc_repro._PUBLIC.items()}
+    assert {name for name in imported if name.startswith("dgc_repro.")} == public
+
+
+def test_all_compressors_and_wrappers_are_public() -> None:
+    import dgc_repro
+
+    conf = PACKAGE.parent / "conf"
+    files = [*conf.glob("compressor/*.yaml"), *conf.glob("wrapper/*.yaml")]
+    targets = re.findall(
+        r"_target_: dgc_repro\.(compressor\.\w+)\.(\w+)", "".join(f.read_text() for f in files)
+    )
+    assert len(targets) > 15
+    assert {name for _, name in targets} <= set(dgc_repro.__all__)
 
 
 def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:

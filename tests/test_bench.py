@@ -21,6 +21,8 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.kernel.workspace import Workspace
 
+pytestmark = pytest.mark.slow
+
 NUM_VALUES = 3_000  # under the size from which kernels are compiled
 TABLES = ("methods", "exchange", "gravac")
 PLAIN_RATIOS = ("step_x", "step_ms", "processor_x")

@@ -18,6 +18,8 @@ import pytest
 
 from dgc_repro.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 TINY = (
     *("--model", "resnet18", "--rates", "loopback", "--workers", "2", "--compute", "none,5ms"),
     *("--methods", "torch-fp16,dense,topk1", "--repeats", "2"),

@@ -22,9 +22,9 @@ import dgc_repro.model
 import dgc_repro.network
 import dgc_repro.policy
 import dgc_repro.study
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.scatter import Scatter
-from dgc_repro.compressor.tree import Tree
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
@@ -33,7 +33,7 @@ from dgc_repro.launch.main import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
 from dgc_repro.launch.worker import make_sink
-from dgc_repro.report.publish import pool_of
+from dgc_repro.paper.publish import pool_of, published
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.goal import Goal
 
@@ -51,7 +51,7 @@ EXPERIMENTS = sorted(
     for path in (CONF / "experiment").rglob("*.yaml")
 )
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
-SCALES = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
+SCALES = sorted(path.stem for path in (CONF / "scale").glob("*.yaml") if path.stem != "none")
 FAMILIES = {
     "lecture": "text/",
     "lecture/density": "",
@@ -62,7 +62,7 @@ FAMILIES = {
 }
 """Papers whose experiments take another family of scales than images."""
 TRAINED = [name for name in artifacts() if not is_studied(name)]
-MADE_BY_THE_BUILDER = {Ladder, Scatter, Tree}
+MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.combine."""
 
 
@@ -181,6 +181,12 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert config["model"]["_target_"].endswith("LSTM")
 
 
+def test_without_a_scale_sizes_are_those_of_model_and_dataset() -> None:
+    config = configured("scale=none", "model=vgg16", "dataset=cifar10", "train.epochs=2")
+    for group, name in (("model", "vgg16"), ("dataset", "cifar10")):
+        assert config[group] == yaml.safe_load((CONF / group / f"{name}.yaml").read_text("utf-8"))
+
+
 def test_what_is_given_wins_over_the_scale() -> None:
     config = configured("scale=small", "dataset=digits", "train.epochs=3", "model.width=16")
     assert config["dataset"]["_target_"].endswith("Digits")
@@ -240,7 +246,7 @@ def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -
 def test_random_k_without_bias_says_how_to_leave_the_error_feedback_out() -> None:
     unbiased = ("compressor=randomk", "compressor.unbiased=true")
     with pytest.raises(
-        UserError, match=r"RandomK.*; leave error_feedback out .*wrap=\[per_layer\]"
+        UserError, match=r"RandomK.*; leave error_feedback out \(wrap=\[per_layer\]\)$"
     ):
         validate(configured(*unbiased))
     validate(configured(*unbiased, "wrap=[per_layer]"))
@@ -327,23 +333,23 @@ def test_a_default_that_is_given_is_the_same_run() -> None:
     assert len(runs) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("artifact", TRAINED)
 def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scale: str) -> None:
+    paper, name = artifact.split("/")
     jobs = [config for config, _ in runs_of(artifact, [f"scale={scale}", "seed=0"])]
     for config in jobs:
         validate(config)
         place = (config["experiment"]["paper"], config["experiment"]["artifact"])
-        assert place == pool_of(*artifact.split("/"))
+        assert place == (paper, pool_of(paper, name))
         assert config["scale"]["name"] == scale
     rows = [config["experiment"]["row"] for config in jobs]
     assert len(set(rows)) == len(rows)
+    known = {key.rpartition("-")[0]: run for key, run in published(PUBLISHED, paper, scale).items()}
     for config in jobs:  # a published row keeps its wrappers, whatever its compressor brings
-        name = run_folder(config).name.rpartition("-")[0]
-        for record in PUBLISHED.glob(f"*/*/{scale}/records/{name}-*/config.yaml"):
-            published = re.search(r"^wrap:.*\n(- .*\n)*", record.read_text(encoding="utf-8"), re.M)
-            assert published
-            assert config["wrap"] == yaml.safe_load(published[0])["wrap"], record
+        run = known.get(run_folder(config).name.rpartition("-")[0])
+        assert run is None or config["wrap"] == run.config["wrap"]
 
 
 def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> None:
@@ -432,3 +438,48 @@ def test_a_component_refuses_each_field_by_its_full_name() -> None:
     config["compressor"]["bits"] = 17
     with pytest.raises(UserError, match=r"^compressor\.bits: a whole number from 2 to 16, got 17"):
         component(config["compressor"], "compressor")
+
+
+def test_an_edited_component_of_ones_own_makes_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = tmp_path / "own_method_of_a_test.py"
+    source.write_text("class Own:\n    pass\n", encoding="utf-8")
+    config = configured("compressor=dense")
+    inside = config_hash(config)
+    own = {**config, "compressor": {"_target_": "own_method_of_a_test.Own"}}
+    before = config_hash(own)
+    assert config_hash(own) == before
+    source.write_text("class Own:\n    fixed = True\n", encoding="utf-8")
+    assert config_hash(own) != before
+    source.unlink()
+    config_hash(own)  # a record of a method that is gone is still read
+    assert config_hash(config) == inside
+
+
+IDLE = """
+from dataclasses import dataclass
+from dgc_repro.policy.fixed import Fixed
+
+@dataclass(frozen=True)
+class Idle:
+    field = None
+    values = ()
+    chooses = False
+    watches = None
+    init, plan, observe, choose, after_step = (
+        getattr(Fixed, name) for name in ("init", "plan", "observe", "choose", "after_step")
+    )
+"""
+
+
+def test_an_own_policy_does_not_inherit_the_keys_of_the_one_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "idle_policy_of_a_test.py").write_text(IDLE, encoding="utf-8")
+    own = "policy._target_=idle_policy_of_a_test.Idle"
+    validate(configured(own))
+    with pytest.raises(UserError, match=r"^policy\.rung: no such key"):
+        validate(configured(own, "policy.rung=1"))

@@ -20,7 +20,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from dgc_repro.launch.build import validate
-from dgc_repro.launch.main import resolved
+from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -92,9 +92,10 @@ def test_the_own_loop_prints_what_its_page_says_and_continues(tmp_path: Path) ->
         assert output(standalone, tmp_path) == printed
 
 
+@pytest.mark.slow
 def test_the_policy_of_the_own_loop_page_steps_down_when_told_of_the_epoch(tmp_path: Path) -> None:
     loop, attach, tell = blocks(OWN_LOOP, "python")
-    before, attached, after = loop.partition("    exchange = dgc_repro.attach(")
+    before, attached, after = loop.partition("    exchange = attach(")
     _, started, end = after.partition("\n\ndist.init_process_group(")
     assert attached
     assert started
@@ -146,6 +147,7 @@ def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
     assert int(passed[1]) >= 20  # 7 laws, 2 settings, most in 3 worlds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "law"),
     [
@@ -167,17 +169,30 @@ def test_the_check_of_the_page_finds_a_compressor_that_breaks_a_law(
     assert re.search(rf"^FAILED \S*{law}", printed, re.M), printed
 
 
+@pytest.mark.slow
 def test_the_compressor_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
     own_folder: Path,
 ) -> None:
-    commands = [c.removeprefix("python ") for c, _ in transcripts(ADDING)[1:]]
-    assert len(commands) == 2
+    commands = [c.removeprefix("python ") for c, _ in transcripts(ADDING)[1:3]]
     first, second = (output([*command.split(), *TINY], own_folder) for command in commands)
     assert "already done" not in first
     assert "already done" in second
     assert first.splitlines()[-1] == second.splitlines()[-1]  # run folder: ...
 
 
+@pytest.mark.slow
+def test_the_compressor_of_the_page_is_compared_with_topk(own_folder: Path) -> None:
+    """The page's sweep, of one density and seed, and its comparison."""
+    sweep, more = transcripts(ADDING)[3]
+    small = sweep.replace("=0.01,0.1", "=0.1").replace("=0,1,2", "=0").removeprefix("python ")
+    printed = output([*small.split(), *TINY], own_folder)
+    assert "[2/2]" in printed
+    assert re.search(r"^topblocks-density0.1\S* +1 ", printed, re.M)
+    output(more.strip().removeprefix("$ python ").split(), own_folder)
+    assert (own_folder / "runs" / "compare.png").is_file()
+
+
+@pytest.mark.slow
 def test_the_overlay_of_the_page_takes_a_policy_and_refuses_a_value_in_one_line(
     own_folder: Path,
 ) -> None:

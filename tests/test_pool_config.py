@@ -20,9 +20,10 @@ from dgc_repro.launch.build import build_policy, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import AT_HAND, runs_of
-from dgc_repro.paper.gravac import MODELS as PRINTED
-from dgc_repro.paper.gravac_factors import SWEEP
+from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
+
+pytestmark = pytest.mark.slow
 
 MODELS = ("resnet101", "vgg16", "lstm")
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
@@ -31,7 +32,7 @@ POOLED = {
     *("table2", "table4", "fig1b", "fig2", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
     *("fig10", "fig11"),
 }
-FULL = {model: parameters for model, _, parameters, _ in PRINTED}
+FULL = PARAMETERS
 
 
 def row_config(model: str, method: str, scale: str, *more: str) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
     static = {f"{m}{f}" for m in FACTORS for f in (10, 100, 1000)}
     of_all = {
         *static, "dense", "dense_variance", "gravac07", "gravac09", "accordion", "dgc10_gains",
-        "dgc1000_gains", *SWEEP,
+        "dgc1000_gains", *EPS_SWEEP,
     }  # fmt: skip
     of_resnet = {
         "gravac_geometric", "gravac07_bucket", "randomk_gravac_fed", "randomk_gravac_norm",
@@ -189,14 +190,14 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
 
 
 @pytest.mark.parametrize("name", ["fig2", "fig7", "fig8", "fig9", "fig10"])
-def test_what_a_figure_takes_at_hand_are_table2_s_dense_seeds_and_figure_2_s_rows(
+def test_optional_runs_of_a_figure_are_table2_s_dense_seeds_and_figure_2_s_rows(
     name: str,
 ) -> None:
     own = {config["experiment"]["row"] for config in jobs(name, "scale=small").values()}
     models = {row.partition(".")[0] for row in own}
     static = {f"{m}.{c}{f}" for m in models for c in FACTORS for f in (10, 100, 1000)}
     table2, fig2 = jobs("table2", "scale=small"), jobs("fig2", "scale=small")
-    found = [config for config, _ in runs_of(f"gravac/{name}", ["scale=small"], AT_HAND)]
+    found = [config for config, _ in runs_of(f"gravac/{name}", ["scale=small"], OPTIONAL_RUNS)]
     rows = {config["experiment"]["row"]: config for config in found}
     assert len(found) == len(rows)
     assert static <= own | set(rows), "all static rows"

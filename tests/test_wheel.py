@@ -44,7 +44,11 @@ def test_the_wheel_has_every_overlay_and_nothing_outside_the_package(
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    packed = {name.removeprefix("dgc_repro/conf/") for name in names if name.endswith(".yaml")}
+    packed = {
+        name.removeprefix("dgc_repro/conf/")
+        for name in names
+        if name.endswith(".yaml") and "/template/" not in name
+    }
     assert "config.yaml" in packed
     assert packed == overlays(repository / "conf")
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"dgc_repro"}

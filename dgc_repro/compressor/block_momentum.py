@@ -42,7 +42,7 @@ class BlockMomentum:
 
     def __post_init__(self) -> None:
         check_momentum(self.momentum)
-        check_residual(self.inner, "inner", "leave block_momentum out of wrap")
+        check_residual(self.inner, "inner", "leave block_momentum out")
 
     def init(self, tensor: Tensor) -> State:
         momentum, residual = (

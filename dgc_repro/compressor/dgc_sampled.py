@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import check_sample, noted
+from dgc_repro.compressor.selected import check_sample, mark_finite
 from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
@@ -71,7 +71,7 @@ class DGCSampled:
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         chosen = self._choose(tensor.view(-1), self._kept(tensor.numel()), context)
-        return noted(chosen, tensor, context)
+        return mark_finite(chosen, tensor, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self._choose(survivors.values, self._kept(survivors.n), context)

@@ -37,8 +37,7 @@ class ErrorFeedback:
             raise ValueError(
                 "inner: an error feedback in an error feedback would add every residual twice"
             )
-        fix = "leave error_feedback out (on the command line: wrap=[per_layer])"
-        check_residual(self.inner, "inner", fix)
+        check_residual(self.inner, "inner", "leave error_feedback out")
 
     def init(self, tensor: Tensor) -> State:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import noted
+from dgc_repro.compressor.selected import mark_finite
 from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
@@ -59,7 +59,7 @@ class Magnitude:
     def select(self, tensor: Tensor, context: Context) -> Selection:
         flat = tensor.view(-1)
         chosen = select.topk(flat, self.num_largest(flat.numel()), scratch=context.scratch)
-        return noted(chosen, flat, context)
+        return mark_finite(chosen, flat, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import noted
+from dgc_repro.compressor.selected import mark_finite
 from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
@@ -113,7 +113,7 @@ class RedSync:
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         chosen = self._choose(tensor.view(-1), tensor.numel(), context)
-        return chosen if self.quantized else noted(chosen, tensor, context)
+        return chosen if self.quantized else mark_finite(chosen, tensor, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self._choose(survivors.values, survivors.n, context)

@@ -1,7 +1,7 @@
 """Which methods may be fed back: those that leave less than they are given, on average.
 
 What a step leaves is added to what the next one is given, at the workers (`ErrorFeedback`,
-`BlockMomentum`) and at the owners of shards (`Scatter`). A method is a contraction where
+`BlockMomentum`) and at the owners of shards (`Sharded`). A method is a contraction where
 E||x - C(x)||^2 < ||x||^2 for every tensor x: what is owed then stays within a multiple of a gradient. One
 that is none, and whose residual was measured to grow without bound, has ``expands`` set. A grid that ends at
 the largest magnitude (`Uniform`, `QSGD` with the max-norm, `TernGrad`) never has: no value is moved by more

@@ -18,9 +18,9 @@ def check_sample(sample: float) -> None:
         )
 
 
-def noted(chosen: Selection, tensor: Tensor, context: Context) -> Selection:
-    """The selection, of the largest entries of a tensor, of which a NaN or an infinity would be one:
-    where it is finite, nobody needs to look at the tensor for that."""
+def mark_finite(chosen: Selection, tensor: Tensor, context: Context) -> Selection:
+    """Mark the tensor as finite if the selection is, and return the selection. It must hold the tensor's
+    largest entries: a NaN or an infinity would be one of them."""
     if native.usable(tensor) and native.all_finite(chosen.values):
         context.found_finite(tensor)
     return chosen

@@ -20,7 +20,7 @@ The gamma fit is the least exact: 1.4 to 1.6 k of normal values (a step at 0.001
 of normal values of log-normal scale (up to 6.4 k). On magnitudes of a gamma distribution it sends 0.8 k
 with adapted stages, and 0.45 k to 0.66 k with one stage, which is the paper's approximation.
 State: seven numbers. In a ladder whose policy measures its rungs, what was measured is sent: the number of
-stages stays the first one there. `Scatter` refuses the method, because it carries no state on.
+stages stays the first one there. `Sharded` refuses the method, because it carries no state on.
 Differs: exact zeros are left out of the fits (their logarithm is none) and of n. The first number of
 stages is the one at which every stage passes at least a share of 0.25, instead of 1: the first steps
 are then not off by a multiple. Stages are adapted every 5 steps by one, as in algorithm 1: fewer when
@@ -56,7 +56,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import noted
+from dgc_repro.compressor.selected import mark_finite
 from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
@@ -120,7 +120,7 @@ class SIDCo:
         n, chosen = tensor.numel(), context.selection
         if chosen is None:
             chosen = self._choose(tensor.view(-1), n, state["stages"], context)
-            chosen = noted(chosen, tensor, context)
+            chosen = mark_finite(chosen, tensor, context)
         following = self._adapted(state, chosen.values.numel(), n)
         sends = _Chosen(chosen, self.indices, self.values)
         outcome = yield from exchange_selected(sends, tensor, state, context)
@@ -129,7 +129,7 @@ class SIDCo:
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """With the first number of stages: the state is the exchange's."""
         chosen = self._choose(tensor.view(-1), tensor.numel(), self._first_stages(), context)
-        return noted(chosen, tensor, context)
+        return mark_finite(chosen, tensor, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         stages = self._first_stages()

@@ -101,7 +101,7 @@ def check_exact(sparsifier: object) -> None:
     if values != "fp32":
         raise ValueError(
             f"values: sums are sent on, and {values} would round them where no residual sees it; use "
-            "compressor.values=fp32, or exchange.combine=gather"
+            "fp32, or gather what is sent"
         )
 
 

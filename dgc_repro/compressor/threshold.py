@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import check_sample, noted
+from dgc_repro.compressor.selected import check_sample, mark_finite
 from dgc_repro.compressor.sparsifier import (
     check_coding,
     check_density,
@@ -80,7 +80,7 @@ class Threshold:
         return (yield from exchange_selected(self, tensor, state, context))
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
-        return noted(self._choose(tensor.view(-1), tensor.numel(), context), tensor, context)
+        return mark_finite(self._choose(tensor.view(-1), tensor.numel(), context), tensor, context)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self._choose(survivors.values, survivors.n, context)

@@ -124,15 +124,17 @@ class Attached:
         ``samples``: in this rank's batch, for a policy that weighs them.
 
         Without a scaler: raises UserError on all ranks where a gradient of any is not finite. In both
-        cases no residual has seen it.
+        cases no residual has seen it. With and without: raises UserError on all ranks where ``samples`` or a
+        layer that was thawed since `attach` does not suit on any.
         """
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange = self._exchange
         with _as_arguments():
-            self._refuse(scaler, samples)
+            self._refuse(scaler)
+            problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
-            bad, happened, told = self._exchanged(scale)
+            bad, happened, told = self._exchanged(scale, suits=not problem)
         if told:
             self._report(told)
         exchange.link.clock.end_step(0.0)
@@ -146,9 +148,14 @@ class Attached:
         self._plan_next()
         if happened:
             return
-        if scaler is None:
-            for parameter in self._parameters.values():
+        problems = exchange.link.tell_all(problem)
+        if scaler is None or any(problems):
+            for parameter in (*self._parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
+        if first := next(filter(None, problems), None):
+            ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
+            raise UserError(f"{first} (rank {ranks})")
+        if scaler is None:
             fix = (
                 "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
                 "catch this error to leave the step out"
@@ -228,9 +235,10 @@ class Attached:
         self._ended = 0.0
         self._plan_next()
 
-    def _exchanged(self, scale: float) -> tuple[str | None, bool, list[float]]:
+    def _exchanged(self, scale: float, *, suits: bool) -> tuple[str | None, bool, list[float]]:
         """Exchange what backward has left, divided by ``scale``: a tensor here that is not finite, whether
-        the step has happened, and the sums of what the last step is reported with."""
+        the step has happened, and the sums of what the last step is reported with. ``suits``: False to
+        leave the step out on all ranks."""
         exchange, junction, watches = self._exchange, self._junction, self._policy.watches
         self._multiply(1 / scale)
         own = {}
@@ -238,13 +246,13 @@ class Attached:
             own = {name: gradient.clone() for name, gradient in self._gradients().items()}
         bad = junction.open(0)
         timed = [self._timed.seconds, self._timed.samples] if measures(self._policy) else []
-        numbers = [*timed, *exchange.energies(self._plan)]
-        happened, sums = settle(exchange.link, exchange, junction, numbers, finite=bad is None)
-        told, energies = sums[: len(timed)], sums[len(timed) :]
+        finite = suits and bad is None
+        happened, told, energies = settle(
+            exchange.link, exchange, junction, timed, self._plan, finite=finite
+        )
         if happened:
             if energies:
-                mean = torch.tensor(energies, dtype=torch.float64) / exchange.link.wire.world_size
-                self._choose(mean.float())
+                self._choose(torch.tensor(energies, dtype=torch.float64).float())
             if watches in (MEAN, OWN):
                 self._add(own if watches == OWN else self._gradients())
             self._multiply(scale)
@@ -258,8 +266,8 @@ class Attached:
             report = StepReport(self._timed.step, seconds / workers, samples)
             self._policy_state = self._policy.after_step(self._policy_state, report)
 
-    def _refuse(self, scaler: GradScaler | None, samples: float) -> None:
-        """Raise UserError where this step would go wrong; nothing has changed yet."""
+    def _refuse(self, scaler: GradScaler | None) -> None:
+        """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
         if self._detached:
             raise UserError("exchange: it was detached from its model; attach a compressor again")
         model = None if self._ddp is None else self._ddp()
@@ -268,18 +276,6 @@ class Attached:
                 "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
                 "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
                 "(DDP stays so after a join: wrap the module again)"
-            )
-        thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
-        if thawed is not None:
-            raise UserError(
-                f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
-                "the module in DDP again, and attach"
-            )
-        weighs = measures(self._policy) and getattr(self._policy, "weighs_time", True)
-        if weighs and not samples > 0:
-            raise UserError(
-                f"samples: {type(self._policy).__name__} weighs the samples of each step; call "
-                "exchange.step(samples=...) with the number in this rank's batch"
             )
         if scaler is None:
             return
@@ -294,6 +290,22 @@ class Attached:
                 "scaler: the gradients are unscaled already; call scaler.unscale_(optimizer) after "
                 "exchange.step(scaler=scaler)"
             )
+
+    def _own_problem(self, samples: float) -> str:
+        """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
+        thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
+        if thawed is not None:
+            return (
+                f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
+                "the module in DDP again, and attach"
+            )
+        weighs = measures(self._policy) and getattr(self._policy, "weighs_time", True)
+        if weighs and not samples > 0:
+            return (
+                f"samples: {type(self._policy).__name__} weighs the samples of each step; call "
+                "exchange.step(samples=...) with the number in this rank's batch"
+            )
+        return ""
 
     def _gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}

@@ -1,7 +1,7 @@
 """How quantized and sparse payloads are combined (`exchange.combine`), and what each way moves.
 
-`gather`: everybody gets everybody's payload. `scatter`: compressor/scatter.py. `tree`:
-compressor/tree.py. `auto`: what moves the fewest bytes for this method, these tensors and this number
+`gather`: everybody gets everybody's payload. `scatter`: compressor/sharded.py. `tree`:
+compressor/gtopk.py. `auto`: what moves the fewest bytes for this method, these tensors and this number
 of workers; of equals the one that comes first here, which changes less.
 
 Bytes are worker 0's on the wire in a step, as the ledger counts them where all tensors are exchanged
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.gtopk import GTopK, turns
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.residual import expands
-from dgc_repro.compressor.scatter import Encoder, Scatter, Shards
+from dgc_repro.compressor.sharded import Encoder, Sharded, Shards
 from dgc_repro.compressor.sparsifier import Sparsifier, coded
-from dgc_repro.compressor.tree import Tree, turns
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.packing import Kind, kinds, places
@@ -175,7 +175,7 @@ def combined(
     try:
         return around(method, way)
     except ValueError as error:
-        raise UserError(f"exchange.combine: {way}: {error}") from error
+        raise UserError(f"exchange.combine: {way}: {error} (exchange.combine=gather)") from error
 
 
 def around(method: Compressor, way: str) -> Compressor:
@@ -183,7 +183,7 @@ def around(method: Compressor, way: str) -> Compressor:
     it that does not suit."""
     if way == GATHER:
         return method
-    return Scatter(method) if way == SCATTER else Tree(method)  # type: ignore[arg-type]
+    return Sharded(method) if way == SCATTER else GTopK(method)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.interface import Compressor, nested
+from dgc_repro.compressor.interface import Compressor, check_complete, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
@@ -417,8 +417,8 @@ def refuse_skipping(model: DistributedDataParallel) -> None:
         )
 
 
-def leave_alone(model: DistributedDataParallel, exchange: GradientExchange) -> None:
-    """Have backward leave every worker its own gradients, for a junction that DDP does not know."""
+def noop_hook(model: DistributedDataParallel, exchange: GradientExchange) -> None:
+    """Install a hook that does nothing: every worker keeps its own gradients, for a junction outside DDP."""
     hook_of(model).junction = AfterBackward(exchange, {})
 
 
@@ -488,6 +488,7 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
             "exchange.unit=layer"
         )
     try:
+        check_complete(compressor)
         check_nesting(compressor)
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -10,12 +10,12 @@ gives up before the end: exchanges leave no trace (the purity law).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
-from dgc_repro.exchange.packing import Answers, Batch, Each, Seat, batch_key, make_batch
+from dgc_repro.exchange.packing import Answers, Batch, PerWorker, Seat, batch_key, make_batch
 from dgc_repro.exchange.requests import Exchange, Outcome, Request
 from dgc_repro.exchange.wire import Link, RanksDisagree
 from dgc_repro.kernel.workspace import Finite, Workspace
@@ -34,11 +34,12 @@ class Lockstep:
         *,
         part: int = 0,
         finite: Finite | None = None,
+        absent: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._link = link
         self._live: list[dict[str, Exchange]] = []
         self._outcomes: list[dict[str, Outcome]] = []
-        seat = Seat(link, buffers, 0, part, finite)
+        seat = Seat(link, buffers, 0, part, finite, absent)
         self._round = _Round(seat, choose or _nobody_to_choose)
         self._sent = False
 
@@ -99,7 +100,7 @@ class Lockstep:
                     asked[name] = next(exchange)
                 else:
                     answer = answers[name]
-                    own = answer.by_worker[worker] if isinstance(answer, Each) else answer
+                    own = answer.by_worker[worker] if isinstance(answer, PerWorker) else answer
                     asked[name] = exchange.send(own)
             except StopIteration as end:
                 self._outcomes[worker][name] = end.value

@@ -115,7 +115,12 @@ class GradientExchange:
             self.link.agree(_in_words(plan))
         if part not in self._under_way:
             self._under_way[part] = Lockstep(
-                self.link, self._buffers, self.choose, part=part, finite=self._finite
+                self.link,
+                self._buffers,
+                self.choose,
+                part=part,
+                finite=self._finite,
+                absent=lambda: self.absent,
             )
         gradients = {name: self._converted(worker, name, g) for name, g in gradients.items()}
         tensors: Mapping[str, Tensor] = gradients
@@ -156,15 +161,16 @@ class GradientExchange:
 
     def energies(self, plan: Plan) -> list[float]:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over
-        tensors, averaged over the workers hosted here. Empty where it measures nothing."""
+        tensors but the absent ones, averaged over the workers hosted here. Empty: nothing is measured."""
         if not plan.measures:
             return []
         total = torch.zeros(
             6 if plan.norms else 3, dtype=torch.float64, device=self.link.wire.device
         )
         for told in self._energies:
-            if told:  # by name: buckets come in another order
-                total += torch.stack([told[name] for name in sorted(told)]).sum(0)
+            names = sorted(told.keys() - self.absent)  # by name: buckets come in another order
+            if names:
+                total += torch.stack([told[name] for name in names]).sum(0)
         return list((total / len(self._energies)).tolist())
 
     def commit(self) -> None:
@@ -321,7 +327,7 @@ def tensors_of(state: object) -> list[Tensor]:
 
 def fits(saved: object, current: object) -> bool:
     """Whether two `structure`s are of one nest. An empty vector fits any: what is made on first use
-    (the owners' residuals of compressor/scatter.py) is empty before."""
+    (the owners' residuals of compressor/sharded.py) is empty before."""
     if isinstance(saved, tuple) and isinstance(current, tuple):
         return saved == current or (0,) in (saved, current)
     if isinstance(saved, dict) and isinstance(current, dict):

@@ -10,7 +10,7 @@ counted, like everything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,8 @@ Kind = tuple[int, torch.dtype]  # length and type of a part
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
-    """An answer that is another for every worker hosted here."""
+class PerWorker:
+    """An answer that differs between the workers hosted here."""
 
     by_worker: Sequence[Any]
 
@@ -49,13 +49,15 @@ class Each:
 @dataclass(frozen=True)
 class Seat:
     """What a batch needs: the link, buffers, its place in the step. Exchanges under way at the same
-    time (buckets) differ in ``part``, and so do their buffers."""
+    time (buckets) differ in ``part``, and so do their buffers. ``absent``: tensors whose energies do not
+    count, known when a batch is sent (exchange/settle.py)."""
 
     link: Link
     buffers: Workspace
     round: int
     part: int = 0
     finite: Finite | None = None  # told of tensors that packing has found finite
+    absent: Callable[[], Collection[str]] = tuple
 
     def slot(self, label: str) -> str:
         """Names what is received in this round of this part."""
@@ -78,7 +80,7 @@ class Batch(Protocol):
         """Begin the collective."""
 
     def answers(self) -> Answers:
-        """When it has landed: the answers, the same for all workers, or `Each`."""
+        """When it has landed: the answers, the same for all workers, or `PerWorker`."""
 
 
 class Reduction:
@@ -297,7 +299,7 @@ class RaggedGathering:
         return {name: Gathered(payloads) for name, payloads in received.items()}
 
 
-class Swapping:
+class AllToAllBatch:
     """`AllToAll`: one buffer a worker, cut by destination; each piece holds all tensors' payloads for
     one worker. With ``ragged`` the lengths of the parts travel first (8 bytes a part)."""
 
@@ -359,7 +361,7 @@ class Swapping:
                     elif payload is not None:
                         payload = payload.like([next(parts) for _ in payload.parts])
                     received[name][index].append(payload)
-        return {name: Each(lists) for name, lists in received.items()}
+        return {name: PerWorker(lists) for name, lists in received.items()}
 
     def _known(self) -> list[list[list[Kind]]]:
         """Length and type of what comes, by worker hosted here, source and part."""
@@ -439,34 +441,41 @@ class Agreement:
 
 
 class Choice:
-    """`Choose`: energies summed over tensors, averaged over workers, one answer for all."""
+    """`Choose`: energies summed over tensors but the absent ones, averaged over workers, one answer for
+    all."""
 
     def __init__(self, seat: Seat, choose: Any) -> None:
         self._seat = seat
         self._choose = choose
-        self._names: list[str] = []
+        self._asked: list[Mapping[str, Choose]] = []  # of every worker hosted here
         self._sum: Tensor | None = None
         self.landing: Landing | None = None
 
     def add(self, asked: Mapping[str, Choose]) -> None:
-        weight = 1.0 / self._seat.link.wire.world_size
-        energies = (
-            torch.stack([request.energies for request in asked.values()]).double().sum(0) * weight
-        )
-        self._names = list(asked)
-        self._sum = energies if self._sum is None else self._sum + energies
+        self._asked.append(asked)
 
     def send(self) -> None:
+        names, absent = list(self._asked[0]), self._seat.absent()
+        for asked in self._asked:
+            energies = self._of_worker(asked, absent)
+            self._sum = energies if self._sum is None else self._sum + energies
         assert self._sum is not None
         # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
-        self.landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(self._names)}")
+        self.landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(names)}")
         self._seat.link.ledger.floats += self._sum.numel()
 
     def answers(self) -> Answers:
         assert self._sum is not None
         rung = self._choose(self._sum.float())
         self._seat.link.agree(f"rung {rung} of the policy's choice")
-        return dict.fromkeys(self._names, rung)
+        return dict.fromkeys(self._asked[0], rung)
+
+    def _of_worker(self, asked: Mapping[str, Choose], absent: Collection[str]) -> Tensor:
+        every = torch.stack([request.energies for request in asked.values()]).double()
+        for index, name in enumerate(asked):
+            if name in absent:
+                every[index] = 0
+        return every.sum(0) * (1.0 / self._seat.link.wire.world_size)
 
 
 def batch_key(request: Request) -> tuple[int, str]:
@@ -488,7 +497,7 @@ def make_batch(request: Request, seat: Seat, choose: Any) -> Batch:
         case GatherRagged():
             return RaggedGathering(seat)
         case AllToAll():
-            return Swapping(seat, ragged=request.ragged)
+            return AllToAllBatch(seat, ragged=request.ragged)
         case Agree():
             return Agreement(seat)
         case Choose():

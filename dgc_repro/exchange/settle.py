@@ -7,8 +7,9 @@ the new states are current.
 
 Parameters without a gradient. Where a parameter has one on some ranks only, the others count as zeros.
 Where no rank has one, the parameter is *absent*: it travels as zeros, as it does with plain DDP, but its
-mean is not written and its state does not change. The ranks agree on the absent parameters with a bitmap,
-which travels only in steps in which some rank lacks other parameters than in its last step.
+mean is not written, its state does not change, and a policy's energies do not count it. The ranks agree
+on the absent parameters with a bitmap, which travels only in steps in which some rank lacks other
+parameters than in its last step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import MODEL, GradientExchange
 from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.interface import Plan
 
 CHANGED = 2.0**-20
 """What a rank adds to the first signal where it lacks other parameters than in its last step. The whole
@@ -43,26 +45,33 @@ def settle(
     exchange: GradientExchange,
     junction: Finishes,
     numbers: Sequence[float],
+    plan: Plan,
     *,
     finite: bool,
-) -> tuple[bool, list[float]]:
+) -> tuple[bool, list[float], list[float]]:
     """Agree on a step whose gradients have been opened, and finish or discard it.
 
-    ``link``: between all workers. ``finite``: whether all gradients here are. Returns whether the step
-    has happened, and the sums of ``numbers`` over processes. Raises UserError on all ranks.
+    ``link``: between all workers. ``plan``: of this step. ``finite``: whether all gradients here are.
+    Returns whether the step has happened, the sums of ``numbers`` over processes, and what the plan
+    measures (`GradientExchange.energies`), averaged over workers. Raises UserError on all ranks.
     """
     missing = junction.missing
     flag = (not finite) + CHANGED * (missing != exchange.missing)
     exchange.missing = missing
-    flags, *sums = share(link, [flag, *numbers])
+    energies = _energies(link, exchange, plan)
+    flags, *sums = share(link, [flag, *numbers, *energies])
+    sums, energies = sums[: len(numbers)], sums[len(numbers) :]
     num_bad, changed = divmod(flags, 1)
     if changed:
         names = exchange.names
         present = share(link, torch.tensor([name not in missing for name in names]))
         exchange.absent = frozenset(n for n, count in zip(names, present, strict=True) if not count)
+        if energies:  # again, without those that are absent now
+            energies = share(link, _energies(link, exchange, plan))
+    energies = [energy / link.wire.world_size for energy in energies]
     if num_bad:
         exchange.discard()
-        return False, sums
+        return False, sums, energies
     if exchange.absent and exchange.unit == MODEL:
         exchange.discard()
         raise UserError(
@@ -71,4 +80,9 @@ def settle(
         )
     junction.finish(exchange.absent)
     exchange.commit()
-    return True, sums
+    return True, sums, energies
+
+
+def _energies(link: Link, exchange: GradientExchange, plan: Plan) -> list[float]:
+    """What the plan measures, summed over the workers hosted here."""
+    return [link.wire.local_workers * energy for energy in exchange.energies(plan)]

@@ -24,7 +24,7 @@ from dgc_repro.exchange.ddp import (
     exchange_group,
     fit_together,
     join,
-    leave_alone,
+    noop_hook,
     wrap,
 )
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
@@ -36,8 +36,8 @@ from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import build_compressor, build_policy, component
 from dgc_repro.launch.environment import available_bytes, cores_at_hand, workers_here
-from dgc_repro.launch.in_lab import KIND as NETLAB
-from dgc_repro.launch.in_lab import validate_lab
+from dgc_repro.launch.netlab_config import KIND as NETLAB
+from dgc_repro.launch.netlab_config import validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
@@ -245,8 +245,8 @@ def _check_momentum(optimizer: Config, compressor: Compressor) -> None:
 def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
     """What a valid config does and its author may not have meant: a sentence each."""
     notes = []
-    if isinstance(policy, Warmup):
-        notes.append(policy.never_reached(config["train"]["epochs"]))
+    if isinstance(policy, Warmup) and (never := policy.never_reached(config["train"]["epochs"])):
+        notes.append(f"policy.{never} (train.epochs)")
     optimizer, of_dgc = config["optimizer"], _settings_of_dgc()
     lr = optimizer.get("lr", 0.0)
     if lr > LARGE_LR:
@@ -259,7 +259,7 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
             f"momentum_correction, which wrap={list(config['wrap'])} leaves out: there is no momentum; "
             "give optimizer.momentum=0.9 optimizer.weight_decay=5e-4 to have it in the optimizer"
         )
-    return [note for note in notes if note]
+    return notes
 
 
 def _settings_of_dgc() -> dict[str, float]:
@@ -293,7 +293,7 @@ def choose_device(config: Config) -> tuple[str, str]:
 
 
 def build_run(
-    config: Config, device: torch.device, ready: Callable[[], None] = lambda: None
+    config: Config, device: torch.device, ready: Callable[[], object] = lambda: None
 ) -> Run:
     """All parts of a run on this rank; in a process world torch.distributed is initialized.
 
@@ -375,7 +375,7 @@ def build_run(
         forward = wrap(module, device)
     if nodes is not None:
         if not simulated:
-            leave_alone(forward, exchange)
+            noop_hook(forward, exchange)
         junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
     elif simulated:
         junction = AfterBackward(exchange, parameters)

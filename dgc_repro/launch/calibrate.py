@@ -22,7 +22,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import environment, own_keys
+from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
 from dgc_repro.launch.collectives import MEASURED, time_collective
 from dgc_repro.launch.networks import named_network
@@ -32,17 +32,17 @@ from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, Point, by_collective, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
-from dgc_repro.report import style
+from dgc_repro.paper import plot
 
-KEYS: Mapping[str, own_keys.Reader] = {
-    "name": own_keys.some_text,
-    "sizes": own_keys.sizes_range,
-    "repeats": own_keys.count,
-    "seconds": own_keys.positive,
+KEYS: Mapping[str, cli_args.Reader] = {
+    "name": cli_args.some_text,
+    "sizes": cli_args.sizes_range,
+    "repeats": cli_args.count,
+    "seconds": cli_args.positive,
 }
 DEFAULTS: Mapping[str, Any] = {
     "name": "calibrated",
-    "sizes": own_keys.sizes_range("sizes", "64..64mb"),
+    "sizes": cli_args.sizes_range("sizes", "64..64mb"),
     "repeats": 15,
     "seconds": 3.0,
 }
@@ -52,19 +52,20 @@ FEWEST = 3
 FEWEST_SIZES = 2  # of a collective, for a line through them
 CAPTION = 88  # letters that fit under the figure's title
 LOOKS = {
-    "allreduce": (style.BLACK, "o"),
-    "allgather": (style.BLUE, "^"),
-    "alltoall": (style.ORANGE, "s"),
-    "broadcast": (style.GREEN, "v"),
+    "allreduce": (plot.BLACK, "o"),
+    "allgather": (plot.BLUE, "^"),
+    "alltoall": (plot.ORANGE, "s"),
+    "broadcast": (plot.GREEN, "v"),
 }
 Asked = Callable[[str, int, int], Sequence[Sequence[float]]]
 
 
 def calibrate(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the profile's path. Raises UserError."""
-    own, overrides = own_keys.split(arguments, KEYS, SECTIONS)
+    cli_args.answer_help(arguments, "calibrate", KEYS, DEFAULTS)
+    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
     settings = {**DEFAULTS, **own}
-    config = own_keys.composed(overrides)
+    config = cli_args.composed(overrides)
     validate(config)
     workers = config["launch"]["workers"]
     if workers < 2:
@@ -190,7 +191,7 @@ def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text("\n".join([*lines, yaml.safe_dump(settings, sort_keys=False)]), "utf-8")
     write_points(found.points, found.errors, folder, name)
-    style.save(figure(found, workers), folder, name)
+    plot.save(figure(found, workers), folder, name)
     return path
 
 
@@ -223,7 +224,7 @@ def report(found: Fit, path: Path, name: str) -> None:
 def figure(found: Fit, workers: int) -> Figure:
     """Measured points, the model's lines; below, the errors."""
     costs = Costs(found.network, workers)
-    with style.house_style():
+    with plot.style():
         drawn = Figure(figsize=(6.4, 5.4), layout="constrained")
         times, errors = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for collective in dict.fromkeys(point.collective for point in found.points):
@@ -244,9 +245,9 @@ def figure(found: Fit, workers: int) -> Figure:
         times.set_yscale("log")
         times.set_ylabel("ms")
         times.legend()
-        errors.axhline(0, color=style.BLACK, linewidth=0.8)
+        errors.axhline(0, color=plot.BLACK, linewidth=0.8)
         errors.set_ylabel("model / measured - 1, %")
         errors.set_xlabel("payload bytes")
         caption = textwrap.shorten(found.network.source, CAPTION, placeholder=" ...")
-        style.title(times, "Collectives: measured (points), fitted (lines)", caption)
+        plot.title(times, "Collectives: measured (points), fitted (lines)", caption)
     return drawn

@@ -20,10 +20,12 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import combined
 from dgc_repro.exchange.gradients import MODEL
+from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import nearest
 from dgc_repro.policy.interface import Policy, measures
 
+PACKAGE = __name__.partition(".")[0]
 LADDER = "ladder"
 PER_LAYER = "per_layer"
 ROLES = {
@@ -62,7 +64,20 @@ def component(config: Config, group: str, **more: Any) -> Any:
     if not is_component or (role is not None and not hasattr(factory, role)):
         what = f"a dataclass with a method {role}" if role else "a dataclass"
         raise UserError(f"{group}._target_: {what}, as those named in conf/, got {target}")
+    if factory.__module__.partition(".")[0] != PACKAGE:
+        settings = _without_left_over(factory, settings, group)
     return typed(factory, settings, group)
+
+
+def _without_left_over(factory: type[Any], settings: Config, group: str) -> dict[str, Any]:
+    """The settings without those that the YAML of the replaced ``_target_`` has left as it states them."""
+    own = {field.name for field in dataclasses.fields(factory)}
+    members = [option(group, path.stem) for path in (conf_dir() / group).glob("*.yaml")]
+    return {
+        key: value
+        for key, value in settings.items()
+        if key in own or not any(key in member and member[key] == value for member in members)
+    }
 
 
 def build_policy(config: Config) -> Policy:
@@ -152,5 +167,11 @@ def _sizes(wrap: Sequence[str], parameters: Mapping[str, Tensor], config: Config
 
 def _wrapped(names: Sequence[str], inner: Compressor, config: Config) -> Compressor:
     for name in reversed(names):
-        inner = component(config["wrapper"][name], f"wrapper.{name}", inner=inner)
+        try:
+            inner = component(config["wrapper"][name], f"wrapper.{name}", inner=inner)
+        except UserError as error:
+            if not str(error).startswith(f"wrapper.{name}.inner:"):
+                raise
+            others = ",".join(other for other in config["wrap"] if other != name)
+            raise UserError(f"{error} (wrap=[{others}])") from error
     return inner

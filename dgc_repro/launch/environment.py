@@ -32,9 +32,9 @@ def workers_here(workers: int) -> int:
 
 
 def threads_of_worker(launch: Mapping[str, Any]) -> int:
-    """Threads of a worker: as given, else the cores at hand are shared by the processes here."""
-    processes = 1 if launch["kind"] == "simulated" else workers_here(launch["workers"])
-    return int(launch["threads"] or max(1, cores_at_hand() // processes))
+    """Threads of a worker: as given, else its share of the cores. Simulated workers take turns with as
+    many: their steps are too small to gain by more."""
+    return int(launch["threads"] or max(1, cores_at_hand() // workers_here(launch["workers"])))
 
 
 @contextlib.contextmanager
@@ -126,6 +126,7 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
                 ":(top,exclude)results",
             )
         ),
+        "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,
         "backend": backend,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,8 @@ of their ``_target_``. Their runs are others than before; all others keep their 
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Eight hex digits of what decides the numbers."""
+    """Eight hex digits of what decides the numbers: settings, and the source of components outside this
+    package."""
     kept = deepcopy(dict(config))
     for *path, last in WITHOUT_EFFECT:
         node = kept
@@ -70,9 +73,35 @@ def config_hash(config: Mapping[str, Any]) -> str:
         kept.pop("goal", None)
     if _unnamed(kept.get("network")):
         kept.pop("network", None)
+    if (kept.get("experiment") or {}).get("paper") == "none":
+        kept.pop("experiment")  # a name that follows from the other keys (launch/sweep.py)
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
+    if sources := {target: digest for target in _targets(kept) if (digest := _source(target))}:
+        kept["sources"] = sources
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """Every ``_target_`` of a config."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        for value in node.values():
+            yield from _targets(value)
+
+
+def _source(target: str) -> str | None:
+    """The hash of the file that a component of the user's own comes from, so that an edited one makes
+    another run; None for ours, whose changes `RESULTS_VERSION` and `REVISED` mark, and where there is no
+    file."""
+    if target.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    try:
+        file = inspect.getsourcefile(pkgutil.resolve_name(target))
+        return hashlib.sha256(Path(str(file)).read_bytes()).hexdigest()
+    except Exception:  # whatever an import may raise: `component` reports it
+        return None
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -104,16 +133,16 @@ def _unnamed(network: Mapping[str, Any] | None) -> bool:
 
 
 def run_folder(config: Mapping[str, Any]) -> Path:
-    """``runs/<paper>-<artifact>-<row>-<scale>-s<seed>-<hash>``."""
-    experiment = config["experiment"]
-    parts = [
-        *(experiment[key] for key in ("paper", "artifact", "row")),
-        config["scale"]["name"],
-        f"s{config['seed']}",
-        config_hash(config),
-    ]
-    if experiment["paper"] == "none":  # a run of your own belongs to no paper
-        parts = parts[1:]
+    """``runs/<paper>-<artifact>-<row>-<scale>-s<seed>-<hash>``; of a run of your own
+    ``runs/<row>-s<seed>-<hash>``, or the folder that the same run has under another name."""
+    experiment, runs = config["experiment"], Path(config["paths"]["runs"])
+    end = [f"s{config['seed']}", config_hash(config)]
+    if experiment["paper"] == "none":
+        parts = [experiment["row"], *end]
+        if same := sorted(runs.glob(f"*-{'-'.join(end)}")):
+            return same[0]
+    else:
+        parts = [*(experiment[key] for key in ("paper", "artifact", "row"))]
+        parts += [config["scale"]["name"], *end]
     name = "-".join(str(part) for part in parts)
-    safe = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)
-    return Path(config["paths"]["runs"]) / safe
+    return runs / "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)

@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import threads_of_worker
+from dgc_repro.launch.hang_report import NO_ANSWER
 from dgc_repro.launch.parent import end_with_parent
-from dgc_repro.launch.roll_call import NO_ANSWER
 from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE
 from dgc_repro.train.checkpoint import steps_saved
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,40 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.calibrate import calibrate
 from dgc_repro.launch.local import RunFailed, RunStopped
-from dgc_repro.launch.overrides import check_overrides
+from dgc_repro.launch.new_paper import new_paper
+from dgc_repro.launch.overrides import check_overrides, resolved
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.predict import predict
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
+from dgc_repro.launch.sweep import is_plain, own_name, sweep
 from dgc_repro.launch.typed import nearest
-from dgc_repro.report.network import counted_line
+from dgc_repro.paper.interfaces import counted_line
 
 USER_ERROR = 2
+COMMANDS: dict[str, Callable[[list[str]], object]] = {
+    "reproduce": reproduce,
+    "compare": compare.main,
+    "predict": predict,
+    "calibrate": calibrate,
+    "netlab": netlab.command,
+    "new-paper": new_paper,
+}
 NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
 
 
 def main() -> None:
     """Entry point of ``python -m dgc_repro``; inside torchrun, of rank 0."""
+    logging.raiseExceptions = (
+        False  # Hydra logs what it prints: no traceback a line of a closed pipe
+    )
     if inside_torchrun():
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)))
     sys.exit(answer(dispatch))
@@ -51,21 +66,17 @@ def main() -> None:
 
 def dispatch(execute: torchrun.Execute | None = None) -> None:
     """A subcommand, or Hydra. ``execute``: what trains a run, where it is not `run_config`'s choice."""
-    if len(sys.argv) > 1 and sys.argv[1] == "reproduce":
-        reproduce(sys.argv[2:])
-        return
-    if len(sys.argv) > 1 and sys.argv[1] == "netlab":
-        netlab.command(sys.argv[2:])
-        return
-    if len(sys.argv) > 1 and sys.argv[1] == "predict":
-        predict(sys.argv[2:])
-        return
-    if len(sys.argv) > 1 and sys.argv[1] == "calibrate":
-        calibrate(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        COMMANDS[sys.argv[1]](sys.argv[2:])
         return
     settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
     check_overrides(settings)  # the others are flags and their values
     sys.argv[1:] = with_profiles(sys.argv[1:])
+
+    if is_plain(sys.argv[1:]) and execute is None:
+        if failed := sweep(sys.argv[1:], run_own):
+            raise failed[0]
+        return
 
     def task(config: DictConfig) -> None:
         one_run(config, execute)
@@ -97,32 +108,60 @@ def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None
     """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
     # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
     given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    code = answer(lambda: report_run(resolved(config), given, execute))
+
+    def run() -> None:
+        refuse_unread(given)
+        report_run(resolved(config), given, execute)
+
+    code = answer(run)
     if code:
         sys.exit(code)
+
+
+def refuse_unread(given: Sequence[str]) -> None:
+    """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
+    have keys of their own, so that sections.py cannot know them.)"""
+    added = [text.lstrip("+").partition("=")[0].split(".") for text in given if text[0] == "+"]
+    keys = [path[1] for path in added if path[0] == "sink" and len(path) > 1]
+    if not keys:
+        return
+    roots = [Path(source.path) for source in HydraConfig.get().runtime.config_sources]
+    files = [(path, root) for root in roots for path in root.rglob("*.yaml")]
+    dotted = [key.split(".") for path, root in files for key in keys_of(path, root)]
+    known = {path[1] for path in dotted if path[0] == "sink" and len(path) > 1}
+    for key in keys:
+        if key not in known:
+            raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")
 
 
 def report_run(
     config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
 ) -> None:
     """Run, and say where the record lies."""
-    folder = run_config(config, given, execute)
+    folder = run_own(config, given, execute)
     if line := counted_line(folder):
         print(line, flush=True)
     print(f"run folder: {folder}", flush=True)
 
 
-def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain containers, interpolations resolved once, before any rank starts."""
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    plain.pop("hydra", None)
-    return plain
+def run_own(
+    config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
+) -> Path:
+    """Run; a run of no paper is named after its settings."""
+    if config["experiment"]["paper"] == "none":
+        config["experiment"]["row"] = own_name(given)
+    return run_config(config, given, execute)
 
 
 def answer(action: Callable[[], None]) -> int:
     """Do it; the exit code. What the user can mend is one line on stderr."""
     try:
         action()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _stdout_is_closed():
+            raise
+        return 128 + signal.SIGPIPE
     except UserError as error:
         return _say(str(error), USER_ERROR)
     except (HydraException, OmegaConfBaseException) as error:
@@ -143,6 +182,16 @@ def answer(action: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return _say("stopped before the run began", 128 + signal.SIGINT)
     return 0
+
+
+def _stdout_is_closed() -> bool:
+    """Whether nobody reads what is printed (``| head``); then nothing more is written there."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _say(text: str, code: int) -> int:
@@ -166,7 +215,7 @@ def in_one_line(error: Exception) -> str:
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: no such key; {_nearest_key(found[1])}"
     if found := re.search(r"Missing mandatory value: (\S+)", causes):
-        return f"{found[1]}: has no value; give one"
+        return f"{getattr(error, 'full_key', None) or found[1]}: has no value; give one"
     return " ".join(text.split())
 
 
@@ -178,7 +227,8 @@ def _nearest_key(key: str) -> str:
     )
     if members:
         return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
-    return nearest(key, known_keys())
+    groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
 
 
 def known_keys() -> list[str]:
@@ -191,9 +241,9 @@ def known_keys() -> list[str]:
     return sorted(keys)
 
 
-def keys_of(path: Path) -> set[str]:
-    """The dotted keys that a file of conf/ sets."""
-    group = path.relative_to(conf_dir()).parent.as_posix().replace("/", ".")
+def keys_of(path: Path, root: Path | None = None) -> set[str]:
+    """The dotted keys that a file of conf/, or of another root, sets."""
+    group = path.relative_to(root or conf_dir()).parent.as_posix().replace("/", ".")
     is_global = "# @package _global_" in path.read_text(encoding="utf-8")
     prefix = "" if is_global or group == "." else f"{group}."
     return {f"{prefix}{key}" for key in flat_keys(OmegaConf.load(path))}
@@ -212,7 +262,3 @@ def flat_keys(config: Any, prefix: str = "") -> list[str]:
             else [f"{prefix}{key}"]
         )
     return found
-
-
-if __name__ == "__main__":
-    main()

@@ -27,8 +27,8 @@ from typing import IO, Any
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
-from dgc_repro.launch.in_lab import CONTROL, FACTS, network_of, rates_at, rates_of
 from dgc_repro.launch.local import LEFT_BEHIND_SECONDS, execute, passed_on
+from dgc_repro.launch.netlab_config import CONTROL, FACTS, network_of, rates_at, rates_of
 from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, STOPPED, leave_line
 from dgc_repro.network.lab import Lab, clean
 from dgc_repro.network.profile import Network
@@ -83,7 +83,7 @@ class Ranks:
                         self.lab.popen(
                             rank,
                             command,
-                            env={**environment, **self._meeting(rank), **control},
+                            env={**environment, **self._environment(rank), **control},
                             stderr=self.log,
                             stdin=subprocess.DEVNULL,
                             start_new_session=True,
@@ -98,7 +98,7 @@ class Ranks:
                 os.close(descriptor)
         return (caught[0] if caught else None), self._code()
 
-    def _meeting(self, rank: int) -> dict[str, str]:
+    def _environment(self, rank: int) -> dict[str, str]:
         """What torchrun tells a rank, and the interface to use."""
         workers = str(len(self.lab.rates))
         return {
@@ -181,6 +181,9 @@ def report(rank: int, code: int) -> str:
 
 def command(arguments: Sequence[str]) -> None:
     """``python -m dgc_repro netlab clean``. Raises UserError for anything else."""
+    if {"-h", "--help"} & set(arguments):
+        print("usage: python -m dgc_repro netlab clean\n\nRemoves labs that ended runs have left.")
+        return
     if list(arguments) != ["clean"]:
         given = " ".join(arguments) or "nothing"
         raise UserError(f"netlab: python -m dgc_repro netlab clean, got {given}")

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep, ValueType
 from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.paths import conf_dir, conf_dirs, options
 from dgc_repro.launch.typed import nearest
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Inside, `config_of` finds the config files."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+
+
+def config_of(overrides: Sequence[str]) -> DictConfig:
+    """The composed config, ours and users' folders searched."""
+    _, *added = conf_dirs()
+    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in added)}]"]
+    return compose("config", [*(search if added else []), *overrides])
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain containers, interpolations resolved once, before any rank starts."""
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    plain.pop("hydra", None)
+    return plain
+
+
+def composed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The resolved config of a run with these overrides. Raises what Hydra raises."""
+    with composing():
+        return resolved(config_of(overrides))
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

@@ -18,9 +18,23 @@ def conf_dir() -> Path:
     raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
 
 
+_ADDED: list[Path] = []
+
+
+def add_conf_dir(folder: Path) -> None:
+    """Search a user's own folder of configs after ours (``--config-dir``, a paper's own ``conf/``)."""
+    if folder.resolve() not in _ADDED:
+        _ADDED.append(folder.resolve())
+
+
+def conf_dirs() -> list[Path]:
+    """Every folder that is searched."""
+    return [conf_dir(), *_ADDED]
+
+
 def options(group: str) -> list[str]:
     """The members of a group."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    return sorted({path.stem for root in conf_dirs() for path in (root / group).glob("*.yaml")})
 
 
 def option(group: str, name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 ``python -m dgc_repro predict compressor=topk compressor.density=0.01 model=resnet101
 network=ethernet_1gbit workers=2..256``. What a worker computes is measured on this machine or read from
-a file (launch/times.py); what is on the network is modelled. Nothing is trained.
+a file (launch/step_timing.py); what is on the network is modelled. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import AUTO
 from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
-from dgc_repro.launch import own_keys
+from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.predict_show import show
-from dgc_repro.launch.times import Bench
+from dgc_repro.launch.step_timing import Bench
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
@@ -57,13 +57,13 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
 }
 """What ``best=true`` compares: method, factor, combine."""
 METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.combine", "exchange.unit")
-KEYS: Mapping[str, own_keys.Reader] = {
-    "workers": own_keys.workers_range,
-    "times": own_keys.some_text,
-    "compute_ms": own_keys.positive,
-    "repeats": own_keys.count,
-    "best": own_keys.yes_no,
-    "out": own_keys.some_text,
+KEYS: Mapping[str, cli_args.Reader] = {
+    "workers": cli_args.workers_range,
+    "times": cli_args.some_text,
+    "compute_ms": cli_args.positive,
+    "repeats": cli_args.count,
+    "best": cli_args.yes_no,
+    "out": cli_args.some_text,
 }
 DEFAULTS: Mapping[str, Any] = {
     "workers": [2, 4, 8, 16, 32],
@@ -106,10 +106,11 @@ class Prediction:
 
 def predict(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the folder that was written. Raises UserError."""
-    own, overrides = own_keys.split(arguments, KEYS, SECTIONS)
+    cli_args.answer_help(arguments, "predict", KEYS, DEFAULTS)
+    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
     settings = {**DEFAULTS, **own}
-    overrides = own_keys.full_size(overrides)
-    config = own_keys.composed(overrides)
+    overrides = cli_args.full_size(overrides)
+    config = cli_args.composed(overrides)
     network = named_network(config)
     if network is None:
         raise UserError(
@@ -135,7 +136,7 @@ def predict(arguments: Sequence[str]) -> Path:
     compute = settings["compute_ms"]
     name = method_name(config)
 
-    dense_config = own_keys.composed([*_without_method(overrides), *DENSE])
+    dense_config = cli_args.composed([*_without_method(overrides), *DENSE])
     dense = predictions("dense", dense_config, bench, among, compute, None)
     found = predictions(name, config, bench, among, compute, dense) if name != "dense" else []
     compared = []
@@ -144,7 +145,7 @@ def predict(arguments: Sequence[str]) -> Path:
         plain = [one for one in dense if one.workers == max(among)]
         compared = [*plain, *(one for one in found if one.workers == max(among))]
         for title, settings_of in CANDIDATES.items():
-            other = own_keys.composed([*_without_method(overrides), *settings_of])
+            other = cli_args.composed([*_without_method(overrides), *settings_of])
             print(f"  {title} ...", flush=True)
             compared += predictions(title, other, bench, largest, compute, plain)
         compared.sort(key=lambda one: one.best_ms)
@@ -235,7 +236,7 @@ def own_dense(
     plain = deepcopy(dict(config))
     plain["compressor"] = {"_target_": "dgc_repro.compressor.dense.Dense"}
     plain["wrap"] = []
-    plain["policy"] = own_keys.composed(["policy=fixed"])["policy"]
+    plain["policy"] = cli_args.composed(["policy=fixed"])["policy"]
     plain["exchange"]["combine"] = "gather"
     return bench.step(plain, AFTER_BACKWARD, workers, compute_ms)
 

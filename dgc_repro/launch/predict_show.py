@@ -14,17 +14,17 @@ from rich import box
 from rich.table import Table
 
 from dgc_repro.errors import UserError
-from dgc_repro.report import style
-from dgc_repro.report.render import console_of_width
+from dgc_repro.paper import plot
+from dgc_repro.paper.page import console_of_width
 
 if TYPE_CHECKING:
     from dgc_repro.launch.predict import Prediction
 
 PARTS = {
     "compute_ms": ("compute", "#BBBBBB"),
-    "compress_ms": ("compress", style.ORANGE),
-    "communicate_ms": ("communicate (modelled)", style.BLUE),
-    "decompress_ms": ("decompress", style.YELLOW),
+    "compress_ms": ("compress", plot.ORANGE),
+    "communicate_ms": ("communicate (modelled)", plot.BLUE),
+    "decompress_ms": ("decompress", plot.YELLOW),
 }
 RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
 
@@ -62,7 +62,7 @@ def show(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_csv(folder / "predictions.csv", [*by_size, *compared], about)
-        style.save(figure(dense, found, about), folder, "predictions")
+        plot.save(figure(dense, found, about), folder, "predictions")
     except OSError as error:
         raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
     print(f"written to {folder}: predictions.csv, .svg, .png", flush=True)
@@ -161,7 +161,7 @@ def figure(
     dense: Sequence[Prediction], found: Sequence[Prediction], about: Mapping[str, Any]
 ) -> Figure:
     """Left: where a step's time goes, dense and the method side by side; right: scaling efficiency."""
-    with style.house_style():
+    with plot.style():
         drawn = Figure(figsize=(9.0, 3.9), layout="constrained")
         split, scaling = drawn.subplots(1, 2)
         groups = [rows for rows in (dense, found) if rows]
@@ -189,7 +189,7 @@ def figure(
                     places,
                     [float(mark or 0) for mark in marks],
                     "_",
-                    color=style.BLACK,
+                    color=plot.BLACK,
                     markersize=40 * width,
                     markeredgewidth=2,
                     label="with overlap" if number == 0 else None,
@@ -200,8 +200,8 @@ def figure(
         split.set_ylim(top=1.45 * split.get_ylim()[1])  # room for the legend
         split.legend(loc="upper left", ncols=2)
         names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
-        style.title(split, "Where a step's time goes", names)
-        for rows, colour, marker in ((dense, style.BLACK, "o"), (found, style.BLUE, "^")):
+        plot.title(split, "Where a step's time goes", names)
+        for rows, colour, marker in ((dense, plot.BLACK, "o"), (found, plot.BLUE, "^")):
             if not rows:
                 continue
             workers = [row.workers for row in rows]
@@ -228,7 +228,7 @@ def figure(
         scaling.set_xlabel("workers")
         scaling.set_ylabel("T_N / (N T_1), %")
         scaling.legend()
-        style.title(
+        plot.title(
             scaling, "Scaling efficiency (modelled)", f"{about['model']}, {about['network']}"
         )
     return drawn

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.measure import dataset_name, gradients_of, trained
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.worker import write_json
 from dgc_repro.measure.replay import multiply_adds
 from dgc_repro.train.step import train_step
@@ -74,7 +72,7 @@ def record(
     """
     if model not in MODELS:
         raise UserError(f"model: one of {', '.join(MODELS)}, got {model!r}")
-    config = _config((*MODELS[model], *given))
+    config = composed((*MODELS[model], *given, "seed=0"))
     lies_there = (data / dataset_name(config)).is_dir()
     identity = json.dumps([VERSION, STEPS, workers, config_hash(config), lies_there])
     if lies_there and not config["dataset"].get("root"):
@@ -104,13 +102,6 @@ def _facts(folder: Path) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = facts
     return found
-
-
-def _config(overrides: Sequence[str]) -> dict[str, Any]:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        composed = compose("config", [*overrides, "seed=0"])
-    plain: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    return plain
 
 
 def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> None:

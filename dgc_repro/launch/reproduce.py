@@ -1,48 +1,48 @@
-"""``reproduce <paper>/<artifact>``: make the runs an artifact needs, write its table and figures, print.
+"""``reproduce <paper>/<artifact>``: make the runs an artifact needs, write its page and figures, print them.
 
-They are written to ``paths.reproduced``, which git ignores; with ``publish=true``, a maintainer's setting,
-to ``paths.results``, which is tracked.
+They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a maintainer's setting, to
+``paths.results``, which is tracked.
 
-``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by
-their config and not made again; seeds are the outer loop, so that every row has one number early.
-A line may name the family of scales that it takes: with ``family=gravac/lstm``, ``scale=small`` means
-``scale=gravac/lstm/small`` for it. With ``published=true``, artifacts made of one pool of runs
-(report/publish.py) take a run that is not in runs/ from the records that one of them has published; else
-it is trained: what is printed was measured here.
-``at_hand`` lists runs that an artifact takes where they are finished (or published, as above) and never
-trains: the dense runs of other seeds that a target is the mean of, static rows that an oracle chooses from.
-A line's own ``scale.seeds=`` goes before the artifact's.
-``roots.<dataset>=<folder>`` says where a data set lies, for the lines that take it.
-With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py),
-and ``measure.<key>=...`` on the command line overrides how. With ``study``, it is computed
-(launch/study.py): each part is a component, overridden by ``study.<part>.<key>=...``.
+``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by their
+config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
+its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
+With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
+it is trained, and every printed number was measured here.
+``optional_runs`` lists runs that an artifact uses if they are finished (or published, as above) and never
+trains: dense runs of other seeds for a target, static rows for the best in hindsight. A line's own
+``scale.seeds=`` replaces the artifact's. ``roots.<dataset>=<folder>`` says where a data set lies.
+With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py), and
+``measure.<key>=...`` overrides how. With ``study``, it is computed (launch/study.py): each part is a
+component, overridden by ``study.<part>.<key>=...``.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
-from dgc_repro.launch.overrides import check_overrides
-from dgc_repro.launch.paths import conf_dir, options
+from dgc_repro.launch.overrides import check_overrides, composing, config_of, resolved
+from dgc_repro.launch.paths import add_conf_dir, conf_dirs, options
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
+from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
-from dgc_repro.report.publish import RECORDS, pool_of, publish, show
-from dgc_repro.report.render import console_of_width
+from dgc_repro.paper.page import console_of_width, show
+from dgc_repro.paper.publish import own_conf_of, page_of, publish, published
+from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
 SIZED_KEYS = (
@@ -55,12 +55,13 @@ MEASURE = "measure."
 STUDIED = f"{STUDY}."
 FAMILY, ROOTS, SEEDS = "family=", "roots.", "scale.seeds="
 PUBLISH, PUBLISHED = "publish=", "published="
-SWEEPS, AT_HAND = "sweeps", "at_hand"
+SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 
 
 def reproduce(arguments: Sequence[str]) -> None:
     """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
+    arguments = _with_conf_dirs(arguments)
     known = artifacts()
     if not arguments or arguments[0] not in known:
         asked = arguments[0] if arguments else ""
@@ -68,7 +69,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     name = arguments[0]
     check_overrides(arguments[1:])
     publishes, given = _yes_or_no(PUBLISH, arguments[1:])
-    takes_published, given = _takes_published(name, given)
+    takes_published, given = _yes_or_no(PUBLISHED, given)
     roots, given = _roots(given)
     _refuse_settings_of_others(name, given)
     if is_studied(name):
@@ -77,34 +78,57 @@ def reproduce(arguments: Sequence[str]) -> None:
         jobs, make = measured_runs_of(name, given), measure_config
     else:
         jobs, make = runs_of(name, given), run_config
-    at_hand = [] if is_studied(name) or is_measured(name) else runs_of(name, given, AT_HAND)
-    _set_roots(name, [config for config, _ in (*jobs, *at_hand)], roots, given)
+    optional_runs = (
+        [] if is_studied(name) or is_measured(name) else runs_of(name, given, OPTIONAL_RUNS)
+    )
+    _set_roots(name, [config for config, _ in (*jobs, *optional_runs)], roots, given)
     key = "results" if publishes else "reproduced"
     target = Path(jobs[0][0]["paths"][key])
     _probe(target, f"paths.{key}")
-    folders: list[Path] = []
+    runs: dict[str, Run] = {}
+    seconds: list[float] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
         row, seed = config["experiment"]["row"], config["seed"]
-        print(f"[{number}/{len(jobs)}] {name} {row}, seed {seed}", flush=True)
-        record = published_record(config) if takes_published else None
-        if record is not None:
-            print(f"already published: {record}", flush=True)
-        folders.append(record or make(config, overrides))
+        left = f", about {_minutes(seconds, len(jobs) - number + 1)} left" if seconds else ""
+        print(f"[{number}/{len(jobs)}] {name} {row}, seed {seed}{left}", flush=True)
+        run = published_run(config) if takes_published else None
+        if run is not None:
+            print(f"already published: {run.id}", flush=True)
+        else:
+            was_done, started = is_done(run_folder(config)), time.monotonic()
+            run = read_run(make(config, overrides))
+            if not was_done:
+                seconds.append(time.monotonic() - started)
+        runs[run.id] = run
     paper, artifact = name.split("/")
     scale = jobs[0][0]["scale"]["name"]
-    found = with_others([*jobs, *at_hand], folders, takes_published)
+    found = with_others([*jobs, *optional_runs], runs, takes_published)
     written = publish(found, paper, artifact, scale, target)
-    show(written, console_of_width())
-    print(f"{'published in' if publishes else 'written to'} {written}", flush=True)
+    show(page_of(written), console_of_width(), written)
 
 
-def _takes_published(name: str, given: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether published records count as finished runs, and the other overrides."""
-    takes, others = _yes_or_no(PUBLISHED, given)
-    pooled = pool_of(*name.split("/")) != tuple(name.split("/"))
-    if len(others) < len(given) and not pooled:
-        raise UserError(f"published: {name} takes no published runs, it has no such setting")
-    return takes, others
+def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
+    """The arguments without ``--help`` and ``--config-dir``. A user's own paper brings its ``conf/``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dgc_repro reproduce",
+        description=f"Artifacts: {', '.join(artifacts())}.",
+        epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config-dir", type=Path, help="a folder of your own configs")
+    given, others = parser.parse_known_args(list(arguments))
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise UserError(f"--config-dir: no folder {given.config_dir}")
+    paper = others[0].partition("/")[0] if others else ""
+    for folder in filter(None, (given.config_dir, own_conf_of(paper))):
+        add_conf_dir(folder)
+    return others
+
+
+def _minutes(seconds: Sequence[float], num_runs: int) -> str:
+    """Time for so many runs, from the mean of those before."""
+    left = num_runs * sum(seconds) / len(seconds)
+    return f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
 
 
 def _yes_or_no(prefix: str, given: Sequence[str]) -> tuple[bool, list[str]]:
@@ -146,15 +170,19 @@ def _set_roots(
             config["dataset"]["root"] = root
 
 
-def published_record(config: dict[str, Any]) -> Path | None:
-    """The record of this run that some artifact of its paper has published, where the run itself is not
-    here. Its name ends in the hash of the config, so that it is this run's."""
+def published_run(config: Mapping[str, Any]) -> Run | None:
+    """The published run of this config, None where the run itself is here or none is published."""
     folder = run_folder(config)
     if is_done(folder):
         return None
+    root = Path(config["paths"]["results"]).resolve()
     paper, scale = config["experiment"]["paper"], config["scale"]["name"]
-    places = Path(config["paths"]["results"]).glob(f"{paper}/*/{scale}/{RECORDS}/{folder.name}")
-    return next((place for place in sorted(places) if is_done(place)), None)
+    return _pool(root, paper, scale).get(folder.name)
+
+
+@functools.cache
+def _pool(root: Path, paper: str, scale: str) -> dict[str, Run]:
+    return published(root, paper, scale)
 
 
 def _refuse_settings_of_others(name: str, given: Sequence[str]) -> None:
@@ -187,27 +215,33 @@ def _probe(target: Path, key: str) -> None:
 
 def with_others(
     jobs: Sequence[tuple[dict[str, Any], list[str]]],
-    folders: Sequence[Path],
+    runs: Mapping[str, Run],
     takes_published: bool = False,
-) -> list[Path]:
+) -> list[Run]:
     """The runs just made and the finished ones of ``jobs``, with those of their scale's other seeds: a table
     with one seed more must not lose those that it had."""
-    found = {folder.name: folder for folder in folders}
+    found = dict(runs)
     for config, _ in jobs:
         for seed in (config["seed"], *config["scale"]["seeds"]):
             other = {**config, "seed": seed}
             folder = run_folder(other)
-            record = published_record(other) if takes_published else None
-            if folder.name not in found and (record or is_done(folder)):
-                found[folder.name] = record or folder
+            if folder.name in found:
+                continue
+            if is_done(folder):
+                found[folder.name] = read_run(folder)
+            elif takes_published and (run := published_run(other)) is not None:
+                found[folder.name] = run
     return list(found.values())
 
 
 def artifacts() -> list[str]:
     """All ``<paper>/<artifact>`` there are."""
-    root = conf_dir() / "artifact"
     return sorted(
-        path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")
+        {
+            path.relative_to(root / "artifact").with_suffix("").as_posix()
+            for root in conf_dirs()
+            for path in (root / "artifact").rglob("*.yaml")
+        }
     )
 
 
@@ -218,7 +252,7 @@ def runs_of(
     the artifact's key that lists them."""
     artifact = _artifact(name)
     whole = OmegaConf.select(artifact, "family")
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with composing():
         scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
         sweeps = artifact.get(listed) or ListConfig([])
@@ -254,21 +288,23 @@ def _line(
 
 def _scale(given: Sequence[str]) -> str:
     """The scale that is asked for on the command line, or the default one."""
-    return str(compose("config", _scales(given)).scale.name)
+    name = str(config_of(_scales(given)).scale.name)
+    if name == "none":
+        raise UserError("scale: an artifact has runs at quick, small and paper, got none")
+    return name
 
 
 def _combinations(sweeps: DictConfig | ListConfig, scale: str) -> list[list[str]]:
     """The overrides of every run: ``sweeps`` is a list of Hydra sweeps, or one for each scale."""
     combinations: list[list[str]] = []
     for sweep in sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps:
-        parsed = OverridesParser.create().parse_overrides(str(sweep).split())
-        for batch in BasicSweeper.split_arguments(parsed, None):
-            combinations += [list(job) for job in batch]
+        combinations += expand(str(sweep).split())
     return combinations
 
 
 def _artifact(name: str) -> DictConfig:
-    node = OmegaConf.load(conf_dir() / "artifact" / f"{name}.yaml")
+    paths = [root / "artifact" / f"{name}.yaml" for root in conf_dirs()]
+    node = OmegaConf.load(next(path for path in paths if path.is_file()))
     assert isinstance(node, DictConfig)
     return node
 
@@ -281,11 +317,11 @@ def is_measured(name: str) -> bool:
 def measured_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
     """As `runs_of`, one seed, with ``measure`` in each config: what launch/measure.py is told."""
     own, others = _apart(given, MEASURE)
-    if not any(override.startswith("seed=") for override in others):
+    if not any(override.lstrip("+").startswith("seed=") for override in others):
         others.append("seed=0")
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with composing():
         scale = _scale(others)
-    stated = _plain(_artifact(name).measure)
+    stated = resolved(_artifact(name).measure)
     settings, roots = _measure_settings(stated, own, scale)
     jobs = runs_of(name, others)
     if len({dataset_name(config) for config, _ in jobs}) > 1 and any(
@@ -323,7 +359,7 @@ def _overridden(stated: dict[str, Any], own: Sequence[str], prefix: str) -> dict
             OmegaConf.update(node, key, yaml.safe_load(value))
         except (OmegaConfBaseException, yaml.YAMLError) as error:
             raise UserError(f"{prefix}{key}: no such key; {nearest(key, stated)}") from error
-    return _plain(node)
+    return resolved(node)
 
 
 def is_studied(name: str) -> bool:
@@ -334,7 +370,7 @@ def is_studied(name: str) -> bool:
 def studied_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
     """As `runs_of`, with ``study`` in each config: what launch/study.py is told."""
     artifact = _artifact(name)
-    stated, sweeps = _plain(artifact.study), artifact.get("sweeps") or {}
+    stated, sweeps = resolved(artifact.study), artifact.get("sweeps") or {}
     own, others = _apart(given, STUDIED)
     for override in own:
         part, dot, _ = override.lstrip("+").removeprefix(STUDIED).partition("=")[0].partition(".")
@@ -346,7 +382,7 @@ def studied_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any
         if not (sweeps or _is_of_every_study(override)):
             key = override.lstrip("+").partition("=")[0]
             raise UserError(f"{key}: {name} is computed, it has no such setting")
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with composing():
         scale = _scale(others)
         own_sizes, sizes = _apart(artifact.sizes[scale], STUDIED)
         sized = [*sizes, *others]
@@ -383,7 +419,7 @@ def _part_of(stated: dict[str, Any], part: str, own: Sequence[str]) -> dict[str,
 def _of_a_study(name: str, part: str, given: Sequence[str]) -> dict[str, Any]:
     """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
     paper, _, artifact = name.partition("/")
-    config = _plain(compose("config", [o for o in given if _is_of_every_study(o)]))
+    config = resolved(config_of([o for o in given if _is_of_every_study(o)]))
     found = {key: config[key] for key in OF_EVERY_STUDY}
     return {**found, "experiment": {"paper": paper, "artifact": artifact, "row": part}}
 
@@ -401,15 +437,15 @@ def _of_family(family: str | None, given: Sequence[str]) -> list[str]:
 
 
 def _scales(given: Sequence[str]) -> list[str]:
-    return [override for override in given if override.startswith("scale=")]
+    return [override for override in given if override.lstrip("+").startswith("scale=")]
 
 
 def _labelled(combination: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
-    config = _plain(compose("config", [*combination, *given]))
-    if [override for override in given if not override.startswith("seed=")] == stated:
+    config = resolved(config_of([*combination, *given]))
+    if [override for override in given if not override.lstrip("+").startswith("seed=")] == stated:
         return config
-    as_stated = _plain(compose("config", [*combination, *stated]))
+    as_stated = resolved(config_of([*combination, *stated]))
     if any(_part(config, path) != _part(as_stated, path) for path in SIZED_KEYS):
         config["scale"]["name"] = CUSTOM
     for group in SIZED_GROUPS:
@@ -427,16 +463,11 @@ def _part(config: dict[str, Any], path: str) -> Any:
 
 def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:
     """The seed on the command line, or the scale's seeds."""
-    config = compose("config", [*combination, *given])
-    if any(override.startswith("seed=") for override in given):
+    config = config_of([*combination, *given])
+    if any(override.lstrip("+").startswith("seed=") for override in given):
         check_seed("seed", config.seed)
         return [int(config.seed)]
     seeds = config.scale.seeds
     for seed in seeds if isinstance(seeds, ListConfig) else [seeds]:
         check_seed("scale.seeds", seed)
     return [int(seed) for seed in seeds]
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    return plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.in_lab import KIND as NETLAB
+from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.typed import MOST, made, nearest
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.policy.checks import check_one_of, check_whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, read_config, run_folder
-from dgc_repro.launch.in_lab import KIND as NETLAB
 from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_in_lab
+from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.torchrun import Execute, check_launch
 
@@ -53,7 +54,33 @@ def run_config(
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
+    if (folder / "summary.json").is_file() and (why := divergence(_summary(folder))):
+        print(f"warning: the run diverged ({why})", flush=True)
     return folder
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def divergence(summary: Mapping[str, Any]) -> str | None:
+    """A finished run's sign of divergence: a loss that is not finite, or a quality no better than a
+    uniform guess among the classes or words."""
+    for key in ("train/loss", "test/loss"):
+        if not math.isfinite(loss := summary.get(key, 0.0)):
+            return f"{key} is {loss}"
+    classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
+    if not classes or accuracy is None:
+        return None
+    if (perplexity := summary.get("test/perplexity")) is not None:
+        worse = perplexity >= classes
+        return f"test/perplexity {perplexity:.4g} of {classes} words" if worse else None
+    if accuracy <= (guess := 100 / classes):
+        return (
+            f"test/accuracy_percent {accuracy:.4g}, a guess among {classes} classes has {guess:.4g}"
+        )
+    return None
 
 
 def is_done(folder: Path) -> bool:
@@ -104,7 +131,10 @@ def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
             mark = " (given)" if f"{group}.{key}" in given_keys or now != value else ""
             words.append(f"{group}.{key}={'null' if now is None else now}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
-    what = ", ".join(words) or "sizes depart from every stated scale"
+    unstated = (
+        "sizes of the YAML files" if name == "none" else "sizes depart from every stated scale"
+    )
+    what = ", ".join(words) or unstated
     return f"scale={name}: dataset={target}, {what}"
 
 

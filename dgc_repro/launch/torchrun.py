@@ -25,11 +25,11 @@ from dgc_repro.launch.local import (
     raise_unless_finished,
     what_failed,
 )
-from dgc_repro.launch.meeting import Meeting
+from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
-COMMANDS = ("reproduce", "netlab", "predict", "calibrate")
+COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate")
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 STOPPED_BY = signal.SIGTERM  # as far as a rank can tell: torchrun passes on what it was sent
 
@@ -38,7 +38,7 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
     """Rank 0, to the end of the process. ``command``: the command line in ``sys.argv``, given what trains a
     run; its exit code."""
     try:
-        meeting = Meeting()
+        rendezvous = Rendezvous()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(USER_ERROR)
@@ -47,16 +47,16 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
     def execute(config: Mapping[str, Any], folder: Path) -> None:
         with held(folder):
             told.append(folder)
-            meeting.tell(json.dumps({"folder": str(folder.absolute())}))
-            code, first = join(folder, meeting)
+            rendezvous.tell(json.dumps({"folder": str(folder.absolute())}))
+            code, first = join(folder, rendezvous)
         if code == USER_ERROR:
-            meeting.leave()  # the caller may remove the folder: no other rank is in it any more
+            rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
         raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, code)
 
     try:
-        sys.argv[1:] = with_workers(sys.argv[1:], meeting.size)
+        sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size)
         code = command(execute)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -67,42 +67,42 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
         traceback.print_exc()
         code = FAILED
     if not told:
-        meeting.tell(json.dumps({"code": code}))
+        rendezvous.tell(json.dumps({"code": code}))
     if not told:
-        meeting.leave()
+        rendezvous.leave()
     leave(code)
 
 
 def follow() -> NoReturn:
     """Any other rank, to the end of the process."""
     try:
-        meeting = Meeting()
-        answer = json.loads(meeting.told())
+        rendezvous = Rendezvous()
+        answer = json.loads(rendezvous.told())
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(USER_ERROR)
     if "code" in answer:
-        meeting.leave()
+        rendezvous.leave()
         leave(answer["code"])
     folder = Path(answer["folder"])
-    code, first = join(folder, meeting)
+    code, first = join(folder, rendezvous)
     if first:
         print(f"error: {what_failed(folder, code)}", file=sys.stderr)
     if code == USER_ERROR:
-        meeting.leave()
+        rendezvous.leave()
     leave(128 + STOPPED_BY if code == STOPPED else code)
 
 
-def join(folder: Path, meeting: Meeting) -> tuple[int, bool]:
+def join(folder: Path, rendezvous: Rendezvous) -> tuple[int, bool]:
     """Train what the folder says with the others; see `worker.work`."""
     if not (folder / "config.yaml").is_file():
-        meeting.refuse(
-            f"paths.runs: rank {meeting.rank} on {platform.node()} does not see {folder}, which rank 0 has "
-            "made; name a folder that all nodes share"
+        rendezvous.refuse(
+            f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see {folder}, "
+            "which rank 0 has made; name a folder that all nodes share"
         )
         return USER_ERROR, False
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
-        return work(folder, log, meeting)
+        return work(folder, log, rendezvous)
 
 
 def with_workers(arguments: Sequence[str], size: int) -> list[str]:

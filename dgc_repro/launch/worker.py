@@ -30,10 +30,10 @@ from dgc_repro.kernel import native
 from dgc_repro.launch import environment, identity
 from dgc_repro.launch.build import build_run, check_sections, choose_device
 from dgc_repro.launch.components import component
+from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
-from dgc_repro.launch.in_lab import schedule_of, told
-from dgc_repro.launch.meeting import Meeting
-from dgc_repro.launch.roll_call import RollCall, one_line
+from dgc_repro.launch.netlab_config import schedule_of, told
+from dgc_repro.launch.rendezvous import Rendezvous, ranks
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
@@ -53,9 +53,9 @@ class RankFailed(RuntimeError):
     """This rank ended with an error that is no user's; the message is the line for the whole run."""
 
 
-def run_worker(folder: Path, meeting: Meeting | None = None) -> int:
-    """Train what the folder says, on this rank; the exit code. ``meeting``: of ranks that have met already.
-    Raises UserError, or RankFailed in a world of processes."""
+def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
+    """Train what the folder says, on this rank; the exit code. ``rendezvous``: torchrun.py's, if
+    the ranks were started by it. Raises UserError, or RankFailed in a world of processes."""
     config = read_config(folder)
     device_type, backend = choose_device(config)
     rank = int(os.environ.get("RANK", "0"))
@@ -81,44 +81,49 @@ def run_worker(folder: Path, meeting: Meeting | None = None) -> int:
             f"launch.workers: the folder's config says {wanted}, torchrun started {started}; use "
             f"--nproc_per_node so that there are {wanted}, or make a run with launch.workers={started}"
         )
+    start_seconds = float(config["launch"]["start_timeout_seconds"])
+    if rendezvous is None:
+        rendezvous = Rendezvous(start_seconds)
+    else:  # torchrun by itself gives its ranks one thread each
+        rendezvous.start_seconds = start_seconds
+        torch.set_num_threads(environment.threads_of_worker(config["launch"]))
+    devices = rendezvous.wait_for_all("start", f"{device_type} with {backend}")
+    if others := [other for other, said in enumerate(devices) if said != devices[0]]:
+        raise UserError(
+            f"launch.device: rank 0 takes {devices[0]}, {ranks(others)} {devices[others[0]]}; give the same "
+            "launch.device and launch.backend to all nodes, such as launch.device=cpu"
+        )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    start_seconds = float(config["launch"]["start_timeout_seconds"])
-    if meeting is None:
-        meeting = Meeting(start_seconds)
-    else:  # torchrun by itself gives its ranks one thread each
-        meeting.start_seconds = start_seconds
-        torch.set_num_threads(environment.threads_of_worker(config["launch"]))
-    meeting.wait_for_all("start")
     timeout = float(config["launch"]["timeout_seconds"])
-    roll_call = RollCall(meeting.store, rank, meeting.size, timeout)
+    hang_report = HangReport(rendezvous.store, rank, rendezvous.size, timeout)
     try:
         dist.init_process_group(
             backend,
-            store=PrefixStore("world", meeting.store),
+            store=PrefixStore("world", rendezvous.store),
             rank=rank,
-            world_size=meeting.size,
+            world_size=rendezvous.size,
             timeout=datetime.timedelta(seconds=timeout),
         )
-        return _train(config, folder, device, backend, rank, meeting, roll_call)
+        return _train(config, folder, device, backend, rank, rendezvous, hang_report)
     except UserError as error:
-        meeting.refuse(str(error))
-        roll_call.leave(str(error))
+        rendezvous.refuse(str(error))
+        hang_report.leave(str(error))
         raise
     except Exception as error:
-        raise RankFailed(roll_call.failed(error)) from error
+        raise RankFailed(hang_report.failed(error)) from error
 
 
-def work(folder: Path, log: TextIO, meeting: Meeting | None = None) -> tuple[int, bool]:
+def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tuple[int, bool]:
     """`run_worker` with its errors as an exit code, left in the folder and told in the log; and whether this
     rank was the first to say why the run failed."""
     try:
-        return run_worker(folder, meeting), False
+        return run_worker(folder, rendezvous), False
     except UserError as error:
         with contextlib.suppress(OSError):  # rank 0 may have removed the folder of a refused run
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
-        if meeting is not None:
-            meeting.refuse(str(error))
+        if rendezvous is not None:
+            rendezvous.refuse(str(error))
         print(f"error: {error}", file=log)
         return USER_ERROR, False
     except RankFailed as error:
@@ -126,7 +131,7 @@ def work(folder: Path, log: TextIO, meeting: Meeting | None = None) -> tuple[int
         return FAILED, leave_line(folder / FAILURE_FILE, str(error))
     except Exception as error:
         traceback.print_exc(file=log)
-        first = meeting is not None and leave_line(folder / FAILURE_FILE, one_line(error))
+        first = rendezvous is not None and leave_line(folder / FAILURE_FILE, one_line(error))
         return FAILED, first
 
 
@@ -136,15 +141,17 @@ def _train(
     device: torch.device,
     backend: str,
     rank: int,
-    meeting: Meeting | None,
-    roll_call: RollCall | None,
+    rendezvous: Rendezvous | None,
+    hang_report: HangReport | None,
 ) -> int:
     native.library()  # built now if it is not in the cache: no step's time pays for it
     run = build_run(
-        config, device, (lambda: None) if meeting is None else lambda: meeting.wait_for_all("data")
+        config,
+        device,
+        (lambda: None) if rendezvous is None else lambda: rendezvous.wait_for_all("data"),
     )
-    if roll_call is not None:
-        roll_call.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
+    if hang_report is not None:
+        hang_report.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
     _stop_on_signals(run)
     own_hash = config_hash(config)
     notes = [*run.notes, *checkpoint.load(run, folder, own_hash)]
@@ -318,7 +325,3 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     code, _ = work(Path(sys.argv[1]), sys.stderr)
     leave(code)
-
-
-if __name__ == "__main__":
-    main()

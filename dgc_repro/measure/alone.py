@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.compressor.scatter import Scatter
-from dgc_repro.compressor.tree import Tree
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.exchange.clock import WARMUP_STEPS, Clock
 from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
 from dgc_repro.exchange.ledger import Ledger
@@ -125,7 +125,7 @@ def time_exchange(
         calls.append((collective, payload_bytes))
         return 0.0
 
-    differ = any(isinstance(part, Scatter | Tree) for part in nested(compressor))
+    differ = any(isinstance(part, Sharded | GTopK) for part in nested(compressor))
     alone = AloneWire(workers, device)
     wire: Wire = SimulatedWire(workers, device) if differ else alone
     link = Link(wire, Ledger(), clock, cost=note)

@@ -1,5 +1,6 @@
-"""What was claimed: each paper's printed numbers, claims and contradictions, as data with a source.
+"""Papers: one folder a paper, one file a table or figure (docs/adding-a-paper.md).
 
-Nothing here measures, trains or imports torch. ``dgc_repro.report`` puts these numbers beside what
-was measured.
+`records` reads finished runs, `frame` turns them into one long table of numbers, `claims` writes down what
+a paper says, `verdict` compares the two, `page` and `plot` write the result, `publish` puts it all into a
+folder. Nothing here imports torch.
 """

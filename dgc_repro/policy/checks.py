@@ -51,7 +51,7 @@ def check_ladder(field: str | None, values: Sequence[Any], least: int = 0) -> No
             raise ValueError(f"values: each a setting, a number or a word, got {list(values)!r}")
     if (field is None) != (len(values) == 0):
         raise ValueError(
-            f"field: names the compressor's setting that policy.values are for, got {field!r} with "
+            f"field: names the compressor's setting that values are for, got {field!r} with "
             f"values {list(values)!r}; give both or neither"
         )
     if len(set(values)) != len(values):

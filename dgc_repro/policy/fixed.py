@@ -27,7 +27,7 @@ class Fixed:
         check_ladder(self.field, self.values)
         if self.rung is not None and not 0 <= self.rung <= len(self.values):
             raise ValueError(
-                f"rung: 0 (dense) to {len(self.values)} (the last of policy.values), got {self.rung}"
+                f"rung: 0 (dense) to {len(self.values)} (the last of values), got {self.rung}"
             )
 
     def init(self) -> State:

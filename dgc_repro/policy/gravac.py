@@ -137,9 +137,9 @@ class GraVAC:
         run's.)"""
         if self.ladder is not None:
             idle: tuple[str, ...] = ("theta_min", "theta_max", "scaling", "ratio")
-            why = "beside policy.ladder, which stands in the place of all factors; leave one of them out"
+            why = "beside ladder, which stands in the place of all factors; leave one of them out"
         elif self.scaling == EXPONENTIAL:
-            idle, why = ("ratio",), "with policy.scaling=exponential; give policy.scaling=geometric"
+            idle, why = ("ratio",), "with scaling=exponential; give scaling=geometric"
         else:
             return
         for name in idle:

@@ -38,7 +38,7 @@ class Probed:
     def __post_init__(self) -> None:
         if (self.field is None) != (self.value is None):
             raise ValueError(
-                f"field: names the compressor's setting that policy.value is for, got {self.field!r} with "
+                f"field: names the compressor's setting that value is for, got {self.field!r} with "
                 f"value {self.value!r}; give both or neither"
             )
         check_flag("spread", self.spread)

@@ -48,7 +48,7 @@ class Scheduled:
                 raise ValueError(f"rungs: whole numbers from 0, got {list(pair)!r}")
             if pair[1] > len(self.values):
                 raise ValueError(
-                    f"rungs: 0 (dense) to {len(self.values)} (the last of policy.values), got {pair[1]}"
+                    f"rungs: 0 (dense) to {len(self.values)} (the last of values), got {pair[1]}"
                 )
         starts = [start for start, _ in pairs]
         if starts[0] != 0 or starts != sorted(set(starts)):

@@ -40,8 +40,8 @@ class Warmup:
             return None
         last = self.values[self._rung(epochs - 1) - 1]
         return (
-            f"policy.epochs_each: the warm-up reaches {self.field}={self.values[-1]} in epoch {needed}, and "
-            f"train.epochs={epochs} ends it at {last}"
+            f"epochs_each: the warm-up reaches {self.field}={self.values[-1]} in epoch {needed}, and a run "
+            f"of {epochs} epochs ends at {last}"
         )
 
     def init(self) -> State:

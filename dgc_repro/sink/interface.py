@@ -12,7 +12,7 @@ that it can tell of, then close, always. A step's metrics:
     decision/branch, decision/gain, ...  of a policy that chooses by gradient: this step's decision, and
                                          as decision/timed_... the last time that it was told
 
-An epoch's record has the keys of ``dgc_repro.report.records.REQUIRED_METRICS`` and more of them.
+An epoch's record has the keys of ``dgc_repro.paper.records.REQUIRED_METRICS`` and more of them.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.scatter import OWNER
+from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
+from dgc_repro.train.policy_inputs import Watched
 from dgc_repro.train.run import Run, Tally
-from dgc_repro.train.watch import Watched
 
 KEPT = 2
 FOLDER = "checkpoints"
@@ -418,7 +418,7 @@ def _rewind(folder: Path, files: dict[str, Entry], rebuilt: dict[str, bytes]) ->
 
 
 def _has_owners(state: Any) -> bool:
-    """Whether a nest holds residuals of compressor/scatter.py."""
+    """Whether a nest holds residuals of compressor/sharded.py."""
     if isinstance(state, dict):
         return OWNER in state or any(map(_has_owners, state.values()))
     return isinstance(state, list) and any(map(_has_owners, state))

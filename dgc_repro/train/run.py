@@ -20,11 +20,11 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
 from dgc_repro.train.goal import Goal
 from dgc_repro.train.meter import Meter, NoMeter
+from dgc_repro.train.policy_inputs import Watched
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Carried, Forward, Task
-from dgc_repro.train.watch import Watched
 
 
 @dataclass

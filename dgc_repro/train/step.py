@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import refuse_non_finite
-from dgc_repro.train import watch
+from dgc_repro.train import policy_inputs
 from dgc_repro.train.run import Run
 from dgc_repro.train.task import Batch, Carried
 
@@ -33,7 +33,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     skips = run.settings.on_nonfinite == "skip"
     buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
     modelled_before = run.link.ledger.step_seconds or 0.0
-    seen = watch.Seen()
+    seen = policy_inputs.Seen()
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
@@ -44,16 +44,19 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         loss, correct = loss + worker_loss, correct + worker_correct
         count += batch.count
         carried.append(worker_carried)
-        watch.see_own(run, index, seen)
+        policy_inputs.see_own(run, index, seen)
         # Compresses up to the first request; no residual changes.
         bad.append(run.junction.open(index))
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, run.stop_requested, *watch.spoken(run, plan, seen)]
-    happened, sums = settle(run.link, exchange, run.junction, numbers, finite=not any(bad))
+    numbers = [loss, correct, count, run.stop_requested, *policy_inputs.spoken(run, seen)]
+    finite = not any(bad)
+    happened, sums, energies = settle(
+        run.link, exchange, run.junction, numbers, plan, finite=finite
+    )
     loss, correct, count, stop, *heard = sums
-    watch.hear(run, seen, heard)
+    policy_inputs.hear(run, seen, heard)
 
     if not happened:
         if not skips:
@@ -63,8 +66,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
             buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
         progress.tally.skipped_steps += 1
     else:
-        watch.see_energies(run, heard)
-        watch.see_mean(run, seen)
+        policy_inputs.see_energies(run, energies)
+        policy_inputs.see_mean(run, seen)
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
         with clock.span("compute"):
@@ -72,14 +75,14 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         progress.tally.add(loss, correct, count)
         progress.carried = carried
 
-    watch.report(run, heard)
+    policy_inputs.report(run, heard)
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
-        progress.modelled_seconds += watch.modelled_seconds(run, modelled)
-    seconds = watch.seconds_of(run, plan, wall, modelled) if happened else None
-    watch.note(run, seen, count, seconds)
+        progress.modelled_seconds += policy_inputs.modelled_seconds(run, modelled)
+    seconds = policy_inputs.seconds_of(run, plan, wall, modelled) if happened else None
+    policy_inputs.note(run, seen, count, seconds)
     progress.step += 1
     return not stop
 

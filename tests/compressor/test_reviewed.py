@@ -21,7 +21,7 @@ from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.redsync import RedSync
-from dgc_repro.compressor.scatter import Shards
+from dgc_repro.compressor.sharded import Shards
 from dgc_repro.compressor.sidco import SIDCo
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.errors import UserError

@@ -6,6 +6,7 @@ Every loop trains by SGD with momentum and weight decay. A job runs on each rank
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from jobs import raised
+from laws import same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +24,7 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.gravac import GraVAC
@@ -104,7 +107,8 @@ class Loop:
     set_to_none: bool = True
     freezes: tuple[int, int] | None = None  # `body` or the first layer, from one step to another
     scaled: bool = False
-    overflows: tuple[int, int] | None = None  # rank, step
+    overflows: tuple[int, int] | None = None  # rank, step; caught where the loss is not scaled
+    leaves_out: int | None = None  # a step whose batch nobody looks at
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -142,6 +146,8 @@ def play(loop: Loop) -> dict[str, Any]:
             first.requires_grad_(not loop.freezes[0] <= step < loop.freezes[1])
         for micro in range(loop.micro_steps):
             x = torch.randn(8, 6, generator=source)
+            if step == loop.leaves_out:
+                continue
             if loop.overflows == (rank, step):
                 x[0, 0] = torch.inf
             last = micro == loop.micro_steps - 1
@@ -149,8 +155,12 @@ def play(loop: Loop) -> dict[str, Any]:
                 loss = model(x).square().mean() / loop.micro_steps
                 scaler.scale(loss).backward()
         own.append(gradients(net))
-        if exchange is not None:
-            exchange.step(scaler=scaler)
+        if exchange is not None and step != loop.leaves_out:
+            try:
+                exchange.step(scaler=scaler)
+            except UserError:
+                if loop.overflows is None or step != loop.overflows[1]:
+                    raise
             states.append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
         means.append(gradients(net))
         scaler.step(optimizer)
@@ -239,6 +249,21 @@ def uneven(junction: str) -> str:
     return said
 
 
+def really_uneven(junction: str) -> str:
+    """Three batches on rank 0, five on the others."""
+    model, exchange = attached(junction)
+
+    def joined() -> None:
+        with model.join():
+            for _ in range(5 if dist.get_rank() else 3):
+                backward(model)
+                exchange.step()
+
+    said = raised(joined)
+    exchange.detach()
+    return said
+
+
 def thawed(junction: str) -> str:
     model = built(Loop("unused", EF4))
     model.module.body.requires_grad_(False)
@@ -248,6 +273,48 @@ def thawed(junction: str) -> str:
     model.module.body.requires_grad_(True)
     backward(model)
     said = raised(exchange.step)
+    exchange.detach()
+    return said
+
+
+def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
+    """What `step` says. It leaves no gradient and no change in a residual, and a good step can follow."""
+    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    backward(model)
+    said = raised(lambda: exchange.step(samples=samples))
+    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    assert all(p.grad is None for p in model.parameters())
+    return said
+
+
+def thawed_on_one_rank(junction: str) -> str:
+    model = built(Loop("unused", EF4))
+    model.module.body.requires_grad_(False)
+    exchange = attach(model, EF4, junction=junction)
+    backward(model)
+    exchange.step()
+    model.module.body.requires_grad_(dist.get_rank() == 1)
+    said = refused_by_all(model, exchange, math.nan)
+    model.module.body.requires_grad_(False)
+    backward(model)
+    exchange.step()
+    exchange.detach()
+    return said
+
+
+def thawed_before_attaching(junction: str) -> str:
+    model = built(Loop("unused", EF4))
+    model.module.body.requires_grad_(False)
+    model = DistributedDataParallel(model.module, find_unused_parameters=True)
+    model.module.body.requires_grad_(True)
+    exchange = attach(model, EF4, junction=junction)
+    backward(model)
+    said = raised(exchange.step)
+    if said == "nothing":  # DDP does not send it, and the exchange does
+        means: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(means, model.module.body.weight.grad)
+        assert means[0].any()
+        assert all(torch.equal(mean, means[0]) for mean in means)
     exchange.detach()
     return said
 
@@ -291,6 +358,19 @@ def samples_untold(junction: str) -> str:
     model, exchange = attached(junction, compressor=LADDER, policy=policy)
     backward(model)
     said = raised(exchange.step)
+    backward(model)
+    exchange.step(samples=2)
+    exchange.detach()
+    return said
+
+
+def samples_untold_by_one_rank(junction: str) -> str:
+    policy = GraVAC(theta_min=2, theta_max=4, window=2, decide="last")
+    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    backward(model)
+    exchange.step(samples=2)
+    said = refused_by_all(model, exchange, 0 if dist.get_rank() == 1 else 2)
+    backward(model)
     exchange.step(samples=2)
     exchange.detach()
     return said

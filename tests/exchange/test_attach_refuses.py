@@ -10,13 +10,17 @@ from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.sparsifier import exchange_selected
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.ddp import AfterBackward, fit_together
+from dgc_repro.exchange.requests import Exchange
+from dgc_repro.kernel.select import Selection
 from dgc_repro.launch.build import check_memory
 from dgc_repro.policy.fixed import Fixed
 
@@ -50,6 +54,25 @@ def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> N
     with pytest.raises(UserError, match=r"^wrap: clip_local .* exchange.junction=per_bucket"):
         fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "per_bucket")
     fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "after_backward")
+
+
+class Unfinished:
+    def init(self, tensor: torch.Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: torch.Tensor, state: State, context: Context) -> Exchange:
+        return (yield from exchange_selected(self, tensor, state, context))  # type: ignore[arg-type]
+
+    def select(self, tensor: torch.Tensor, context: Context) -> Selection:
+        raise NotImplementedError
+
+
+def test_a_compressor_without_what_its_exchange_needs_is_refused() -> None:
+    for nest in (Unfinished(), ErrorFeedback(Unfinished())):
+        with pytest.raises(UserError, match="^compressor: Unfinished has no attribute ragged"):
+            fit_together(nest, Fixed(), "layer", "after_backward")
+    with pytest.raises(UserError, match="^compressor: Fixed has no attribute exchange"):
+        fit_together(Fixed(), Fixed(), "layer", "after_backward")  # type: ignore[arg-type]
 
 
 def test_the_learning_rate_that_a_loop_tells_reaches_the_compressor() -> None:

@@ -19,17 +19,17 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor, State
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.scatter import Scatter, Shards
+from dgc_repro.compressor.sharded import Sharded, Shards
 from dgc_repro.compressor.sidco import SIDCo
 from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.tree import Tree
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.combine import (
@@ -52,14 +52,14 @@ from dgc_repro.policy.interface import Plan
 SHAPES = {"conv.weight": (6, 3, 3, 3), "conv.bias": (6,), "fc.weight": (50, 90), "none": (0,)}
 REAL = ("two_workers", "three_workers", "four_workers")
 COMBINED: list[tuple[Compressor, int]] = [
-    (Scatter(Uniform(8, block=512)), 0),
-    (ErrorFeedback(Scatter(Uniform(4, "stochastic", 100))), 0),
-    (ErrorFeedback(Ladder((Dense(), Scatter(Uniform(8)), Scatter(Uniform(3, block=7))))), 2),
-    (ErrorFeedback(Scatter(QSGD(7, 64, "max"))), 0),
-    (ErrorFeedback(Scatter(TopK(0.05))), 0),
-    (ErrorFeedback(Scatter(Threshold(0.05))), 0),
-    (ErrorFeedback(Tree(TopK(0.05))), 0),
-    (Tree(TopK(0.05), own="result"), 0),
+    (Sharded(Uniform(8, block=512)), 0),
+    (ErrorFeedback(Sharded(Uniform(4, "stochastic", 100))), 0),
+    (ErrorFeedback(Ladder((Dense(), Sharded(Uniform(8)), Sharded(Uniform(3, block=7))))), 2),
+    (ErrorFeedback(Sharded(QSGD(7, 64, "max"))), 0),
+    (ErrorFeedback(Sharded(TopK(0.05))), 0),
+    (ErrorFeedback(Sharded(Threshold(0.05))), 0),
+    (ErrorFeedback(GTopK(TopK(0.05))), 0),
+    (GTopK(TopK(0.05), own="result"), 0),
 ]
 
 
@@ -93,6 +93,7 @@ def test_every_worker_gets_the_letters_that_were_written_to_it(workers: int, rag
     assert link.ledger.metrics()["comm/wire_bytes"] == expected  # each byte goes to one worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("size", REAL)
 def test_letters_arrive_in_real_processes_as_in_the_simulated_world(
@@ -149,10 +150,10 @@ def test_combined_payloads_give_the_same_bits_in_every_world(
 @pytest.mark.parametrize(
     ("mine", "theirs", "words"),
     [
-        (Scatter(Uniform(8)), Scatter(Uniform(4)), ["waits for", "which sends it", "conv"]),
-        (Scatter(Uniform(8)), Uniform(8), ["alltoall", "gather", "conv"]),
-        (Tree(TopK(0.5)), Tree(TopK(0.1)), ["waits for", "which sends it", "conv"]),
-        (Scatter(TopK(0.5)), Tree(TopK(0.5)), ["alltoall", "sizes", "conv"]),
+        (Sharded(Uniform(8)), Sharded(Uniform(4)), ["waits for", "which sends it", "conv"]),
+        (Sharded(Uniform(8)), Uniform(8), ["alltoall", "gather", "conv"]),
+        (GTopK(TopK(0.5)), GTopK(TopK(0.1)), ["waits for", "which sends it", "conv"]),
+        (Sharded(TopK(0.5)), GTopK(TopK(0.5)), ["alltoall", "sizes", "conv"]),
     ],
 )
 def test_ranks_that_combine_differently_get_a_sentence(
@@ -168,9 +169,9 @@ def test_ranks_that_combine_differently_get_a_sentence(
 @pytest.mark.parametrize(
     "compressor",
     [
-        ErrorFeedback(Scatter(Uniform(4, "stochastic", 16))),
-        ErrorFeedback(Scatter(TopK(0.1))),
-        ErrorFeedback(Tree(TopK(0.1))),
+        ErrorFeedback(Sharded(Uniform(4, "stochastic", 16))),
+        ErrorFeedback(Sharded(TopK(0.1))),
+        ErrorFeedback(GTopK(TopK(0.1))),
     ],
     ids=str,
 )
@@ -214,9 +215,9 @@ METHODS = (Uniform(8, block=2048), Uniform(4, block=512), Uniform(6), TopK(0.01)
 @pytest.mark.parametrize("n", [0, 5, 1000, 100_000])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8, 32])
 def test_the_formulas_are_what_the_ledger_counts(method: Any, n: int, workers: int) -> None:
-    ways = {GATHER: method, SCATTER: Scatter(method)}
+    ways = {GATHER: method, SCATTER: Sharded(method)}
     if isinstance(method, TopK):
-        ways[TREE] = Tree(method)
+        ways[TREE] = GTopK(method)
     expected = wire_bytes(method, {"x": n}, workers)
     assert expected.keys() == ways.keys()
     for way, compressor in ways.items():
@@ -257,9 +258,9 @@ def test_several_tensors_are_counted_as_the_ledger_counts_them(method: Any, work
     coded_otherwise = getattr(method, "values", "fp32") != "fp32"
     built: dict[str, Compressor] = {GATHER: method}
     if not coded_otherwise:
-        built[SCATTER] = Scatter(method)
+        built[SCATTER] = Sharded(method)
         if isinstance(method, TopK):
-            built[TREE] = Tree(method)
+            built[TREE] = GTopK(method)
     expected = wire_bytes(method, LAYERS, workers)
     assert expected.keys() == (built.keys() if len(built) > 1 else set())
     for way, moved in expected.items():
@@ -275,8 +276,8 @@ def test_auto_takes_the_way_of_the_fewest_bytes_among_small_tensors() -> None:
         way: step_bytes(compressor, sizes, 8)
         for way, compressor in (
             (GATHER, method),
-            (TREE, Tree(method)),
-            (SCATTER, Scatter(method)),
+            (TREE, GTopK(method)),
+            (SCATTER, Sharded(method)),
         )
     }
     choice = choose(method, sizes, 8)
@@ -289,7 +290,10 @@ def test_auto_takes_no_way_that_is_refused() -> None:
     method = TopK(1e-5, values="fp16")
     assert combined(method, AUTO, {"x": 300_000}, 8) == method
     assert choose(method, {"x": 300_000}, 8).wire_bytes == {}
-    with pytest.raises(UserError, match=r"^exchange.combine: scatter: values: sums are sent on"):
+    with pytest.raises(
+        UserError,
+        match=r"^exchange.combine: scatter: values: sums are sent on.*\(exchange.combine=gather\)$",
+    ):
         combined(method, SCATTER, {"x": 300_000}, 8)
 
 
@@ -298,14 +302,14 @@ def test_the_ledger_shows_which_way_moves_fewer_bytes(workers: int) -> None:
     """Of P bytes a worker: gathering moves (N - 1) P, shards 2 (N - 1) / N P, pairs log2(N) P."""
     n = 1 << 20
     for method in (Uniform(8, block=2048), Uniform(4, block=2048)):
-        gather, scatter = (step_bytes(c, {"x": n}, workers) for c in (method, Scatter(method)))
+        gather, scatter = (step_bytes(c, {"x": n}, workers) for c in (method, Sharded(method)))
         size = gather / (workers - 1)
         assert gather / size == workers - 1
         # 512 rows, a multiple of N: nothing is filled up but the headers' few bytes.
         assert scatter / size == pytest.approx(2 * (workers - 1) / workers, rel=1e-3)
         assert (scatter < gather) == (workers > 2)
     sparse = TopK(0.01)
-    gather, tree = (step_bytes(c, {"x": n}, workers) for c in (sparse, Tree(sparse)))
+    gather, tree = (step_bytes(c, {"x": n}, workers) for c in (sparse, GTopK(sparse)))
     assert tree / gather == pytest.approx(math.log2(workers) / (workers - 1), rel=1e-12)
     # Pitfalls: gathering 1 % (8 bytes an entry) costs more than dense from N = 100 on; 10 % from 10.
     dense = step_bytes(Dense(), {"x": n}, workers)
@@ -329,9 +333,9 @@ def test_auto_takes_the_way_of_the_fewest_bytes(method: Any, ways: dict[int, str
         assert choice.way == way, str(choice)
         built = {GATHER: method, SCATTER: None, TREE: None}
         if not isinstance(method, Dense):
-            built[SCATTER] = Scatter(method)
+            built[SCATTER] = Sharded(method)
         if isinstance(method, TopK):
-            built[TREE] = Tree(method)
+            built[TREE] = GTopK(method)
         measured = {k: step_bytes(c, sizes, workers) for k, c in built.items() if c is not None}
         assert measured[way] == min(measured.values())
 
@@ -345,11 +349,11 @@ def test_auto_leaves_no_owner_a_residual_that_grows(workers: int) -> None:
 
 def test_ternary_codes_are_parted_where_each_worker_has_a_scale() -> None:
     sizes = {"x": 100_000}
-    assert combined(TernGrad(), SCATTER, sizes, 2) == Scatter(TernGrad())
+    assert combined(TernGrad(), SCATTER, sizes, 2) == Sharded(TernGrad())
     for workers in (2, 3, 8):
         expected = wire_bytes(TernGrad(), sizes, workers)
         assert expected.keys() == {GATHER, SCATTER}
-        for way, compressor in ((GATHER, TernGrad()), (SCATTER, Scatter(TernGrad()))):
+        for way, compressor in ((GATHER, TernGrad()), (SCATTER, Sharded(TernGrad()))):
             counted = step_bytes(compressor, sizes, workers)
             assert counted == pytest.approx(expected[way], rel=1e-12)
     assert choose(TernGrad(shared_scale=True), sizes, 8).way == GATHER
@@ -358,7 +362,7 @@ def test_ternary_codes_are_parted_where_each_worker_has_a_scale() -> None:
 def test_auto_says_once_what_it_took_and_why() -> None:
     notes: list[str] = []
     for _ in range(2):
-        assert combined(Uniform(8), AUTO, {"model": 10**6}, 8, notes) == Scatter(Uniform(8))
+        assert combined(Uniform(8), AUTO, {"model": 10**6}, 8, notes) == Sharded(Uniform(8))
     assert combined(Dense(), AUTO, {"model": 10**6}, 8, notes) == Dense()
     assert len(notes) == 2
     assert notes[0].startswith("exchange.combine=auto: Uniform(bits=8")
@@ -369,7 +373,7 @@ def test_auto_says_once_what_it_took_and_why() -> None:
 def test_a_run_is_told_what_auto_took_for_its_model_and_workers() -> None:
     run = built("compressor=uniform", "wrap=[]", "exchange.combine=auto", "launch.workers=4")
     sizes = {name: p.numel() for name, p in run.module.named_parameters()}
-    assert run.exchange.compressor == Scatter(Uniform(8))
+    assert run.exchange.compressor == Sharded(Uniform(8))
     assert run.notes == [f"exchange.combine=auto: {Uniform(8)}: {choose(Uniform(8), sizes, 4)}"]
     assert built("compressor=uniform", "exchange.combine=scatter").notes == []
 
@@ -471,7 +475,7 @@ def test_small_tensors_belong_to_different_workers() -> None:
 
 def test_a_payload_in_pieces_is_its_pieces() -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    outcomes, _ = run_once(Scatter(Uniform(8, block=100)), 3, {"x": (1000,)})
+    outcomes, _ = run_once(Sharded(Uniform(8, block=100)), 3, {"x": (1000,)})
     own = outcomes[0]["x"].own
     again = own.like([part.clone() for part in own.parts])
     assert torch.equal(again.dense(), own.dense())

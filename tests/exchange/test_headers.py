@@ -16,7 +16,7 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.redsync import RedSync
-from dgc_repro.compressor.scatter import Scatter
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange import packing
 from dgc_repro.exchange.simulated import SimulatedWire
@@ -33,7 +33,7 @@ STEPS, WORKERS = 3, 3
         ErrorFeedback(DGCSampled(0.1)),
         ErrorFeedback(RedSync(0.1, quantized=True)),
         RandomK(0.1, shared=False),
-        ErrorFeedback(Scatter(TopK(0.1))),
+        ErrorFeedback(Sharded(TopK(0.1))),
     ],
     ids=str,
 )
@@ -57,7 +57,7 @@ def test_one_transfer_a_round_and_the_same_bits(
     assert same(moved["states"], plain["states"])
     assert seen["headers"] >= STEPS * WORKERS * len(SHAPES)
     assert seen["transfers"] == rounds["reads"]
-    if "Scatter" not in str(compressor):  # which sends each worker something else, in two rounds
+    if "Sharded" not in str(compressor):  # which sends each worker something else, in two rounds
         assert seen["transfers"] == STEPS
 
 

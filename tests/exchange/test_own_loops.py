@@ -170,6 +170,20 @@ def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
     assert same(*(played(two_workers, one)[0]["parameters"] for one in (calm, unscaled)))
 
 
+@pytest.mark.parametrize("junction", JUNCTIONS)
+def test_a_step_that_is_not_finite_and_caught_is_as_if_it_had_been_left_out(
+    two_workers: World, junction: str
+) -> None:
+    loop = Loop("float32", ErrorFeedback(TopK(0.1)), junction, steps=8)
+    caught = played(two_workers, replace(loop, overflows=(1, 4)))
+    for story in caught:
+        assert set(story["means"][4].values()) == {None}
+    left_out = played(two_workers, replace(loop, leaves_out=4))
+    for one, other in zip(caught, left_out, strict=True):
+        assert same(one["means"][5:], other["means"][5:])
+        assert same(one["parameters"], other["parameters"])
+
+
 BOTH, AFTER, BUCKET = JUNCTIONS, JUNCTIONS[:1], JUNCTIONS[1:]
 REFUSED = [
     ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
@@ -179,12 +193,20 @@ REFUSED = [
     ("backward_twice", BUCKET, r"junction: per_bucket has sent .* `with model.no_sync\(\):`"),
     ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    ("thawed_before_attaching", BUCKET, "model: body.bias was frozen when the module was wrapped"),
+    (
+        "thawed_on_one_rank",
+        BOTH,
+        r"model: body.weight was frozen when .*, and attach \(rank 1\)$",
+    ),
     ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
     ("scaled", BUCKET, "scaler: junction=per_bucket has sent .*; use junction=after_backward"),
     ("unscaled_first", AFTER, r"scaler: .* call scaler.unscale_\(optimizer\) after"),
     ("samples_untold", BOTH, r"samples: GraVAC weighs .*; call exchange.step\(samples=...\)"),
+    ("samples_untold_by_one_rank", BOTH, r"samples: GraVAC weighs .* batch \(rank 1\)$"),
     ("rate_untold", BOTH, "learning_rate: Accordion looks at its decay; give EpochReport"),
 ]
 
@@ -205,6 +227,10 @@ def test_what_cannot_go_right_is_refused_in_one_line(
 def test_two_backwards_before_a_step_are_fine_after_backward(two_workers: World) -> None:
     assert two_workers(own_loops.backward_twice, "after_backward") == ["nothing"] * 2
     assert two_workers(own_loops.scaled, "after_backward") == ["nothing"] * 2
+
+
+def test_a_layer_thawed_before_attaching_is_exchanged_after_backward(two_workers: World) -> None:
+    assert two_workers(own_loops.thawed_before_attaching, "after_backward") == ["nothing"] * 2
 
 
 @pytest.mark.parametrize("junction", JUNCTIONS)

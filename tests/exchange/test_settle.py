@@ -4,11 +4,15 @@ Real ranks: test_own_loops.py."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from laws import copied, same
 from torch import Tensor, nn
 
+from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward
@@ -17,20 +21,34 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.interface import Plan
 
 ONES = torch.ones(4)
 RAMP = torch.tensor([1.0, 2.0, 3.0, 4.0])
+TOPK = ErrorFeedback(TopK(0.25))
+LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=4), TopK(factor=4))))
 
 
 class Simulated:
     """Parameters a, b and c of two simulated workers, top-k with error feedback."""
 
-    def __init__(self) -> None:
+    def __init__(self, compressor: Compressor = TOPK, plan: Plan | None = None) -> None:
         self.parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
         self.link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
-        compressor = ErrorFeedback(TopK(0.25))
-        self.exchange = GradientExchange(compressor, self.parameters, self.link)
+        self.seen: list[list[float]] = []  # the policy's energies, by step
+        self.plan = plan or Plan(None)
+        self.exchange = GradientExchange(
+            compressor,
+            self.parameters,
+            self.link,
+            choose=lambda energies: self.see(energies.tolist()),
+        )
         self.junction = AfterBackward(self.exchange, self.parameters)
+        self.junction.begin(self.plan)
+
+    def see(self, energies: list[float]) -> int:
+        self.seen.append(energies)
+        return 1
 
     def step(self, *workers: dict[str, Tensor], finite: bool = True) -> bool:
         for index, gradients in enumerate(workers):
@@ -38,7 +56,12 @@ class Simulated:
                 given = gradients.get(name)
                 parameter.grad = None if given is None else given.clone()
             self.junction.open(index)
-        return settle(self.link, self.exchange, self.junction, [], finite=finite)[0]
+        happened, _, energies = settle(
+            self.link, self.exchange, self.junction, [], self.plan, finite=finite
+        )
+        if energies:
+            self.see(energies)
+        return happened
 
     def residual(self, worker: int, name: str) -> Tensor:
         residual: Tensor = self.exchange.states[worker][name]["residual"]
@@ -90,6 +113,36 @@ def test_the_ranks_agree_with_a_bitmap_only_in_steps_in_which_it_changes() -> No
         run.step(gradients, gradients)
         counted.append(run.signal_bytes - before)
     assert counted == [8, 8, 8 + 3 * 8, 8, 8 + 3 * 8]  # 2 workers: a ring moves what it is given
+
+
+@pytest.mark.parametrize("rung", [None, 1], ids=["chosen", "planned"])
+def test_the_residual_of_an_absent_parameter_adds_nothing_to_the_energies_of_a_policy(
+    rung: int | None,
+) -> None:
+    plan = Plan(rung, candidates=(1, 2), norms=True, measures=rung is not None)
+    run = Simulated(LADDER, plan)
+    every, two = dict.fromkeys("abc", RAMP), dict.fromkeys("ab", RAMP)
+    run.step(every, every)
+    whole, kept, *_ = run.seen[0]
+    assert (whole, kept) == (3 * 30, 3 * 16)
+    before, counted = run.signal_bytes, []
+    for _ in range(2):
+        held = [run.residual(0, name) for name in "ab"]
+        run.step(two, two)
+        expected = sum(float((RAMP + residual).square().sum()) for residual in held)
+        assert run.seen[-1][0] == expected
+        counted.append(run.signal_bytes - before)
+        before = run.signal_bytes
+    told = 0 if rung is None else 6 * 8
+    assert counted == [8 + told + 3 * 8 + told, 8 + told]  # shared again where the bitmap travels
+
+
+def test_no_parameter_with_a_gradient_is_no_energy_at_all() -> None:
+    run = Simulated(LADDER, Plan(None, candidates=(1, 2)))
+    every = dict.fromkeys("abc", RAMP)
+    run.step(every, every)
+    run.step({}, {})
+    assert run.seen[-1] == [0, 0, 0]
 
 
 def test_a_step_that_is_not_finite_changes_no_state_and_still_agrees() -> None:

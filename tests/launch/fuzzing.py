@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from tiny_run import SETTINGS, TEXT, TINY, configured
 
 from dgc_repro.launch import main, single, worker
+from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import options
 
 HANG_SECONDS = 60
@@ -142,7 +143,7 @@ def attempt(context: Sequence[str], override: str) -> Outcome:
         composed = OmegaConf.create(configured(*TINY, *context))
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=True)
-        main.report_run(main.resolved(composed), [*TINY, *context, override])
+        main.report_run(resolved(composed), [*TINY, *context, override])
 
     return watched(lambda: main.answer(act))
 

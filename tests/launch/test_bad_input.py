@@ -88,12 +88,17 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     (["policy=zzz"], "policy: no 'zzz'", "there are: accordion, adaqs, fixed"),
     (["nothing=zzz"], "nothing: no such key", ""),
     (["experiment=dynamic/statik8"], "experiment.dynamic: no 'statik8'", "did you mean static8?"),
-    (["scale=huge"], "scale: no 'huge'", "there are: paper, quick, small"),
+    (["scale=huge"], "scale: no 'huge'", "there are: none, paper, quick, small"),
+    (["scale=null"], "scale: a name, got None", "there are: none, paper, quick, small"),
+    (["~scale"], "scale: has no value", ""),
     (["train.epoch=3"], "train.epoch: no such key", "did you mean train.epochs?"),
     (["compressor.bits=4"], "compressor.bits: no such key", "a setting of compressor=uniform"),
+    (["compresor=topk"], "compresor: no such key", "did you mean compressor?"),
     (["seeed=1"], "seeed: no such key", "did you mean seed?"),
     (["+seeed=1"], "seeed: no such key", "did you mean seed?"),
     (["+train.epoch=3"], "train.epoch: no such key", "did you mean epochs?"),
+    (["+sink.mirro=wandb"], "sink.mirro: no such key", "did you mean mirror?"),
+    (["sink=wandb", "++sink.projcet=x"], "sink.projcet: no such key", "did you mean project?"),
     (["+exchange.chek=true"], "exchange.chek: no such key", "did you mean check?"),
     (["train.epochs="], "train.epochs: a whole number from 1", "got ''"),
     (["compressor.bits=[4"], "compressor.bits: cannot read compressor.bits=[4", "quote"),
@@ -301,12 +306,12 @@ MISTAKES: list[tuple[Sequence[str], str, str]] = [
     ([*GRAVAC, "policy.decide=soon"], "policy.decide: one of now, last", "got 'soon'"),
     (
         [*GRAVAC, "policy.ratio=4"],
-        "policy.ratio: does nothing with policy.scaling=exponential; give policy.scaling=geometric",
+        "policy.ratio: does nothing with scaling=exponential; give scaling=geometric",
         "got 4",
     ),
     (
         [*GRAVAC, "policy.ladder=[10,100]", "policy.theta_max=500"],
-        "policy.theta_max: does nothing beside policy.ladder",
+        "policy.theta_max: does nothing beside ladder",
         "leave one of them out, got 500",
     ),
     (
@@ -359,6 +364,16 @@ def test_a_mistake_is_one_line_and_nothing_is_left(
     assert line.startswith(begins)
     assert says in line
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("scale", ["~scale", "scale=none"])
+def test_without_a_scale_epochs_are_asked_for(scale: str, command: Command) -> None:
+    assert refused(command(scale)) == "train.epochs: has no value; give one"
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_has_help(name: str, command: Command) -> None:
+    assert command(name, "--help") == (0, [])
 
 
 def test_a_gpu_asked_for_where_there_is_none(
@@ -667,6 +682,7 @@ def test_an_unknown_name_in_a_sweep_is_one_line(
         (["dynamic/tabel1"], "did you mean dynamic/table1?"),
         ([], "there are: dynamic/"),
         (["dynamic/table1", "scale=hug"], "scale: no 'hug'"),
+        (["dynamic/table1", "scale=none"], "scale: an artifact has runs at quick, small and paper"),
         (["dynamic/table1", "train.epoch=1"], "did you mean train.epochs?"),
     ],
 )
@@ -686,6 +702,7 @@ def test_results_that_cannot_be_written_are_found_out_before_any_training(
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "scale"),
     [
@@ -745,6 +762,25 @@ def python(*arguments: str, folder: Path, **environment: str) -> subprocess.Comp
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
+@pytest.mark.parametrize("flag", ["--info", "--help"])
+def test_a_closed_pipe_ends_the_output_quietly(flag: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dgc_repro", flag]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    os.close(writer)
+    assert ended.stderr == b""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
 def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
     done = python("dgc_repro", "--help", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -763,6 +799,7 @@ def test_a_real_process_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
 def test_a_mistake_that_only_the_ranks_can_see_is_one_line_too(tmp_path: Path) -> None:
     wrong = ("launch=local", "launch.workers=2", "dataset.validation=5000")
@@ -774,7 +811,7 @@ def test_a_mistake_that_only_the_ranks_can_see_is_one_line_too(tmp_path: Path) -
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
 def test_a_worker_without_a_run_folder_says_what_to_do(tmp_path: Path) -> None:
-    done = python("dgc_repro.launch.worker", "nowhere", folder=tmp_path)
+    done = python("dgc_repro", "worker", "nowhere", folder=tmp_path)
     answer = (done.returncode, done.stderr.splitlines())
     assert refused(answer).startswith("paths.runs: no nowhere/config.yaml")
     assert list(tmp_path.iterdir()) == []

@@ -12,8 +12,8 @@ import pytest
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.calibrate import calibrate, measure
+from dgc_repro.launch.cli_args import composed
 from dgc_repro.launch.collectives import MEASURED
-from dgc_repro.launch.own_keys import composed
 from dgc_repro.launch.profiles import read_profile
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network

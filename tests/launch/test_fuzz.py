@@ -13,7 +13,7 @@ import pytest
 from fuzzing import VALUES, Outcome
 from tiny_run import TINY
 
-from dgc_repro.launch import calibrate, main, measure, own_keys, predict, reproduce
+from dgc_repro.launch import calibrate, cli_args, main, measure, predict, reproduce
 from dgc_repro.launch.build import SECTIONS
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.study import build_study
@@ -93,7 +93,7 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     found: list[tuple[str, Callable[[str], Any]]] = []
     for known in (predict.KEYS, calibrate.KEYS):
         for key in known:
-            found.append((key, lambda o, known=known: own_keys.split([o], known, SECTIONS)))
+            found.append((key, lambda o, known=known: cli_args.split([o], known, SECTIONS)))
     for name in reproduce.artifacts():
         node = reproduce._plain(reproduce._artifact(name))
         for part, settings in node.get("study", {}).items():

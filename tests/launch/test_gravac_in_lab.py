@@ -10,7 +10,7 @@ from labs import need_a_lab
 from test_netlab import RUN
 from test_stop_and_continue import Command
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GRAVAC = (
     *(*RUN, "train.epochs=1", "model.width=8", "network.rate=1gbit", "compressor=dgc_sampled"),
     *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),

@@ -25,7 +25,7 @@ RUN = (
     *("train.batch_size=16", "train.epochs=2000", "sink.every_steps=1"),
 )
 
-pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 def failing(

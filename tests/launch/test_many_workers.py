@@ -27,7 +27,7 @@ RUN = (
 )  # 4 steps
 DENSE = (*(part for part in RUN if not part.startswith(("compressor", "wrap"))), "wrap=[]")
 
-pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from tiny_run import TINY, configured
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab
 from dgc_repro.launch.build import validate
-from dgc_repro.launch.in_lab import Schedule, network_of, schedule_of
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.netlab import Ranks
+from dgc_repro.launch.netlab_config import Schedule, network_of, schedule_of
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
 
@@ -47,7 +47,7 @@ IN_A_LAB = (*RUN, "network=ethernet_1gbit", "model.width=8")
 STEPS_PER_EPOCH = 20
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -95,6 +95,21 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Co
     # Sums of several processes that each counted what it had sent, and of a ledger that was restored.
     assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
+
+
+@pytest.mark.slow
+def test_a_nan_on_one_rank_of_a_lab_is_one_line(tmp_path: Path) -> None:
+    need_a_lab()
+    poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
+    command = Command(tmp_path, *RUN, "network=ethernet_1gbit", "~model", poisoned)
+    launcher = command.start().pid
+    code, errors = command.end()
+    assert code == 2
+    assert len(errors) == 1
+    assert errors[0].startswith(
+        "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
+    )
+    assert namespaces_of(launcher) == set()
 
 
 def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> tuple[int | None, int]:
@@ -145,7 +160,7 @@ def rate():
     shown = subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
     return shown.split("rate ")[1].split()[0]
 if os.environ["RANK"] == "0":
-    from dgc_repro.launch.in_lab import CONTROL, Schedule
+    from dgc_repro.launch.netlab_config import CONTROL, Schedule
     from dgc_repro.train.meter import NoMeter
     asks = [int(number) for number in os.environ[CONTROL].split(",")]
     schedule = Schedule(frozenset({0, 3, 5}), lambda: None, NoMeter(), *asks)

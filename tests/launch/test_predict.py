@@ -12,12 +12,14 @@ import torch
 from PIL import Image
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import composed, sizes_range, workers_range
 from dgc_repro.launch.environment import threads_of_worker
-from dgc_repro.launch.own_keys import composed, sizes_range, workers_range
 from dgc_repro.launch.predict import CANDIDATES, DENSE, METHOD_KEYS, predict
 from dgc_repro.launch.predict_show import rate
 from dgc_repro.launch.profiles import quoted, with_profiles
-from dgc_repro.launch.times import Bench
+from dgc_repro.launch.step_timing import Bench
+
+pytestmark = pytest.mark.slow
 
 SLIM = (
     *("model.width=4", "dataset.train_size=512", "train.batch_size=16", "launch.threads=1"),
@@ -111,8 +113,8 @@ def test_what_is_in_the_file_is_not_measured_again(
     def refuse(*given: object, **more: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("dgc_repro.launch.times.time_exchange", refuse)
-    monkeypatch.setattr("dgc_repro.launch.times.trained", refuse)
+    monkeypatch.setattr("dgc_repro.launch.step_timing.time_exchange", refuse)
+    monkeypatch.setattr("dgc_repro.launch.step_timing.trained", refuse)
     rows = again(
         folder,
         tmp_path,
@@ -164,9 +166,10 @@ def test_times_are_measured_with_the_threads_of_a_worker(tmp_path: Path) -> None
 
 def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dgc_repro.launch.environment.cores_at_hand", lambda: 8)
-    expected = {"launch.workers=2": 4, "launch.workers=16": 1, "launch=simulated": 8}
-    expected["launch.threads=3"] = 3
-    assert {s: threads_of_worker(composed([s])["launch"]) for s in expected} == expected
+    expected = {"launch.workers=2": 4, "launch.workers=16": 1, "launch.threads=3": 3}
+    expected |= {"launch=simulated": 4, "launch=simulated launch.workers=16": 1}
+    found = {s: threads_of_worker(composed(s.split())["launch"]) for s in expected}
+    assert found == expected
 
 
 def test_all_candidates_are_compared(folder: Path, tmp_path: Path) -> None:

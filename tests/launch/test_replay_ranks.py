@@ -18,6 +18,8 @@ from dgc_repro.launch.record import MODELS, Recorded, record
 from dgc_repro.launch.replay import Ranks, RanksFailed, RanksLate
 from dgc_repro.measure.replay import Case, Compute
 
+pytestmark = pytest.mark.slow
+
 SHAPES = {"a.weight": (60, 70), "a.bias": (60,), "b.weight": (50, 60)}
 VALUES = 60 * 70 + 60 + 50 * 60
 WORKERS = 2

@@ -44,21 +44,23 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     reproduce(command)
     assert len(trained) == len(ROWS)
     # Neither the quick scale nor any other: too small to be called by its name.
-    published = tmp_path / "reproduced" / "dynamic" / "table1" / "custom"
+    published = tmp_path / "reproduced" / "dynamic" / "custom" / "table1"
     printed = capsys.readouterr().out
-    assert "Verdicts" in printed
+    assert "claims:" in printed
     assert str(published.relative_to(tmp_path)) in printed
 
     with (published / "table.csv").open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["column"] == "test_accuracy"]
+        lines = [line for line in csv.DictReader(file) if line["quantity"] == "test accuracy"]
     assert [line["row"] for line in lines] == list(ROWS)
     for line, folder in zip(lines, trained, strict=True):
         summary = json.loads((folder / "summary.json").read_text())
-        assert float(line["ours"]) == pytest.approx(summary["test/accuracy_percent"], rel=1e-9)
+        assert float(line["mean"]) == pytest.approx(summary["test/accuracy_percent"], rel=1e-9)
         assert (line["n"], line["scale"]) == ("1", "custom")
-    verdicts = json.loads((published / "verdicts.json").read_text())
-    assert {v["verdict"] for v in verdicts} <= {"indicative", "not run", "cannot follow"}
-    for stem in ("figure1", "figure2", "figure3", "policy_dynamic"):
+    record = json.loads((published / "verdicts.json").read_text())
+    assert record["runs"] == [folder.name for folder in trained]
+    words = {"indicative (+)", "indicative (-)", "not tested", "cannot follow"}
+    assert {v["verdict"] for v in record["verdicts"]} <= words
+    for stem in ("table1", "policy"):
         assert (published / f"{stem}.png").stat().st_size > 0
 
     reproduce(command)
@@ -71,16 +73,15 @@ def test_the_lectures_row_is_trained_on_text_and_published(
     small = ("train.epochs=2", "model.width=8", "dataset.bptt=20", "launch.device=cpu")
     reproduce(["lecture/ptb", "launch=simulated", "launch.threads=1", "sink=none", *small])
     assert len(trained) == 2
-    published = tmp_path / "reproduced" / "lecture" / "ptb" / "custom"
+    published = tmp_path / "reproduced" / "lecture" / "custom" / "ptb"
     printed = capsys.readouterr().out
     assert "scale=custom: dataset=descriptions" in printed
-    assert "Perplexity after the last epoch" in printed
     with (published / "table.csv").open(newline="") as file:
-        lines = {(line["row"], line["column"]): line for line in csv.DictReader(file)}
+        lines = {(line["row"], line["quantity"]): line for line in csv.DictReader(file)}
     for row, folder in zip(("dense", "dgc"), trained, strict=True):
         summary = json.loads((folder / "summary.json").read_text())
-        ours = float(lines[row, "test_perplexity"]["ours"])
+        ours = float(lines[row, "test perplexity"]["mean"])
         assert ours == pytest.approx(summary["test/perplexity"], rel=1e-9)
-    assert float(lines["dgc", "ratio_payload_whole_run"]["ours"]) > 1
+    assert float(lines["dgc", "ratio of payload"]["mean"]) > 1
     environment = json.loads((trained[0] / "environment.json").read_text())
     assert environment["data"].startswith("scikit-learn's descriptions (embedded, sha256 ")

@@ -34,7 +34,7 @@ DENSE = (*RUN, "compressor=dense", "wrap=[]")
 FED_BACK = (*RUN, *UNIFORM4_EF)
 TESTS = Path(__file__).resolve().parent.parent
 
-pytestmark = pytest.mark.timeout(4 * PATIENCE_SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
 
 
 def wait_for(done: Callable[[], bool], what: str) -> None:

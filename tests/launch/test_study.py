@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -17,8 +16,11 @@ from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, reproduce, studied_runs_of
 from dgc_repro.launch.study import build_study
 from dgc_repro.launch.study_inputs import worker_gradients
-from dgc_repro.paper import gravac
-from dgc_repro.report.publish import ARTIFACTS, rebuild
+from dgc_repro.paper import pool
+from dgc_repro.paper.gravac import MODELS, table3
+from dgc_repro.paper.publish import artifact_of, rebuild
+
+pytestmark = pytest.mark.slow
 
 WAITING, DENSITY = "lecture/waiting", "lecture/density"
 STUDIES = [name for name in artifacts() if is_studied(name)]
@@ -52,7 +54,7 @@ def test_the_parts_of_a_study_build_at_every_scale_and_are_different_runs(
     for config in found:
         assert f"{config['experiment']['paper']}/{config['experiment']['artifact']}" == name
         build_study(config["study"])
-    assert tuple(name.split("/")) in ARTIFACTS
+    assert callable(artifact_of(*name.split("/")).page)
 
 
 def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
@@ -60,19 +62,17 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reproduce([WAITING, *TINY_WAITING])
-    published = tmp_path / "reproduced" / "lecture" / "waiting" / "custom"
-    assert f"written to {published.relative_to(tmp_path)}" in capsys.readouterr().out
+    published = tmp_path / "reproduced" / "lecture" / "custom" / "waiting"
+    assert str(published.relative_to(tmp_path)) in capsys.readouterr().out
     before = contents(published)
-    records = sorted((published / "records").iterdir())
-    assert len(records) == 5  # seeds
-    for record in records:
-        assert {path.name for path in record.iterdir()} == {
-            "config.yaml", "environment.json", "rows.csv", "summary.json",
-        }  # fmt: skip
-        assert yaml.safe_load((record / "config.yaml").read_text())["study"]["trials"] == 200
+    runs = pool.read(published.parent)
+    assert len(runs) == 5  # seeds
+    for run in runs:
+        assert run.setting("study.trials") == 200
+        assert len(run.lines)
     assert {"table.md", "table.csv", "verdicts.json", "waiting.svg", "waiting.png"} <= set(before)
-    verdicts = json.loads((published / "verdicts.json").read_text())
-    assert {v["verdict"] for v in verdicts} <= {"agrees", "differs"}
+    verdicts = json.loads((published / "verdicts.json").read_text())["verdicts"]
+    assert {v["verdict"] for v in verdicts} <= {"agrees", "differs", "inconclusive"}
     assert {v["n"] for v in verdicts} == {5}
     rebuild(published)
     assert contents(published) == before
@@ -86,15 +86,21 @@ def test_gradients_of_simulated_workers_become_densities(
     """One number of the sweep's three factors: the others are the same code."""
     monkeypatch.chdir(tmp_path)
     reproduce([DENSITY, *TINY_DENSITY, "launch.workers=4", "seed=1"])
-    published = tmp_path / "reproduced" / "lecture" / "density" / "custom"
-    rows = {path.name.split("-")[2] for path in (published / "records").iterdir()}
-    assert rows == {"random", "gradient", "fed_10", "fed_100", "fed_1000"}
-    verdicts = {v["claim"]: v for v in json.loads((published / "verdicts.json").read_text())}
-    assert verdicts["real.10"]["verdict"] == "indicative"  # one seed
-    assert verdicts["dense.real"]["verdict"] == "indicative"
+    published = tmp_path / "reproduced" / "lecture" / "custom" / "density"
+    assert {run.row for run in pool.read(published.parent)} == {
+        "random",
+        "gradient",
+        "fed_10",
+        "fed_100",
+        "fed_1000",
+    }
+    record = json.loads((published / "verdicts.json").read_text())
+    verdicts = {v["claim"]: v["verdict"] for v in record["verdicts"]}
+    assert verdicts["gradient.10"].startswith("indicative")  # one seed
+    assert verdicts["dense.gradient"].startswith("indicative")
     text = (published / "table.md").read_text()
     assert "reduced scale: custom" in text
-    assert "digits, batch 8 a worker, 4 workers, after 2 steps" in text
+    assert "after 2 steps" in text
     assert (published / "density.png").stat().st_size > 10_000
 
 
@@ -122,16 +128,16 @@ def test_compress_times_are_measured_on_real_gradients_of_every_model(
     tiny = ("model.width=2", "launch.threads=1", "study.saturation.repeats=3")
     reproduce(["gravac/fig3", *tiny, "study.saturation.steps=1"])
     assert torch.get_num_threads() == threads
-    published = tmp_path / "reproduced" / "gravac" / "fig3" / "custom"
-    for record in (published / "records").iterdir():
-        rows = pd.read_csv(record / "rows.csv")
-        measured = rows[rows["compress"] == "measured"]
+    published = tmp_path / "reproduced" / "gravac" / "custom" / "fig3"
+    for run in pool.read(published.parent):
+        measured = run.lines[run.lines["compress"] == "measured"]
         assert (measured["compress_low"] > 0).all()
         assert (measured["compress_low"] <= measured["compress_ms"]).all()
-        assert json.loads((record / "environment.json").read_text())["threads_per_worker"] == 1
-    verdicts = json.loads((published / "verdicts.json").read_text())
-    assert {v["verdict"] for v in verdicts} == {"indicative"}
-    assert all("modelled" in v["printed"] for v in verdicts)
+        assert run.environment["threads_per_worker"] == 1
+    verdicts = json.loads((published / "verdicts.json").read_text())["verdicts"]
+    judged = [v for v in verdicts if v["verdict"] != "not run"]
+    assert judged
+    assert all(v["verdict"].startswith("indicative") and v["modelled"] for v in judged)
 
 
 def test_stated_compress_times_are_half_of_the_papers_direct_dgc() -> None:
@@ -140,7 +146,9 @@ def test_stated_compress_times_are_half_of_the_papers_direct_dgc() -> None:
             c["experiment"]["row"]: c["study"]["stated_ms"]
             for c in configs("gravac/fig3", f"scale={scale}")
         }
-        assert stated == {m: gravac.stated_compress_ms(m) for m, *_ in gravac.MODELS}
+        assert stated == {
+            m: table3.TABLE_3(table3.cell(m, "dgc"), table3.DIRECT) / 2 for m in MODELS
+        }
 
 
 def test_the_networks_of_a_study_stand_in_its_record_as_their_files_have_them() -> None:

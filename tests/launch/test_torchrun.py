@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from ranks import processes_of, rank_of
-from tiny_run import PLAIN
+from tiny_run import PLAIN, configured
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import main, torchrun
+from dgc_repro.launch import main, torchrun, worker
 from dgc_repro.launch.local import last_checkpoint
-from dgc_repro.launch.meeting import Meeting
+from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.torchrun import with_workers
 from dgc_repro.launch.worker import USER_ERROR
 
@@ -70,7 +71,7 @@ def free() -> int:
 
 
 @pytest.fixture
-def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Meeting]:
+def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Rendezvous]:
     """Two ranks in this process, by the name of their thread."""
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
@@ -78,23 +79,44 @@ def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Meeting]:
     for rank in "01":
         for name, value in {**place, "RANK": rank}.items():
             monkeypatch.setenv(name, value)
-        met[rank] = Meeting(PATIENCE_SECONDS)
+        met[rank] = Rendezvous(PATIENCE_SECONDS)
     monkeypatch.setenv("RANK", "0")
     return met
 
 
-def test_a_rank_that_refuses_ends_the_wait_of_the_others(pair: dict[str, Meeting]) -> None:
+def test_a_rank_that_refuses_ends_the_wait_of_the_others(pair: dict[str, Rendezvous]) -> None:
     pair["1"].refuse("dataset.root: not on this node")
     with pytest.raises(UserError, match=r"^dataset\.root: not on this node$"):
         pair["0"].wait_for_all("start")
 
 
 def test_a_run_folder_that_a_node_does_not_see_is_said_on_rank_0(
-    pair: dict[str, Meeting], tmp_path: Path
+    pair: dict[str, Rendezvous], tmp_path: Path
 ) -> None:
     assert torchrun.join(tmp_path / "elsewhere", pair["1"]) == (USER_ERROR, False)
     with pytest.raises(UserError, match=r"^paths\.runs: rank 1 on .* does not see .*elsewhere"):
         pair["0"].wait_for_all("start")
+
+
+def test_nodes_of_other_devices_are_refused_on_all_ranks(
+    pair: dict[str, Rendezvous], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*RUN, "launch.workers=2")))
+    device = {"0": ("cuda", "nccl"), "1": ("cpu", "gloo")}
+    monkeypatch.setattr(worker, "choose_device", lambda _: device[threading.current_thread().name])
+    codes: dict[str, tuple[int, bool]] = {}
+
+    def start(rank: str) -> None:
+        codes[rank] = torchrun.join(tmp_path, pair[rank])
+
+    threads = [threading.Thread(target=start, args=rank, name=rank, daemon=True) for rank in "01"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert codes == dict.fromkeys("01", (USER_ERROR, False))
+    said = (tmp_path / "error.txt").read_text()
+    assert said.startswith("launch.device: rank 0 takes cuda with nccl, rank 1 cpu with gloo; give")
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
@@ -112,7 +134,7 @@ def test_a_run_folder_that_a_node_does_not_see_is_said_on_rank_0(
 def test_a_mistake_is_one_line_of_rank_0_and_all_ranks_end_alike(
     given: str,
     says: str,
-    pair: dict[str, Meeting],
+    pair: dict[str, Rendezvous],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -132,7 +154,7 @@ def test_a_mistake_is_one_line_of_rank_0_and_all_ranks_end_alike(
     thread = threading.Thread(target=follow, name="1", daemon=True)
     monkeypatch.setattr(
         torchrun,
-        "Meeting",
+        "Rendezvous",
         lambda: pair[threading.current_thread().name.replace("MainThread", "0")],
     )
     monkeypatch.setattr(torchrun, "leave", leave)

@@ -11,16 +11,16 @@ from torch import Tensor
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.scatter import Scatter
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.tree import Tree
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Asked, Setting, asks
@@ -43,7 +43,7 @@ def _to_all(pieces: list[Parts], kind: str) -> Asked:
 
 
 @asks.register
-def _(leaf: Scatter, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
+def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
     flat = tensor.reshape(-1)
 
     strongest_k = leaf.method
@@ -78,7 +78,7 @@ def _(leaf: Scatter, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
 
 
 @asks.register
-def _(leaf: Tree, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
+def _(leaf: GTopK, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
     (whole,) = asks(leaf.method, tensor, floats)
 
     def in_world(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
@@ -100,11 +100,11 @@ def _(leaf: Tree, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, .
     return in_world
 
 
-_TWICE = "the owner compresses the average: tests/compressor/test_scatter.py, test_mean_and_owners"
+_TWICE = "the owner compresses the average: tests/compressor/test_sharded.py, test_mean_and_owners"
 _NO_RESIDUAL = "keeps no residual of its own payload: what is rounded away or not chosen is lost"
-_PAPERS = "the paper's account: tests/compressor/test_tree.py, test_the_papers_account"
+_PAPERS = "the paper's account: tests/compressor/test_gtopk.py, test_the_papers_account"
 _SCATTERED = {"averaging": _TWICE, "conservation": _NO_RESIDUAL}
-_LADDER = Ladder((Dense(), Scatter(Uniform(8)), Scatter(Uniform(4, "nearest", 100))))
+_LADDER = Ladder((Dense(), Sharded(Uniform(8)), Sharded(Uniform(4, "nearest", 100))))
 
 
 def _prefers_the_strong(energies: Tensor) -> int:
@@ -114,23 +114,23 @@ def _prefers_the_strong(energies: Tensor) -> int:
 
 SETTINGS: tuple[Setting, ...] = (
     *(
-        Setting(f"scatter-{leaf.bits}-{leaf.block}", Scatter(leaf), excuses=_SCATTERED)
+        Setting(f"scatter-{leaf.bits}-{leaf.block}", Sharded(leaf), excuses=_SCATTERED)
         for leaf in (Uniform(8, block=2048), Uniform(8), Uniform(4, block=100), Uniform(6, block=7))
     ),
     Setting(
         "scatter-stochastic",
-        Scatter(Uniform(4, "stochastic", 512)),
+        Sharded(Uniform(4, "stochastic", 512)),
         excuses=_SCATTERED | {"contraction": "unbiased instead: test_unbiased.py"},
     ),
     Setting(
         "scatter-terngrad",
-        Scatter(TernGrad()),
+        Sharded(TernGrad()),
         excuses=_SCATTERED | {"contraction": "unbiased instead: test_unbiased.py"},
     ),
     *(
         Setting(
             f"ef-scatter-{leaf.bits}-{leaf.block}",
-            ErrorFeedback(Scatter(leaf)),
+            ErrorFeedback(Sharded(leaf)),
             excuses=FED_BACK | {"averaging": _TWICE},
         )
         for leaf in (Uniform(8, block=2048), Uniform(2), Uniform(4, "stochastic", 100))
@@ -152,10 +152,10 @@ SETTINGS: tuple[Setting, ...] = (
         Plan(1, {"mixed": 2}),
         excuses=FED_BACK | {"averaging": _TWICE},
     ),
-    Setting("scatter-topk", Scatter(TopK(0.1)), excuses=_SCATTERED),
-    Setting("scatter-threshold", Scatter(Threshold(0.01)), excuses=_SCATTERED),
+    Setting("scatter-topk", Sharded(TopK(0.1)), excuses=_SCATTERED),
+    Setting("scatter-threshold", Sharded(Threshold(0.01)), excuses=_SCATTERED),
     *(
-        Setting(f"scatter-{name}", Scatter(leaf), excuses=_SCATTERED | {"contraction": why})
+        Setting(f"scatter-{name}", Sharded(leaf), excuses=_SCATTERED | {"contraction": why})
         for name, leaf, why in (
             ("qsgd-max", QSGD(7, 64, "max"), "unbiased instead: test_unbiased.py"),
             ("natural", Natural(), "unbiased instead: test_unbiased.py"),
@@ -164,22 +164,22 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ef-scatter-qsgd-max",
-        ErrorFeedback(Scatter(QSGD(7, 64, "max"))),
+        ErrorFeedback(Sharded(QSGD(7, 64, "max"))),
         excuses=FED_BACK | {"averaging": _TWICE},
     ),
     Setting(
         "ef-scatter-ef_signsgd",
-        ErrorFeedback(Scatter(EFSignSGD())),
+        ErrorFeedback(Sharded(EFSignSGD())),
         excuses=FED_BACK | {"averaging": _TWICE},
     ),
     *(
-        Setting(f"tree-topk-{d:g}", Tree(TopK(d)), excuses={"conservation": _NO_RESIDUAL})
+        Setting(f"tree-topk-{d:g}", GTopK(TopK(d)), excuses={"conservation": _NO_RESIDUAL})
         for d in (1.0, 0.1, 0.01)
     ),
-    Setting("ef-tree-topk", ErrorFeedback(Tree(TopK(factor=20))), excuses=FED_BACK),
+    Setting("ef-tree-topk", ErrorFeedback(GTopK(TopK(factor=20))), excuses=FED_BACK),
     Setting(
         "ef-tree-topk-papers-account",
-        ErrorFeedback(Tree(TopK(0.1), own="result")),
+        ErrorFeedback(GTopK(TopK(0.1), own="result")),
         excuses=FED_BACK | {"averaging": _PAPERS},
     ),
 )

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.compressor.scatter import Scatter
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.tree import Tree
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange
@@ -55,9 +55,9 @@ def handed_over(compressor: Compressor) -> dict[str, int]:
         ErrorFeedback(TopK(density=0.05)),
         Threshold(density=0.05),
         ErrorFeedback(PowerSGD(2)),
-        Scatter(Uniform(4, block=64)),
-        Scatter(TopK(density=0.05)),
-        Tree(TopK(density=0.05)),
+        Sharded(Uniform(4, block=64)),
+        Sharded(TopK(density=0.05)),
+        GTopK(TopK(density=0.05)),
     ],
     ids=str,
 )

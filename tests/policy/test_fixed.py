@@ -28,8 +28,8 @@ def test_nothing_it_sees_moves_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"field": "bits"}, "field: names the compressor's setting that policy.values are for"),
-        ({"values": (8, 4)}, "field: names the compressor's setting that policy.values are for"),
+        ({"field": "bits"}, "field: names the compressor's setting that values are for"),
+        ({"values": (8, 4)}, "field: names the compressor's setting that values are for"),
         (
             {"field": "bits", "values": (8, 8)},
             "values: each setting once, weakest first, got [8, 8]",

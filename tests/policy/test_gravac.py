@@ -305,11 +305,11 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"ratio": 4}, "ratio: does nothing with policy.scaling=exponential; give policy.scaling="),
-        ({"theta_min": 20}, "theta_min: does nothing beside policy.ladder"),
-        ({"theta_max": 500}, "theta_max: does nothing beside policy.ladder"),
-        ({"scaling": "geometric"}, "scaling: does nothing beside policy.ladder"),
-        ({"ratio": 4}, "ratio: does nothing beside policy.ladder"),
+        ({"ratio": 4}, "ratio: does nothing with scaling=exponential; give scaling="),
+        ({"theta_min": 20}, "theta_min: does nothing beside ladder"),
+        ({"theta_max": 500}, "theta_max: does nothing beside ladder"),
+        ({"scaling": "geometric"}, "scaling: does nothing beside ladder"),
+        ({"ratio": 4}, "ratio: does nothing beside ladder"),
     ],
 )
 def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:

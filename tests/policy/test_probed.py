@@ -78,8 +78,8 @@ def test_without_a_ladder_it_plans_the_compressor_as_it_is_and_records_squares()
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"field": "factor"}, "field: names the compressor's setting that policy.value is for"),
-        ({"value": 10}, "field: names the compressor's setting that policy.value is for"),
+        ({"field": "factor"}, "field: names the compressor's setting that value is for"),
+        ({"value": 10}, "field: names the compressor's setting that value is for"),
         ({"spread": "no"}, "spread: true or false, got 'no'"),
     ],
 )

@@ -167,9 +167,9 @@ def test_whatever_it_sees_it_only_steps_down_and_keeps_no_secrets(
         ),
         ({"patience_epochs": 0}, "patience_epochs: at least 1"),
         ({"dense_epochs": -1}, "patience_epochs: at least 1 (and dense_epochs at least 0)"),
-        ({"values": ()}, "field: names the compressor's setting that policy.values are for"),
+        ({"values": ()}, "field: names the compressor's setting that values are for"),
         ({"values": (8, 8, 4, 2)}, "values: each setting once, weakest first"),
-        ({"field": None}, "field: names the compressor's setting that policy.values are for"),
+        ({"field": None}, "field: names the compressor's setting that values are for"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ import yaml
 from made_up_run import epoch_record, play, run_info, step_metrics
 
 from dgc_repro.errors import UserError
-from dgc_repro.report.records import load_run
+from dgc_repro.paper.records import read_run
 from dgc_repro.sink.jsonl import Jsonl
 
 
@@ -137,7 +137,7 @@ def test_a_number_that_is_not_finite_is_null_and_comes_back_as_nan(tmp_path: Pat
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"seed": 0}))
     for name in ("environment.json", "summary.json"):
         (tmp_path / name).write_text("{}")
-    epochs = load_run(tmp_path).epochs
+    epochs = read_run(tmp_path).epochs
     assert pd.isna(epochs["train/loss"][1])
     assert epochs["train/loss"].dtype == float
 

@@ -27,6 +27,7 @@ from dgc_repro.train.step import train_step
 GRAVAC = SETTINGS["gravac"]
 
 
+@pytest.mark.slow
 def test_every_decision_is_written_and_the_record_replays(tmp_path: Path) -> None:
     where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
     config = tiny(*GRAVAC, "policy.smoothing=0.5", "policy.eps=0.6", "train.epochs=3", *where)

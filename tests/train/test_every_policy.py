@@ -85,6 +85,7 @@ def test_the_table_has_every_compressor_and_every_policy() -> None:
     assert {name.partition(" ")[0] for name in POLICIES} == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("compressor", LADDERS)
 def test_any_policy_goes_over_any_ladder_or_says_in_a_line_why_not(

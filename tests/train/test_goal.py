@@ -72,6 +72,8 @@ def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_ke
     assert play(plain).losses == story.losses
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_what_is_out_of_reach_is_said_to_be_so(tmp_path: Path) -> None:
     where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
     config = tiny("goal.target=100", "goal.stop=true", "train.epochs=1", *where)

@@ -23,7 +23,7 @@ from dgc_repro.train.meter import InterfaceMeter, NoMeter
 RANK = Path(__file__).with_name("in_lab.py")
 TIMEOUT_SECONDS = 200
 
-pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_SECONDS + 20)]
 
 
 def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
@@ -31,7 +31,7 @@ def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
     need_a_lab()
     workers = len(rates)
     with Lab(rates) as lab:
-        meeting = {
+        rendezvous = {
             "WORLD_SIZE": str(workers),
             "MASTER_ADDR": lab.address(0),
             "MASTER_PORT": "29500",
@@ -43,7 +43,7 @@ def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
             lab.popen(
                 rank,
                 [sys.executable, str(RANK)],
-                env=os.environ | meeting | {"RANK": str(rank)},
+                env=os.environ | rendezvous | {"RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 text=True,
             )

@@ -13,12 +13,12 @@ from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.launch.build import validate
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
-from dgc_repro.paper import gravac
+from dgc_repro.paper.gravac.fig1a import PER_STEP
 from dgc_repro.policy.interface import Plan
 from dgc_repro.study.given import Tensors
 from dgc_repro.study.saturation import sync_seconds
 from dgc_repro.study.scaling import Scaling
-from dgc_repro.train import checkpoint, watch
+from dgc_repro.train import checkpoint, policy_inputs
 from dgc_repro.train.run import Run
 
 SIGNALS = 8 * 5  # float64: loss, correct answers, count, not finite, stop
@@ -60,9 +60,8 @@ LINKS = Network("8mbit", "10us", efficiency=1.0)  # as NETWORK
 
 def figure_1a(sizes: tuple[int, ...]) -> float:
     """Seconds of communication of a step in the series that figure 1a's claims are judged by."""
-    judged = gravac.FIG1A_CLAIMS[0].checks[0].greater.rpartition(", ")[2]
     rows = Scaling({"here": LINKS}, [2], 7.0, 25.0, []).run(0, Tensors("model", sizes))
-    (row,) = (row for row in rows if row["series"] == judged)
+    (row,) = (row for row in rows if row["series"] == PER_STEP)
     assert row["messages"] == 1
     return float(row["sync_ms"]) / 1e3
 
@@ -180,7 +179,7 @@ def test_the_time_of_a_dense_step_excludes_compression(
     run.link.clock.last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}
     run.progress.watched.chosen = rung
     plan = Plan(rung if decided == "by the plan" else None)
-    assert watch.seconds_of(run, plan, wall=9.0, modelled=0.5) == pytest.approx(expected)
+    assert policy_inputs.seconds_of(run, plan, wall=9.0, modelled=0.5) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

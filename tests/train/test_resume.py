@@ -32,8 +32,8 @@ def uninterrupted() -> dict[str, tuple[Run, Story]]:
     "stop_after",
     [
         pytest.param(STEPS_PER_EPOCH - 2, id="in an epoch"),
-        pytest.param(STEPS_PER_EPOCH, id="before the epoch is evaluated"),
-        pytest.param(STEPS_PER_EPOCH + 1, id="in the second epoch"),
+        pytest.param(STEPS_PER_EPOCH, id="before the epoch is evaluated", marks=pytest.mark.slow),
+        pytest.param(STEPS_PER_EPOCH + 1, id="in the second epoch", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("name", SETTINGS)

@@ -16,6 +16,8 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import build_run, validate
 from dgc_repro.train import checkpoint
 
+pytestmark = pytest.mark.slow
+
 NODES = ("launch.workers=4", "launch.workers_per_node=2", "train.batch_size=8")
 POISONED = (
     "~model",

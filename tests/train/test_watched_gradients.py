@@ -18,7 +18,7 @@ from dgc_repro.launch.build import build_run
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.adaqs import AdaQS
 from dgc_repro.policy.interface import EpochReport, State, StepReport
-from dgc_repro.train import checkpoint, watch
+from dgc_repro.train import checkpoint, policy_inputs
 from dgc_repro.train.loop import end_epoch, steps_left
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import train_step
@@ -107,9 +107,9 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
     run = built(*ADAQS, *PLAIN, "policy.values=[2]")
     own: list[torch.Tensor] = []
     told: list[StepReport] = []
-    see_own = watch.see_own
+    see_own = policy_inputs.see_own
 
-    def seeing(run: Run, index: int, seen: watch.Seen) -> None:
+    def seeing(run: Run, index: int, seen: policy_inputs.Seen) -> None:
         own.append(torch.cat([p.grad.flatten() for p in run.module.parameters()]).double())
         see_own(run, index, seen)
 
@@ -117,7 +117,7 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
         told.append(report)
         return state
 
-    monkeypatch.setattr(watch, "see_own", seeing)
+    monkeypatch.setattr(policy_inputs, "see_own", seeing)
     monkeypatch.setattr(AdaQS, "after_step", after_step)
     play(run)
     assert len(told) > 5
@@ -153,15 +153,15 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
         parameter.grad = torch.ones_like(parameter)
     parameters[0].grad = None
     rest = sum(parameter.numel() for parameter in parameters[1:])
-    assert watch.square(watch.gradients(run)) == pytest.approx(rest)
-    assert watch.square([None, None]) == 0.0
+    assert policy_inputs.square(policy_inputs.gradients(run)) == pytest.approx(rest)
+    assert policy_inputs.square([None, None]) == 0.0
     for _ in range(2):
-        watch.see_mean(run, watch.Seen())
+        policy_inputs.see_mean(run, policy_inputs.Seen())
     run.progress.epoch = 1
-    norms = list(watch.end_of_epoch(run).values())
+    norms = list(policy_inputs.end_of_epoch(run).values())
     assert norms == pytest.approx([0.0, *(2 * p.numel() ** 0.5 for p in parameters[1:])])
 
 
 def test_an_epoch_without_a_step_has_norms_of_zero() -> None:
     run = built(*SETTINGS["accordion"], *PLAIN)
-    assert set(watch.end_of_epoch(run).values()) == {0.0}
+    assert set(policy_inputs.end_of_epoch(run).values()) == {0.0}

@@ -62,7 +62,7 @@ PATIENCE_SECONDS = 300
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 
 
-pytestmark = pytest.mark.timeout(PATIENCE_SECONDS + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
 `Sparse`              k values and their places, coded (kernel/sparse.py); k may differ
-`Pieces`              a tensor in stretches, each a payload of its own (compressor/scatter.py)
+`Pieces`              a tensor in stretches, each a payload of its own (compressor/sharded.py)
 `SharedValue`         k places of one value; k may differ between workers
 `LowRank`             two thin factors of a matrix
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws

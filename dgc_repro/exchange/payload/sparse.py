@@ -5,7 +5,7 @@ It begins with a header of 8 bytes that says how the rest is coded: from the hig
 kernel/sparse.py. What arrives is checked against its header, by whoever has received it: what is gathered
 is found broken by every rank alike, what goes to one rank (`AllToAll`: shards, trees) by that rank alone.
 It raises, and the others wait for it in their next collective; a run then ends on all ranks with what it
-raised (launch/roll_call.py), an own loop when that rank's process ends or its group's timeout is over.
+raised (launch/hang_report.py), an own loop when that rank's process ends or its group's timeout is over.
 """
 
 from __future__ import annotations

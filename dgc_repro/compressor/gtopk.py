@@ -1,0 +1,127 @@
+"""Sums of sparse gradients in log2 N rounds: two workers merge theirs and keep the k strongest.
+
+Paper: Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low
+bandwidth networks" (gTop-k), ICDCS 2019 (arXiv:1901.04359), algorithms 2 and 3.
+Asks: `AllToAll` with one partner in each of log2 N rounds: one payload of k entries a round, coded
+as the method says. If N is no power of
+two, N - P more workers (P = the largest power of two below N) merge with workers 0, 1, ... first,
+and then listen: whoever sends to such a worker sends to its listener too. One more round, and at
+most one payload more in each round.
+Differs: recursive doubling in place of the paper's tree and broadcast, so that everybody has the
+result after the last merge (the same bits: a pair adds in rank order), and sums of x / N, so that
+none overflows where the mean does not. The paper is silent on N that
+is no power of two. What counts as sent: the paper's worker keeps what is not in the result, and takes
+all else for sent, though a merge on its way may have dropped its share of a place that came in
+from elsewhere; ``own=result`` does that. By default (``own=path``) those of its entries count that
+survived every merge on their way: the mean is then exactly the average of what was sent, and an
+error feedback around this loses nothing.
+
+    x = top_k(g) / N;  each round:  x = top_k(x + x of the partner);  mean = x
+
+Letters: n = values, k = entries sent, N = workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Context, Measurable, State
+from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
+from dgc_repro.exchange.payload import Sparse
+from dgc_repro.exchange.requests import AllToAll, Exchange, Outcome
+from dgc_repro.kernel import select
+from dgc_repro.kernel.merge import contained, merge
+from dgc_repro.kernel.select import Selection
+
+OWNS = ("path", "result")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a rank does in a round: whom it sends to, whom it hears, and whether it comes first in
+    the sum."""
+
+    to: tuple[int, ...]
+    source: int | None
+    first: bool
+
+
+@lru_cache(maxsize=1024)
+def turns(rank: int, workers: int) -> tuple[Turn, ...]:
+    """A rank's rounds; all ranks have the same number of them."""
+    power = 1 << (workers.bit_length() - 1)  # the largest power of two up to N
+    place = rank % power  # a listener stands where the worker stands that it merged with
+    rounds = []
+    if power < workers:
+        other = rank - power if rank >= power else rank + power
+        meets = (other,) if other < workers else ()
+        rounds.append(Turn(meets, other if meets else None, rank < power))
+    for bit in range(power.bit_length() - 1):
+        partner = place ^ (1 << bit)
+        listeners = (partner, partner + power) if partner + power < workers else (partner,)
+        rounds.append(Turn(listeners if rank < power else (), partner, place < partner))
+    return tuple(rounds)
+
+
+@dataclass(frozen=True)
+class GTopK:
+    """``method``: a sparsifier of a fixed number of entries. ``own``: what counts as sent, ``path``
+    or ``result`` (the paper's)."""
+
+    method: Sparsifier
+    own: str = "path"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Sparsifier) or self.method.ragged:
+            raise ValueError(
+                "method: a sparsifier that selects a fixed number of entries, "
+                f"got {type(self.method).__name__}"
+            )
+        if self.own not in OWNS:
+            raise ValueError(f"own: one of {', '.join(OWNS)}, got {self.own!r}")
+        check_exact(self.method)
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        chosen = self.method.select(tensor, context)
+        ranks = range(context.world_size)
+        result = Selection(chosen.values / context.world_size, chosen.indices, chosen.n)
+        alive = torch.ones_like(chosen.indices, dtype=torch.bool)
+        for turn in turns(context.rank, context.world_size):
+            sent = coded(self.method, result)
+            received = yield AllToAll(
+                tuple(sent if rank in turn.to else None for rank in ranks),
+                tuple(sent if rank == turn.source else None for rank in ranks),
+            )
+            if turn.source is not None:
+                other = received[turn.source].selection()
+                result = (
+                    strongest_of_sum(result, other)
+                    if turn.first
+                    else (strongest_of_sum(other, result))
+                )
+                alive &= contained(chosen.indices, result.indices)
+        mean = context.result(tensor)
+        Sparse.of(result).copy_to_(mean, 1.0)
+        if self.own == "result":
+            alive = contained(chosen.indices, result.indices)
+        own = Sparse.of(select.among(chosen, torch.nonzero(alive).view(-1)))
+        return Outcome(mean.view(tensor.shape), own, state)
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        """Of what this worker would send; needs a `Measurable` method."""
+        assert isinstance(self.method, Measurable), "the builder refuses what cannot be measured"
+        return self.method.energy(tensor, context)
+
+
+def strongest_of_sum(first: Selection, second: Selection) -> Selection:
+    """The k entries of largest magnitude of first + second, which have k each."""
+    both = merge(first, second)
+    kept = select.topk(both.values, first.values.numel())
+    return select.among(both, kept.indices)

@@ -1,0 +1,152 @@
+"""Keys of a sub-command (``workers=2..256``) among overrides of a run's config."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.overrides import check_overrides
+from dgc_repro.launch.overrides import composed as overrides_composed
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.profiles import with_profiles
+from dgc_repro.launch.typed import nearest
+
+Reader = Callable[[str, str], Any]
+MOST_WORKERS = 65536
+UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
+
+
+def split(
+    arguments: Sequence[str], known: Mapping[str, Reader], groups: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """(values of own keys, overrides). ``groups``: keys of a run at the top, for the nearest name. Raises
+    UserError for what is neither."""
+    own: dict[str, Any] = {}
+    overrides = []
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not (equals and key):
+            raise UserError(f"{argument}: settings are written key=value")
+        if key in known:
+            own[key] = known[key](key, text)
+        elif key.lstrip("+~").split(".")[0].split("@")[0] in groups:
+            overrides.append(argument)
+        else:
+            raise UserError(f"{key}: no such key; {nearest(key, [*known, *groups])}")
+    check_overrides(overrides)
+    return own, overrides
+
+
+def answer_help(
+    arguments: Sequence[str],
+    command: str,
+    known: Mapping[str, Reader],
+    defaults: Mapping[str, Any],
+) -> None:
+    """Where ``--help`` is among the arguments, print the own keys and their defaults, and exit."""
+    if not {"-h", "--help"} & set(arguments):
+        return
+    print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
+    for key, reader in known.items():
+        default = defaults[key] if defaults[key] is not None else "none"
+        meaning = " ".join((reader.__doc__ or "").replace("`", "").split())
+        print(f"  {key}: {meaning} Default: {default}.")
+    print("\nOther keys are those of a run (python -m dgc_repro --help).")
+    sys.exit()
+
+
+def composed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The resolved config of a run with these overrides. Raises what Hydra raises."""
+    return overrides_composed(with_profiles(overrides))
+
+
+def full_size(overrides: Sequence[str]) -> list[str]:
+    """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
+    default scale, which trains in minutes, slims models."""
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
+    if "model.width" in keys or "scale" in keys:
+        return list(overrides)
+    target = composed(overrides)["model"]["_target_"]
+    files = [yaml.safe_load(path.read_text("utf-8")) for path in (conf_dir() / "model").iterdir()]
+    widths = [file["width"] for file in files if file["_target_"] == target]
+    return [*overrides, *(f"model.width={width}" for width in widths[:1])]
+
+
+def workers_range(key: str, text: str) -> list[int]:
+    """``8``, ``2,4,8``, or ``2..256``: 2, 4, 8, ... and the end."""
+    like = "a number of workers, a list as 2,4,8, or doublings as 2..256"
+    found: list[int] = []
+    for piece in text.strip("[]").split(","):
+        bounds = re.fullmatch(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?", piece)
+        if bounds is None:
+            raise UserError(f"{key}: {like}, got {text!r}")
+        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
+        if first < 1 or last < 1:
+            raise UserError(f"{key}: {like}, from 1, got {text!r}")
+        if last < first or last > MOST_WORKERS:
+            raise UserError(f"{key}: {like}, ascending, at most {MOST_WORKERS}, got {text!r}")
+        while first < last:
+            found.append(first)
+            first *= 2
+        found.append(last)
+    return sorted(set(found))
+
+
+def sizes_range(key: str, text: str) -> list[int]:
+    """``64..64mb``: 64, 256, 1024, ... bytes, and the end; or a list."""
+    like = "bytes as 64..64mb or 1kb,1mb"
+    found: list[int] = []
+    for piece in text.strip("[]").split(","):
+        ends = [_bytes(key, end, like, text) for end in piece.split("..")]
+        if len(ends) > 2 or ends != sorted(ends):
+            raise UserError(f"{key}: {like}, got {text!r}")
+        size, last = ends[0], ends[-1]
+        while size < last:
+            found.append(size)
+            size *= 4
+        found.append(last)
+    return sorted(set(found))
+
+
+def _bytes(key: str, text: str, like: str, whole: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in UNITS or int(found[1]) < 1:
+        raise UserError(f"{key}: {like}, got {whole!r}")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def positive(key: str, text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UserError(f"{key}: a number above 0, got {text!r}")
+    return value
+
+
+def count(key: str, text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"{key}: a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def yes_no(key: str, text: str) -> bool:
+    """true or false."""
+    if text.lower() not in ("true", "false"):
+        raise UserError(f"{key}: true or false, got {text!r}")
+    return text.lower() == "true"
+
+
+def some_text(key: str, text: str) -> str:
+    """A name or a path."""
+    if not text:
+        raise UserError(f"{key}: has no value; give one")
+    return text

@@ -1,0 +1,201 @@
+"""Report which ranks are missing and where they hang, after a collective has failed and at no other time.
+
+On each rank a thread sleeps until some rank asks for a report (`HangReport.failed`). It then reports where
+its rank's main thread is, even while that thread hangs. A rank that is dead, stopped or cut off does not
+answer. Collectives pay nothing for this: until one fails, the thread waits for one key of torch's store.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from dgc_repro.exchange.wire import FROM_GLOO, CollectiveFailed, is_of_a_collective
+from dgc_repro.launch.rendezvous import ranks
+
+ANSWER_SECONDS = 5.0  # that a rank has to say where it is
+FOR_EVER = datetime.timedelta(days=1000)
+CALL = "hang report"
+NO_ANSWER = ", nor answers: killed, stopped or cut off from the network"
+MOST_LETTERS = 300  # of an error's line
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where a rank is. ``step`` counts from 1, 0: before the first; ``waits_for``: a collective in
+    words; ``at``: the line of ours that its main thread is in; ``error``: what it ended with."""
+
+    step: int
+    waits_for: str = ""
+    at: str = ""
+    error: str = ""
+
+
+class HangReport:
+    """This rank's side of a report. ``where``: set it to report the step and collective of a run."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout_seconds: float) -> None:
+        self.where: Callable[[], tuple[int, str]] = lambda: (0, "")
+        self._store = store.clone()
+        self._ear = store.clone()  # a store serves one thread at a time
+        self._rank = rank
+        self._size = size
+        self._timeout_seconds = timeout_seconds
+        self._said = threading.Lock()
+        threading.Thread(target=self._listen, name="hang report", daemon=True).start()
+
+    def failed(self, error: BaseException) -> str:
+        """The line for a run that ends with this error on this rank. May wait for others' answers."""
+        step, asked = self.where()
+        broken = broken_collective(error)
+        if broken is None:
+            line = one_line(error)
+            self.leave(line)
+            return f"{line} (rank {self._rank}, {at_step(step)})"
+        asked = broken or asked
+        own = Answer(step, asked)
+        answers = self._call(own)
+        return verdict(own, answers, self._timeout_seconds, said_by_torch(error))
+
+    def leave(self, error: str) -> None:
+        """Say that this rank ends by itself, so that nobody waits for its answer."""
+        step, _ = self.where()
+        self._say(self._store, Answer(step, error=error))
+
+    def _call(self, own: Answer) -> dict[int, Answer | None]:
+        until = time.monotonic() + min(ANSWER_SECONDS, self._timeout_seconds)
+        answers: dict[int, Answer | None] = dict.fromkeys(range(self._size))
+        answers[self._rank] = own
+        try:
+            self._say(self._store, own)
+            self._store.set(CALL, "")
+            while (
+                silent := [r for r in answers if answers[r] is None]
+            ) and time.monotonic() < until:
+                for rank in silent:
+                    if self._store.check([_key(rank)]):
+                        answers[rank] = Answer(**json.loads(self._store.get(_key(rank))))
+                time.sleep(0.02)
+        except dist.DistError:  # the store lived in a rank that is gone
+            pass
+        return answers
+
+    def _listen(self) -> None:
+        try:
+            self._ear.wait([CALL], FOR_EVER)
+            step, waits_for = self.where()
+            self._say(self._ear, Answer(step, waits_for, line_of_main_thread()))
+        except Exception:  # the store is gone, and with it whoever would listen
+            return
+
+    def _say(self, store: Store, answer: Answer) -> None:
+        """The first answer counts: a rank that loses its peers while it is asked has come."""
+        if self._said.acquire(blocking=False):
+            store.set(_key(self._rank), json.dumps(asdict(answer)))
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
+
+
+def verdict(
+    own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float, said: str = ""
+) -> str:
+    """One line: which ranks did not come to the collective that failed here, where they are, and what
+    torch ``said``; or the error that a rank has ended with, which is the same line on all ranks."""
+    ended = [(rank, answer) for rank, answer in answers.items() if answer and answer.error]
+    if ended:
+        rank, answer = ended[0]
+        return f"{answer.error} (rank {rank}, {at_step(answer.step)})"
+    line = _who_is_away(own, answers, timeout_seconds)
+    return f"{line}; torch says: {said}" if said else line
+
+
+def _who_is_away(own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float) -> str:
+    asked = f"{own.waits_for or 'a collective'} {of_step(own.step)}"
+    limit = f"launch.timeout_seconds={timeout_seconds:g}"
+    told = {rank: answer for rank, answer in answers.items() if answer is not None}
+    silent = [rank for rank in answers if rank not in told]
+    if silent:
+        return f"{ranks(silent)} did not come to the {asked}{NO_ANSWER} ({limit})"
+    here = (own.step, own.waits_for)
+    away = [rank for rank, answer in told.items() if (answer.step, answer.waits_for) != here]
+    busy = [rank for rank in away if not told[rank].waits_for]
+    if busy:
+        place = told[busy[0]]
+        return (
+            f"{ranks(busy)} did not come to the {asked} in time: still {at_step(place.step)}"
+            f"{f', in {place.at}' if place.at else ''}; raise {limit} if that takes so long"
+        )
+    if away:
+        place = told[away[0]]
+        return (
+            f"{ranks(away)} did not come to the {asked}: waiting for the {place.waits_for} "
+            f"{of_step(place.step)} instead; exchange.check=true says where ranks part ({limit})"
+        )
+    return (
+        f"all ranks came to the {asked} and it did not end: the network is cut, or slower than {limit} "
+        "allows; raise it, or compress more"
+    )
+
+
+def broken_collective(error: BaseException | None) -> str | None:
+    """The collective whose failing this error is: "" where it was not one of ours (torch's own while
+    DDP is made), None where the error is no collective's."""
+    seen = error
+    while seen is not None:
+        if isinstance(seen, CollectiveFailed):
+            return seen.asked
+        if is_of_a_collective(seen):
+            return ""
+        seen = seen.__cause__
+    return None
+
+
+def said_by_torch(error: BaseException) -> str:
+    """The first sentence of what torch says of a failed collective, without the place in its source."""
+    seen: BaseException | None = error
+    while seen is not None and not is_of_a_collective(seen):
+        seen = seen.__cause__
+    lines = str(seen).strip().splitlines() if seen is not None else []
+    if not lines:
+        return ""
+    place = FROM_GLOO.match(lines[0])
+    text = lines[0][place.end() :] if place and lines[0].startswith("[") else lines[0]
+    return text.partition(". ")[0].strip()[:MOST_LETTERS]
+
+
+def of_step(step: int) -> str:
+    """When a collective is asked for; steps count from 1."""
+    return f"of step {step}" if step else "before the first step"
+
+
+def at_step(step: int) -> str:
+    """Where a rank is; steps count from 1."""
+    return f"at step {step}" if step else "before the first step"
+
+
+def line_of_main_thread() -> str:
+    """The innermost line of this package that the main thread is in, as "train/step.py:83 (name)"."""
+    package = Path(__file__).resolve().parent.parent
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(package):
+            return f"{path.relative_to(package)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return ""
+
+
+def _key(rank: int) -> str:
+    return f"answer/{rank}"

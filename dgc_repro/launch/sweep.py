@@ -1,0 +1,115 @@
+"""A sweep: every combination of ``key=a,b`` overrides, one run after another in this process.
+
+All combinations are composed and validated before the first one trains. A run that fails is named and the
+others go on. At the end one table compares them; the exit code is that of the first failure. A sweep with
+another launcher or sweeper of Hydra (``hydra/launcher=...``) goes through Hydra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from rich.console import Console
+
+from dgc_repro import compare
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.local import RunStopped
+from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.paths import add_conf_dir
+from dgc_repro.paper.records import read_run
+from dgc_repro.results import frames_of
+
+FLAGS = ("-m", "--multirun")
+NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
+NO_SETTINGS = (
+    "launch.threads",
+    "launch.timeout_seconds",
+    "launch.start_timeout_seconds",
+    "launch.device",
+)
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of every run of a sweep, the last key fastest."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    choices = [
+        [f"{str(o.input_line).partition('=')[0]}={value}" for value in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [str(o.input_line)]
+        for o in parsed
+    ]
+    return [list(job) for job in itertools.product(*choices)]
+
+
+def is_plain(arguments: Sequence[str]) -> bool:
+    """Whether the command line is a sweep that needs nothing but overrides and folders of configs."""
+    _, arguments = _conf_dirs_apart(arguments)
+    others = [argument for argument in arguments if argument not in FLAGS]
+    return len(others) < len(arguments) and not any(
+        argument.startswith("-") or argument.lstrip("+~").startswith("hydra") or "glob(" in argument
+        for argument in others
+    )
+
+
+def _conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The folders of ``--config-dir``, and the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", action="append", type=Path, default=[])
+    given, others = parser.parse_known_args(list(arguments))
+    return given.config_dir, others
+
+
+def own_name(overrides: Sequence[str]) -> str:
+    """What a run of one's own is called: the compressor and the settings that were given, such as
+    ``topk-density0.01``."""
+    compressor, parts = "dense", []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if key == "compressor":
+            compressor = value
+        elif not (
+            key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override.is_delete()
+        ):
+            parts.append(f"{key.rpartition('.')[2]}{value}" if "." in key else value)
+    name = "-".join([compressor, *parts])
+    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)[:80]
+
+
+def sweep(
+    arguments: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
+) -> list[BaseException]:
+    """Run all; the errors of those that failed. Raises UserError where one is not valid."""
+    folders_of_configs, arguments = _conf_dirs_apart(arguments)
+    for added in folders_of_configs:
+        if not added.is_dir():
+            raise UserError(f"--config-dir: no folder {added}")
+        add_conf_dir(added)
+    overrides = [argument for argument in arguments if argument not in FLAGS]
+    jobs = [(composed(given), given) for given in expand(overrides)]
+    for config, given in jobs:
+        try:
+            validate(config)
+        except UserError as error:
+            raise UserError(f"{error} (in {' '.join(given)}; nothing was trained)") from error
+    folders: list[Path] = []
+    failed: list[BaseException] = []
+    for place, (config, given) in enumerate(jobs, start=1):
+        print(f"[{place}/{len(jobs)}] {' '.join(given)}", flush=True)
+        try:
+            folders.append(run(config, given))
+        except (KeyboardInterrupt, RunStopped):
+            raise
+        except Exception as error:
+            failed.append(error)
+            print(f"failed: {' '.join(given)}: {error}", flush=True)
+    if folders:
+        frames = frames_of([read_run(folder) for folder in dict.fromkeys(folders)])
+        compare.show(compare.compared(frames), Console(highlight=False, width=100))
+        print(f"python -m dgc_repro compare {folders[0].parent} draws them", flush=True)
+    return failed

@@ -1,0 +1,141 @@
+"""What a paper prints: numbers with a source, and claims that runs can confirm or contradict.
+
+A claim is one sentence and one or more checks. A check names a quantity and the range in which its value
+must lie: the value of one row, or the difference or the ratio of two rows, paired by seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+PRINTED: Final = "printed"
+OURS: Final = "ours"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A printed table. ``columns``: names and units; ``rows``: by row id, one number a column (NaN where
+    the paper prints none, or "failed"). ``where``: table or section."""
+
+    where: str
+    columns: Mapping[str, str]
+    rows: Mapping[str, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        for row, cells in self.rows.items():
+            if len(cells) != len(self.columns):
+                raise ValueError(f"rows: {row!r} has {len(cells)} of {len(self.columns)} numbers")
+
+    def __call__(self, row: str, column: str) -> float:
+        """The printed number, NaN where there is no such row. Raises KeyError for an unknown column."""
+        place = list(self.columns).index(column) if column in self.columns else None
+        if place is None:
+            raise KeyError(f"{column}: not a column of {self.where}")
+        return self.rows[row][place] if row in self.rows else math.nan
+
+
+@dataclass(frozen=True)
+class Check:
+    """``greater - lesser``, or ``greater / lesser``, lies strictly between ``above`` and ``below``.
+
+    quantity   name of a quantity in the frame (frame.py)
+    greater    row whose value the claim says is larger; ``lesser``: the other row. Without ``lesser`` the
+               value of ``greater`` itself is judged
+    setting    of the frame's lines, where a row has several
+    ratio      judge the ratio of the rows (1 = equal) and not their difference
+    printed    the number the paper prints for it; shown beside the measured one
+    """
+
+    quantity: str
+    greater: str
+    lesser: str | None = None
+    above: float = 0.0
+    below: float = math.inf
+    setting: str = ""
+    ratio: bool = False
+    printed: float = math.nan
+
+    def __post_init__(self) -> None:
+        if not self.above < self.below:
+            raise ValueError(f"above: less than below ({self.below}), got {self.above}")
+        if self.ratio and self.lesser is None:
+            raise ValueError("ratio: of two rows; give lesser")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The rows that are compared."""
+        return (self.greater,) if self.lesser is None else (self.greater, self.lesser)
+
+
+def near(check: Check, printed: float, margin: float) -> Check:
+    """The same comparison as a magnitude: within ``margin`` of the ``printed`` number, either way. For a
+    ratio the margin is a factor: 2 means from half to twice."""
+    low, high = (
+        (printed / margin, printed * margin)
+        if check.ratio
+        else (printed - margin, printed + margin)
+    )
+    return replace(check, above=low, below=high, printed=printed)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence to judge.
+
+    reading          how the sentence was made measurable
+    premises         must hold of the same runs; else the claim is *not tested*
+    margin           who chose the range of the checks: ``printed`` (a direction or a printed number) or
+                     ``ours`` (a tolerance that this project chose)
+    cannot_follow    arithmetic that shows that the printed numbers contradict each other
+    assumed          an input of the result that nobody has measured: then at most *indicative*
+    by_construction  two formulas are compared, so that only a defect could make it fail
+    """
+
+    id: str
+    text: str
+    where: str
+    checks: tuple[Check, ...]
+    reading: str = ""
+    premises: tuple[Check, ...] = ()
+    margin: Literal["printed", "ours"] = "printed"
+    cannot_follow: str = ""
+    assumed: str = ""
+    by_construction: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.checks:
+            raise ValueError(f"checks: claim {self.id} has none; without one it cannot be judged")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Printed numbers that contradict each other: ``text``, and the ``arithmetic`` made of the numbers."""
+
+    text: str
+    arithmetic: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something the paper leaves open, what this project chose, and the config ``key`` that holds it."""
+
+    silent: str
+    chosen: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: ``title`` as cited, ``label`` for short, ``link``."""
+
+    title: str
+    label: str
+    link: str = ""
+
+    @property
+    def cited(self) -> str:
+        """The title with its link, in markdown."""
+        return f"[{self.title}]({self.link})" if self.link else self.title

@@ -1,0 +1,241 @@
+"""One long table of numbers: everything that a page says of its runs is a line of it.
+
+Columns: ``row`` (the run's row, ``<model>.<method>``), ``setting`` (where a row has several numbers of one
+quantity), ``seed``, ``quantity``, ``unit``, ``value``, ``step`` (of a curve; else NaN), ``clock`` (of
+seconds: modelled or measured). Tables are pivots of it, table.csv is a groupby, a verdict compares two of
+its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dgc_repro.paper.claims import Printed
+from dgc_repro.paper.records import Run
+
+COLUMNS = ("row", "setting", "seed", "quantity", "unit", "value", "step", "clock")
+Values = Sequence[float]
+BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+TWIN_METRICS = ("train/loss", "test/loss")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a run: its ``unit``, and the function that reads it. NaN: the run does not have it."""
+
+    unit: str
+    of: Callable[[Run], float]
+    clock: str = ""
+
+
+SENT = {
+    "floats sent": Quantity("floats", lambda run: run.last("comm/floats")),
+    "payload": Quantity("bytes", lambda run: run.last("comm/payload_bytes")),
+    "wire": Quantity("bytes", lambda run: run.last("comm/wire_bytes")),
+}
+"""What one worker sent over the whole run: values alone (the papers' unit, bits / 32); values, indices and
+scales as packed; what the collectives moved."""
+
+
+def lines(found: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A frame of these lines; columns that a line lacks are empty, and lines whose value is NaN left out."""
+    empty = {"setting": "", "clock": "", "unit": "", "step": math.nan}
+    frame = pd.DataFrame([empty | dict(line) for line in found], columns=list(COLUMNS))
+    frame = frame.astype({"value": float, "step": float})
+    return frame[frame["value"].notna()].reset_index(drop=True)
+
+
+def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity]) -> pd.DataFrame:
+    """Each quantity of each run."""
+    return lines(
+        {
+            "row": run.row,
+            "seed": run.seed,
+            "quantity": name,
+            "unit": quantity.unit,
+            "value": quantity.of(run),
+            "clock": quantity.clock,
+        }
+        for run in runs
+        for name, quantity in quantities.items()
+    )
+
+
+def join(*frames: pd.DataFrame) -> pd.DataFrame:
+    """All lines of several frames."""
+    kept = [frame for frame in frames if not frame.empty]
+    return pd.concat(kept, ignore_index=True) if kept else lines([])
+
+
+def of(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> list[float]:
+    """The values of a quantity of a row, by seed."""
+    chosen = (frame["quantity"] == quantity) & (frame["row"] == row) & frame["step"].isna()
+    chosen &= frame["setting"] == setting
+    return list(frame[chosen].sort_values("seed")["value"])
+
+
+def relative(
+    frame: pd.DataFrame,
+    quantity: str,
+    baseline: str,
+    *,
+    inverse: bool = False,
+    name: str,
+    unit: str = "x",
+) -> pd.DataFrame:
+    """Each row's value over the baseline row's of the same seed, in percent where ``unit`` is %; ``inverse``:
+    the baseline's over the row's."""
+    own = frame[(frame["quantity"] == quantity) & frame["step"].isna()]
+    base = own[own["row"] == baseline].set_index(["seed", "setting"])["value"]
+    own = own.join(base.rename("base"), on=["seed", "setting"]).dropna(subset="base")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = own["base"] / own["value"] if inverse else own["value"] / own["base"]
+    if unit == "%":
+        value = 100 * value
+    return (
+        own.assign(value=value, quantity=name, unit=unit)
+        .drop(columns="base")
+        .dropna(subset="value")
+    )
+
+
+def twins(runs: Sequence[Run]) -> dict[str, str]:
+    """Rows that are the same training as an earlier row: losses of all epochs equal bit for bit in all seeds
+    that the two share. By row, the earlier row."""
+    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    for run in runs:
+        if not run.epochs.empty and all(name in run.epochs for name in TWIN_METRICS):
+            curve = tuple(run.epochs[list(TWIN_METRICS)].to_numpy(float).ravel())
+            found.setdefault(run.row, {})[run.seed] = curve
+    same: dict[str, str] = {}
+    firsts: list[str] = []
+    for row, curves in found.items():
+        for first in firsts:
+            shared = curves.keys() & found[first].keys()
+            if shared and all(curves[seed] == found[first][seed] for seed in shared):
+                same[row] = first
+                break
+        else:
+            firsts.append(row)
+    return same
+
+
+def summary(
+    frame: pd.DataFrame, printed: Mapping[tuple[str, str], float] | None = None
+) -> pd.DataFrame:
+    """table.csv: mean, sample standard deviation and n over seeds of every number, beside the printed one
+    (``printed``: by row and quantity)."""
+    keys = ["row", "setting", "quantity", "unit", "clock", "step"]
+    grouped = frame.groupby(keys, sort=False, dropna=False)["value"]
+    table = grouped.agg(mean="mean", sd="std", n="count").reset_index()
+    pairs = zip(table["row"], table["quantity"], strict=True)
+    table["printed"] = [(printed or {}).get(pair, math.nan) for pair in pairs]
+    return table
+
+
+def number(values: Values, decimals: int | None = None, unit: str = "") -> str:
+    """Mean ± sample standard deviation over seeds, three digits or ``decimals``; '-' without values."""
+    if not len(values):
+        return "-"
+    mean = float(np.mean(values))
+    if math.isinf(mean) or math.isnan(mean):
+        never = sum(math.isinf(value) for value in values)
+        return f"never in {never} of {len(values)}" if never < len(values) else "never"
+    if decimals is None:
+        decimals = _decimals(mean)
+    text = f"{mean:.{decimals}f}{unit}"
+    if len(values) < 2:
+        return text
+    return f"{text} ± {float(np.std(values, ddof=1)):.{decimals}f}"
+
+
+def signed(values: Values, decimals: int | None = None, unit: str = "") -> str:
+    """The same with the sign of the mean."""
+    text = number(values, decimals, unit)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def percent(values: Values, decimals: int = 1) -> str:
+    """A share as percent."""
+    return number([100 * value for value in values], decimals, " %")
+
+
+def times(values: Values) -> str:
+    """A ratio."""
+    return number(values, None, "x")
+
+
+def amount(values: Values, units: Sequence[tuple[float, str]] = BYTE_UNITS) -> str:
+    """The mean in the largest decimal unit that keeps it at or above one."""
+    if not len(values):
+        return "-"
+    mean = float(np.mean(values))
+    size, unit = next((u for u in units if mean >= u[0]), units[-1])
+    return f"{mean / size:.3g} {unit}".rstrip()
+
+
+def count(values: Values) -> str:
+    """A number of floats or steps in thousands, millions, ..."""
+    return amount(values, COUNT_UNITS)
+
+
+def plain(value: float, unit: str = "") -> str:
+    """A printed number as the paper has it; '-' for none."""
+    return "-" if math.isnan(value) else f"{value:g}{unit}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
+    decimals). With ``printed`` a column of the printed numbers goes before it."""
+
+    heading: str
+    quantity: str
+    form: Callable[[Values], str] | int | None = None
+    setting: str = ""
+    printed: Callable[[str], float] | None = None
+    printed_unit: str = ""
+
+
+def pivot(
+    frame: pd.DataFrame, rows: Mapping[str, str], columns: Sequence[Column], first: str = "method"
+) -> pd.DataFrame:
+    """A table of text: a line for each row (``rows``: their labels), a column for each quantity."""
+    table: dict[str, list[str]] = {first: list(rows.values())}
+    for column in columns:
+        if column.printed is not None:
+            printed = [plain(column.printed(row), column.printed_unit) for row in rows]
+            table[f"{column.heading}: printed"] = printed
+        heading = f"{column.heading}: ours" if column.printed is not None else column.heading
+        cells = [of(frame, column.quantity, row, column.setting) for row in rows]
+        form = column.form
+        table[heading] = [form(c) if callable(form) else number(c, form) for c in cells]
+    return pd.DataFrame(table)
+
+
+def num_seeds(frame: pd.DataFrame, row: str) -> int:
+    """How many seeds a row has."""
+    return int(frame.loc[frame["row"] == row, "seed"].nunique())
+
+
+def printed_numbers(table: Printed, columns: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """A printed table for `summary`: by row and quantity (``columns``: quantity by printed column)."""
+    return {
+        (row, quantity): table(row, column)
+        for row in table.rows
+        for column, quantity in columns.items()
+    }
+
+
+def _decimals(mean: float) -> int:
+    size = abs(mean)
+    if size == 0 or size >= 100:
+        return 0
+    return 1 if size >= 10 else 2 if size >= 0.1 else 2 - math.floor(math.log10(size))

@@ -1,0 +1,119 @@
+"""A page from data alone: rows, quantities, printed numbers, claims, one curve (docs/adding-a-paper.md).
+
+An artifact's module needs no code of its own::
+
+    page = generic_page("Table 2 of ...", rows=ROWS, quantities=QUANTITIES, printed=TABLE_2, claims=CLAIMS)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import Choice, Claim, Note, Printed
+from dgc_repro.paper.frame import (
+    SENT,
+    Column,
+    Quantity,
+    amount,
+    join,
+    measure,
+    number,
+    pivot,
+    printed_numbers,
+    relative,
+    twins,
+)  # fmt: skip
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import judge
+
+ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
+PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
+LESS = "payload: times less than the first row"
+CURVES = {
+    "test accuracy": ("test/accuracy_percent", "test accuracy (%)"),
+    "test perplexity": ("test/perplexity", "test perplexity"),
+}
+
+
+def generic_page(
+    title: str,
+    *,
+    rows: Mapping[str, str],
+    quantities: Mapping[str, Quantity],
+    claims: Sequence[Claim],
+    printed: Printed | None = None,
+    notes: Sequence[Note] = (),
+    choices: Sequence[Choice] = (),
+) -> Callable[[Sequence[Run], str], Page]:
+    """The ``page`` function of an artifact.
+
+    rows        label by row id (``experiment.row``), in order; the first row is the uncompressed one
+    quantities  by name; the columns of ``printed`` that have a quantity's name are printed beside it. What is
+                sent (``floats sent``, ``payload``, ``wire``) is added
+    """
+    looks = {
+        row: plot.Look(label, plot.CYCLE[i % len(plot.CYCLE)], plot.MARKERS[i % len(plot.MARKERS)])
+        for i, (row, label) in enumerate(rows.items())
+    }
+    first = next(iter(rows))
+
+    def page(runs: Sequence[Run], scale: str) -> Page:
+        require_alike(runs, facts.ALIKE)
+        own = [run for row in rows for run in runs if run.row == row]
+        found = measure(own, {**quantities, **SENT})
+        frame = join(found, relative(found, "payload", first, inverse=True, name=LESS))
+        known = set(printed.columns) if printed is not None else set()
+        columns = [
+            Column(
+                f"{name} {quantity.unit}".rstrip(), name, number,
+                printed=_reader(printed, name) if printed is not None and name in known else None,
+            )
+            for name, quantity in quantities.items()
+        ]  # fmt: skip
+        columns += [Column("payload", "payload", amount), Column("times less", LESS, number)]
+        return Page(
+            title=title,
+            scale=scale,
+            runs=own,
+            facts=facts.facts(own, scale),
+            sections=(
+                Section(
+                    "Rows",
+                    "Mean ± sample standard deviation over n seeds; payload of one worker, whole run.",
+                    pivot(frame, rows, columns),
+                ),
+            ),
+            verdicts=judge(claims, frame, labels=rows, same=twins(own)),
+            frame=frame,
+            printed=printed_numbers(printed, {name: name for name in known & set(quantities)})
+            if printed is not None
+            else {},
+            notes=notes,
+            choices=choices,
+            figures={"curve": partial(_curve, title, own, scale, looks)},
+        )
+
+    return page
+
+
+def _reader(table: Printed, column: str) -> Callable[[str], float]:
+    return lambda row: table(row, column)
+
+
+def _curve(title: str, runs: Sequence[Run], scale: str, looks: Mapping[str, plot.Look]) -> Figure:
+    """Test quality by epoch."""
+    has_words = any("test/perplexity" in run.epochs for run in runs)
+    metric, label = CURVES["test perplexity" if has_words else "test accuracy"]
+
+    def draw(axes: Axes) -> None:
+        plot.curves(
+            axes, runs, metric, looks, x="epoch", xlabel="epoch", ylabel=label, log=has_words
+        )
+
+    return plot.figure(title, facts.caption(runs, scale), [("", draw)], size=(6.4, 3.8), legend=3)

@@ -1,0 +1,198 @@
+"""GraVAC: set-up as printed, names and looks of its rows, silent choices.
+
+Set-up as printed: 32 V100 in 8 machines of 4, PyTorch 1.10.1 DDP, 10-32 Gbit/s by type of machine. All
+trained runs form one pool (``experiment.artifact=training``); a row is ``<model>.<method>``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from dgc_repro.paper import plot
+from dgc_repro.paper.claims import Choice, Note, Paper, Printed
+from dgc_repro.paper.plot import Look
+
+PAPER = Paper(
+    "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training "
+    "(Indiana University, IEEE CLOUD 2023)",
+    "GraVAC",
+    "https://arxiv.org/abs/2305.12201",
+)
+POOL = "training"
+RESNET101, VGG16, LSTM = "resnet101", "vgg16", "lstm"
+MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}
+"""The paper's names: in claims and in columns of printed numbers only."""
+FAMILIES = {RESNET101: "ResNet", VGG16: "VGG", LSTM: "LSTM"}
+"""Names of our models in tables and figures; the head of a page gives layers, width and parameters."""
+PARAMETERS = {RESNET101: 44_549_160, VGG16: 138_365_992, LSTM: 66_034_000}
+"""At full size; VGG16 with batch normalization."""
+SETUP = Printed(
+    "Table I and hyper-parameters",
+    {"layers": "", "size": "MB", "batch": "", "momentum": "", "weight decay": "", "lr": "", "target": ""},
+    {
+        RESNET101: (101, 170, 32, 0.9, 1e-4, 0.1, 80.0),
+        VGG16: (16, 528, 32, 0.9, 5e-4, 0.1, 90.0),
+        LSTM: (2, 252, 20, 0.9, 1e-4, 0.1, 22.0),
+    },
+)  # fmt: skip
+"""The learning rate of ResNet101 falls to a tenth at `MILESTONES`; the others' is constant. Targets: % top-1,
+% top-5, test perplexity. MB are 2^20 bytes."""
+DATA = {RESNET101: "CIFAR-10", VGG16: "CIFAR-100", LSTM: "PTB"}
+TARGETS = {RESNET101: "80 % top-1", VGG16: "90 % top-5", LSTM: "perplexity 22.0"}
+WORKERS = 32
+MILESTONES = (9_000, 14_000)
+
+FACTORS = (10, 100, 1000)
+COMPRESSORS = {"topk": "Top-k", "dgc": "DGC", "redsync": "Redsync", "randomk": "Random-k"}
+DENSE, ACCORDION = "dense", "accordion"
+GRAVAC, GRAVAC_STRICT, GEOMETRIC = "gravac07", "gravac09", "gravac_geometric"
+
+
+def norm_of(method: str) -> str:
+    """The same method with the norm gain, that of the authors' code; without it the gain is the printed
+    energy."""
+    return f"{method}_norm"
+
+
+GRAVAC_ROWS = {
+    GRAVAC: "eps 0.7, energy",
+    GRAVAC_STRICT: "eps 0.9, energy",
+    norm_of(GRAVAC): "eps 0.7, norm",
+    norm_of(GRAVAC_STRICT): "eps 0.9, norm",
+}
+EPS_SWEEP = {
+    "gravac05_norm": 0.5, "gravac06_norm": 0.6, "gravac07_norm": 0.7, "gravac08_norm": 0.8,
+    "gravac09_norm": 0.9, "gravac095_norm": 0.95,
+}  # fmt: skip
+"""Ours: eps by row, ascending, all with the norm gain."""
+_COLOURS = {"topk": plot.ORANGE, "dgc": plot.BLUE, "redsync": plot.GREEN, "randomk": plot.PURPLE}
+_MARKERS = {"topk": "s", "dgc": "o", "redsync": "^", "randomk": "D"}
+_DASHES = {10: "--", 100: "-.", 1000: "-"}
+LOOKS: dict[str, Look] = {
+    DENSE: Look("dense", plot.BLACK, "X", wide=True),
+    **{
+        f"{name}{factor}": Look(
+            f"{label} {factor}x", _COLOURS[name], _MARKERS[name], _DASHES[factor]
+        )
+        for name, label in COMPRESSORS.items()
+        for factor in FACTORS
+    },
+    **{
+        method: Look(f"GraVAC eps {eps:g}, norm", plot.CYCLE[i % 7], plot.MARKERS[i % 7], "--")
+        for i, (method, eps) in enumerate(EPS_SWEEP.items())
+    },
+    GRAVAC: Look("GraVAC eps 0.7, energy", plot.SKY, "P"),
+    GRAVAC_STRICT: Look("GraVAC eps 0.9, energy", plot.YELLOW, "v"),
+    norm_of(GRAVAC): Look("GraVAC eps 0.7, norm", plot.SKY, "P", "--"),
+    norm_of(GRAVAC_STRICT): Look("GraVAC eps 0.9, norm", plot.YELLOW, "v", "--"),
+    GEOMETRIC: Look("GraVAC geometric, energy", plot.GREEN, "D"),
+    norm_of(GEOMETRIC): Look("GraVAC geometric, norm", plot.GREEN, "D", "--"),
+    "gravac07_bucket": Look("GraVAC decided a step later", plot.PURPLE, "s"),
+    "gravac07_short": Look("GraVAC, a tenth of the window", plot.ORANGE, "X"),
+    ACCORDION: Look("Accordion", "#666666", "D"),
+    "randomk_gravac_fed": Look("GraVAC over Random-k, energy", plot.SKY, "P"),
+    "randomk_gravac_norm": Look("GraVAC over Random-k, norm", plot.SKY, "P", "--"),
+    "randomk_accordion": Look("Accordion over Random-k", "#666666", "D"),
+}
+"""By method, wherever it is drawn: of a fixed factor 10x is dashed, 1000x solid; the norm gain is dashed."""
+
+
+def row_id(model: str, method: str) -> str:
+    """The row of a run: ``experiment.row``."""
+    return f"{model}.{method}"
+
+
+def looks(model: str, methods: Iterable[str]) -> dict[str, Look]:
+    """Looks by row, in order."""
+    return {row_id(model, method): LOOKS[method] for method in methods}
+
+
+LABELS = {
+    row_id(model, method): f"{family} {look.label}"
+    for model, family in FAMILIES.items()
+    for method, look in LOOKS.items()
+}
+"""Rows in words, for verdicts."""
+
+_printed_reductions = {
+    RESNET101: {GRAVAC: 163.0, GRAVAC_STRICT: 19.0, GEOMETRIC: 76.0},
+    VGG16: {GRAVAC: 80.0, GRAVAC_STRICT: 13.5},
+    LSTM: {GRAVAC: 289.0, GRAVAC_STRICT: 279.0},
+}
+REDUCTIONS = {
+    model: known | {norm_of(method): times for method, times in known.items()}
+    for model, known in _printed_reductions.items()
+}
+"""Floats of dense over those of GraVAC, as printed of figures 7 to 10. The paper does not say with which
+gain."""
+IDEAL = {1280: 1029.9, 2000: 1035.4}
+"""Compression throughput of the two largest factors of figure 10; GraVAC chooses the smaller factor."""
+FAILED_BELOW, CHANCE = 20.0, 10.0
+"""Per cent: what "failed" means in Table II, and chance among ten classes."""
+LECTURE_PERPLEXITY = 72.30
+"""Of a 2-layer LSTM on PTB, printed in the lecture."""
+
+
+def failed_share() -> float:
+    """The share of the way from chance to the target below which a run has "failed", by printed numbers."""
+    return (FAILED_BELOW - CHANCE) / (SETUP(RESNET101, "target") - CHANCE)
+
+
+_bits = math.log2(SETUP(LSTM, "target"))
+PERPLEXITY_NOTE = Note(
+    f"A test perplexity of {SETUP(LSTM, 'target'):.1f} on PTB is out of reach of such a model.",
+    f"The lecture prints {LECTURE_PERPLEXITY:.2f} for a 2-layer LSTM. "
+    f"log2 {SETUP(LSTM, 'target'):.1f} = {_bits:.2f}, and e^{_bits:.2f} = {math.exp(_bits):.1f}: a wrong "
+    "base would explain the number; the paper does not show it.",
+)
+
+CHOICES = (
+    Choice("the gain: energies (printed) or sums of layers' L2 norms, compressed over raw (authors' code)",
+           "energy in the paper's rows; the rows called norm use the authors' reading", "policy.gain"),
+    Choice("the authors' code differs further: it sends theta_min unconditionally in the first window, keeps "
+           "two residuals, never empties the residual on the dense branch, never promotes theta_min, and "
+           "runs on Top-k only", "Algorithm 1 as printed", "policy._target_"),
+    Choice("(a) Algorithm 1 rescales theta_s before multiplying it into theta_min, which would promote a "
+           "factor that was never tried",
+           "the candidate that was tried is promoted; factors are absolute", "policy.scaling"),
+    Choice("(b) the first theta_s", "1: nothing is promoted in the first window", "policy.theta_min"),
+    Choice("(c) smoothing of the ratio (as printed) or of both energies (text and published code)",
+           "the ratio of two averages, bias-corrected, one for each factor, never reset", "policy.average"),
+    Choice("(c) N / 100 is slow for few workers and a short window",
+           "N / 100 at scale paper; 0.32, that of the paper's 32 workers, at the reduced scales",
+           "policy.smoothing"),
+    Choice("(d) whose gain decides (authors' code: each rank's own, so that ranks take different branches)",
+           "one gain a model: sums over tensors, mean over workers", "policy.gain"),
+    Choice("(e) a factor's throughput: one instant, compared within 1 %", "the mean over the window",
+           "policy.throughput"),
+    Choice("(f) what follows when throughput has saturated",
+           f"the ideal factor stays, as in the published code; {IDEAL[1280]} and {IDEAL[2000]} of figure 10 "
+           f"differ by {100 * (1 - IDEAL[1280] / IDEAL[2000]):.2f} %, within omega", "policy.freeze"),
+    Choice("(g) eps and compressor of GraVAC in Tables II and IV", "0.7, DGC, exponential", "policy.eps"),
+    Choice("(g) omega of figure 11", "1 %", "policy.omega"),
+    Choice("(h) DGC with momentum correction and clipping (text) or without (published code)",
+           "without: the sampled threshold with error feedback", "compressor"),
+    Choice("(i) VGG16 with or without batch normalization",
+           "with, as in the published code: without it a rate of 0.1 is not expected to train", "model"),
+    Choice("(i) classes", "1,000 and the ImageNet stem at scale paper: the printed sizes need them",
+           "model.num_classes"),
+    Choice("(j) entries of a rung in multi-level compression",
+           "max(1, round(n / factor)) of the original n; throughputs are kept by nominal factor",
+           "policy.field"),
+    Choice("number of steps",
+           "18,000 at scale paper, 1,000 at small, 60 at quick; the same for all rows of a model",
+           "train.epochs"),
+    Choice("the target at reduced scales",
+           "the mean final quality of our dense runs, less one standard deviation", "goal.target"),
+    Choice("when quality does not improve any further",
+           "the last epoch that beats the last counted one by more than a share of the best",
+           "goal.plateau"),
+    Choice("the meaning of failed (printed: < 20 % on ten classes for a target of 80 %)",
+           f"less than {failed_share():.3f} of the way from chance to our target, or not finite; chance of a "
+           "perplexity is that of the training part's word frequencies", "goal.metric"),
+    Choice("time", "modelled: assumed compute of a V100 plus the model's communication for 32 workers, "
+           "compression free; measured: wall time here, where simulated workers take turns",
+           "train.step_time"),
+)  # fmt: skip
+"""(a) to (j) of the project's notes, and what the tables need beside them."""

@@ -1,0 +1,195 @@
+"""GraVAC's figure 1a: throughput against cluster size relative to ideal, modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.frame import Column, Values, number, of, pivot
+from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
+from dgc_repro.paper.gravac.studies import by_model, found_in, head, name_axes, numbers
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import judge
+
+EFFICIENCY, SYNC, MESSAGES = "scaling efficiency", "communication of a step", "messages of a step"
+COMPUTE = "compute of a step"
+PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
+DASHES = {PER_TENSOR: ":", BUCKETS: "--", PER_STEP: "-"}
+COLUMNS = {
+    "efficiency": (EFFICIENCY, ""), "sync_ms": (SYNC, "ms"), "compute_ms": (COMPUTE, "ms"),
+    "messages": (MESSAGES, ""),
+}  # fmt: skip
+ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
+ASSUMED = "compute times"
+
+
+def place(series: str, workers: float = WORKERS, latency: float | None = None) -> str:
+    """The setting of a line. ``latency``: us between nodes, None for the network's own."""
+    return f"{series}, N = {workers:g}" + ("" if latency is None else f", {latency:g} us")
+
+
+CLAIMS = (
+    Claim(
+        "lstm", "The LSTM (252 MB) scales better than ResNet101 (170 MB), although larger.", "figure 1a",
+        (Check(EFFICIENCY, LSTM, RESNET101, above=1.0, setting=place(PER_STEP), ratio=True),),
+        f"Throughput of {WORKERS} workers over {WORKERS} times that of one. A step sends all tensors in one "
+        "allreduce, after compute. Indicative at most: the compute times are assumed, and at another one of "
+        "ResNet101 the order flips; the verdict says at which.",
+        assumed=ASSUMED,
+    ),
+    Claim(
+        "latency",
+        "The latency of each tensor's message is the reason: with all tensors in one allreduce, ResNet101 "
+        "scales better.",
+        "this project's expectation",
+        (Check(EFFICIENCY, RESNET101, LSTM, above=1.0, setting=place(PER_STEP), ratio=True),),
+        "The same throughputs, the other way round: one allreduce a step pays next to no latency. "
+        "Indicative at most for the same reason.",
+        margin=OURS, assumed=ASSUMED,
+    ),
+)  # fmt: skip
+CHOICES = (
+    Choice("the network (10-32 Gbps by VM type)", "8 VMs of 4 GPUs that share 10 Gbit/s; latencies of 50 us "
+           "between VMs and 5 us inside one are assumed", "study.networks"),
+    Choice("compute times on its V100", "assumed: ResNet101 16 ms, VGG16 13 ms, LSTM 27 ms a step; counted "
+           "operations at half of 15.7 Tflop/s and 10 us for each operation that is started",
+           "study.compute_ms"),
+    Choice("whether tensors are joined before they are sent", "one collective a step for all tensors, as in "
+           "the runs of Table II; figure 1a also has DDP's buckets and one allreduce per tensor, which "
+           "are not judged", "study._target_"),
+    Choice("overlap with backward", "none", "study._target_"),
+)  # fmt: skip
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not one study."""
+    require_alike(runs, ALIKE)
+    own = own_latency(runs)
+    frame = numbers(
+        runs,
+        COLUMNS,
+        lambda at: place(at["series"], at["workers"], _other(at["latency_us"], own)),
+        "modelled",
+    )
+    verdicts, flip = judge(CLAIMS, frame, labels=MODELS, modelled=True), order_flips_at(frame)
+    return Page(
+        title="GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
+        scale=scale,
+        runs=runs,
+        facts=head(runs, scale, network(runs)),
+        sections=_sections(frame, runs),
+        verdicts=[replace(v, detail=f"{v.detail}; {flip}") if flip else v for v in verdicts],
+        frame=frame,
+        choices=CHOICES,
+        figures={"fig1a": partial(_figure, frame, runs, own, scale)},
+    )
+
+
+def _percent(values: Values) -> str:
+    return number([100 * value for value in values], 1)
+
+
+def own_latency(runs: Sequence[Run]) -> float:
+    """Microseconds between nodes as the network's file has them: the first line's."""
+    return float(runs[0].lines["latency_us"].iloc[0])
+
+
+def _other(latency: float, own: float) -> float | None:
+    return None if latency == own else latency
+
+
+def network(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The network with its source, and the assumed compute times, for the head of a page."""
+    computes = (f"{MODELS.get(r.row, r.row)} {r.setting('study.compute_ms', 0):g} ms" for r in runs)
+    profiles = runs[0].setting("study.networks", {})
+    return [
+        ("sizes", "the paper's, at every scale"),
+        ("network", "; ".join(f"{name}: {node['source']}" for name, node in profiles.items())),
+        ("seconds", f"communication modelled; compute of a step assumed: {', '.join(computes)}"),
+    ]
+
+
+def tie_compute_ms(frame: pd.DataFrame, setting: str) -> list[float]:
+    """The compute time c of ResNet101 with which it has the LSTM's efficiency e: c / (c + sync) = e. Empty
+    without both models."""
+    sync, efficiency = of(frame, SYNC, RESNET101, setting), of(frame, EFFICIENCY, LSTM, setting)
+    return [s * e / (1 - e) for s, e in zip(sync, efficiency, strict=False)]
+
+
+def order_flips_at(frame: pd.DataFrame) -> str:
+    """At which compute times ResNet101 scales like the LSTM; "" without both."""
+    computes = (of(frame, COMPUTE, model, place(PER_STEP)) for model in (RESNET101, LSTM))
+    ties = (tie_compute_ms(frame, place(series)) for series in (PER_STEP, PER_TENSOR))
+    for joined, single, resnet, lstm in zip(*ties, *computes, strict=False):
+        return (
+            f"the order flips at {joined:.0f} ms of compute of ResNet101 (assumed {resnet:g} ms, LSTM "
+            f"{lstm:g} ms), with one allreduce per tensor at {single:.0f} ms"
+        )
+    return ""
+
+
+def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
+    by_size = [
+        pivot(
+            frame,
+            {model: f"{name}, {series}" for model, name in MODELS.items()},
+            [
+                Column("messages", MESSAGES, 0, place(series)),
+                Column("sync ms", SYNC, 0, place(series)),
+                *(
+                    Column(f"N = {n:g}", EFFICIENCY, _percent, place(series, n))
+                    for n in found_in(runs, "workers")
+                ),
+            ],
+            first="model, communication",
+        )
+        for series in reversed(DASHES)
+    ]
+    return (
+        Section(
+            "Throughput, % of ideal",
+            "compute / (compute + communication): throughput of N workers over N times that of one. "
+            "Modelled, without overlap. Per step: one allreduce of all tensors, as in the runs of Table II; "
+            "the claims are judged by it. Buckets: as DDP makes them. Per tensor: one allreduce each. Sync: "
+            f"communication of a step of {WORKERS} workers.",
+            pd.concat(by_size, ignore_index=True),
+        ),
+    )
+
+
+def _figure(frame: pd.DataFrame, runs: Sequence[Run], own: float, scale: str) -> Figure:
+    counts, latencies = found_in(runs, "workers"), found_in(runs, "latency_us")
+
+    def by_size(axes: Axes) -> None:
+        for series, dashes in DASHES.items():
+            settings = {count: place(series, count) for count in counts}
+            by_model(axes, frame, EFFICIENCY, settings, series, dashes, 100)
+        name_axes(axes, "workers", "throughput, % of ideal", "xy")
+        axes.xaxis.set_major_locator(FixedLocator(counts))
+        axes.xaxis.set_minor_locator(FixedLocator([]))
+
+    def by_latency(axes: Axes) -> None:
+        for series in (PER_TENSOR, PER_STEP):
+            settings = {x: place(series, latency=_other(us, own)) for x, us in enumerate(latencies)}
+            by_model(axes, frame, EFFICIENCY, settings, series, DASHES[series], 100)  # type: ignore[arg-type]
+        axes.axvline(latencies.index(own), color=plot.BLACK, linewidth=0.8)
+        axes.set_xticks(range(len(latencies)), [f"{us:g}" for us in latencies])
+        name_axes(
+            axes, "latency between nodes (us); line: the network's", "throughput, % of ideal", "y"
+        )
+
+    caption = (
+        f"modelled, assumed compute times, models at the paper's sizes; {facts.scale_text(scale)}"
+    )
+    panels = [("by cluster size", by_size), (f"{WORKERS} workers, by latency", by_latency)]
+    title = "GraVAC, figure 1a: throughput against cluster size"
+    return plot.figure(title, caption, panels, size=(4.7, 3.9), legend=3)  # fmt: skip

@@ -1,0 +1,182 @@
+"""GraVAC's figure 1b: how much gradients vary between workers over the starting iterations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.frame import Column, Quantity, join, measure, number, pivot, twins
+from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.gravac.runs import ALIKE
+from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean, thinning
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import judge
+
+POOL = "training"
+METHOD = "dense_variance"
+ROWS = {row_id(model, METHOD): f"{family}, dense" for model, family in FAMILIES.items()}
+LOOKS = {
+    row: Look(ROWS[row], colour)
+    for row, colour in zip(ROWS, (plot.BLUE, plot.GREEN, plot.ORANGE), strict=True)
+}
+STARTING = MILESTONES[0]
+"""The starting iterations: those before the learning rate first decays. Ours."""
+NUM_PARTS = 10
+FIRST, SECOND, NINTH, LAST = (
+    "first tenth", "second tenth", "last tenth but one", "last tenth"
+)  # fmt: skip
+PARTS = {FIRST: 0, SECOND: 1, NINTH: NUM_PARTS - 2, LAST: NUM_PARTS - 1}
+VARIANCE, FALL = "variance of the gradient", "fall of the variance, first to last tenth"
+EARLY_CHANGE = "change of the variance, first to second tenth"
+LATE_CHANGE = "change of the variance, last tenth but one to last"
+SETTLING = "early change less late change"
+DRASTIC = 1.0
+"""Drastically: by a factor of two, one doubling, either way. Ours."""
+
+
+def variance(run: Run) -> tuple[Series, Series]:
+    """The recorded starting iterations, and the variance of the gradient in each."""
+    steps, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
+    known = (steps <= at(run, STARTING)) & np.isfinite(spread)
+    return steps[known], spread[known]
+
+
+def in_part(run: Run, part: str) -> float:
+    """Mean variance in a tenth of the starting iterations."""
+    steps, spread = variance(run)
+    end, tenth, place = at(run, STARTING), at(run, STARTING) / NUM_PARTS, PARTS[part]
+    if place == 0:
+        return mean(spread[steps <= tenth])
+    after, upto = end - tenth * (NUM_PARTS - place), end - tenth * (NUM_PARTS - place - 1)
+    return mean(spread[(steps > after) & (steps <= upto)])
+
+
+def _doublings(run: Run, before: str, after: str) -> float:
+    """log2 of the variance in one part over that in another one."""
+    a, b = in_part(run, before), in_part(run, after)
+    return math.log2(b / a) if a > 0 and b > 0 else math.nan
+
+
+def _early(run: Run) -> float:
+    return abs(_doublings(run, FIRST, SECOND))
+
+
+def _late(run: Run) -> float:
+    return abs(_doublings(run, NINTH, LAST))
+
+
+QUANTITIES = {
+    FALL: Quantity("doublings", lambda run: -_doublings(run, FIRST, LAST)),
+    EARLY_CHANGE: Quantity("doublings", _early),
+    LATE_CHANGE: Quantity("doublings", _late),
+    SETTLING: Quantity("doublings", lambda run: _early(run) - _late(run)),
+}
+_READ = (
+    "Mean over workers of ||g_i||^2 less ||mean g||^2 in dense training, averaged over tenths of the "
+    f"starting iterations (the first {STARTING:,} of {STEPS:,} steps, or that share of a shorter run)."
+)
+
+
+def _claims(model: str) -> tuple[Claim, ...]:
+    row, name = row_id(model, METHOD), MODELS[model]
+    return (
+        Claim(
+            f"{model}.falls", f"{name}: the gradient varies most at the start.", "figure 1b",
+            (Check(FALL, row),),
+            f"{_READ} First tenth above the last one. The wording is ours.", margin=OURS,
+        ),
+        Claim(
+            f"{model}.drastic", f"{name}: gradients change drastically early.", "text on figure 1b",
+            (Check(EARLY_CHANGE, row, above=DRASTIC),),
+            f"{_READ} From the first to the second tenth by more than a factor of two, either way.",
+            margin=OURS,
+        ),
+        Claim(
+            f"{model}.saturates", f"{name}: gradients then saturate.", "text on figure 1b",
+            (Check(SETTLING, row),),
+            f"{_READ} The last two tenths differ by a smaller factor than the first two.",
+        ),
+    )  # fmt: skip
+
+
+CLAIMS = tuple(claim for model in MODELS for claim in _claims(model))
+CHOICES = (
+    Choice(
+        "variance over what",
+        "over workers: the mean of the squared norms of their gradients less that of the mean gradient; all "
+        "tensors together",
+        "policy.spread",
+    ),
+    Choice(
+        "the number of starting iterations",
+        f"{STARTING:,} of {STEPS:,}, as a share of the run",
+        "train.epochs",
+    ),
+)
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
+    own = [run for row in ROWS for run in runs if run.row == row]
+    for row in ROWS:
+        require_alike([run for run in own if run.row == row], ALIKE)
+    parts = {part: lambda run, part=part: in_part(run, part) for part in PARTS}
+    found = join(by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
+    return Page(
+        title=f"{PAPER.label}, figure 1b: variance of gradients over the starting iterations",
+        scale=scale,
+        runs=own,
+        facts=facts.facts(own, scale, [("decisions recorded", f"of {thinning(own)}")]),
+        sections=(_section(found, own),),
+        verdicts=judge(CLAIMS, found, labels=ROWS, same=twins(own)),
+        frame=found,
+        choices=CHOICES,
+        figures={"fig1b": lambda: _figure(own, scale)},
+    )
+
+
+def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
+    def factor(values: Sequence[float]) -> str:
+        return number([2**value for value in values], None, "x")
+
+    columns = (
+        Column("n", FALL, lambda values: str(len(values))),
+        *(Column(part, VARIANCE, setting=part) for part in PARTS),
+        Column("change: first two", EARLY_CHANGE, factor),
+        Column("last two", LATE_CHANGE, factor),
+    )
+    return Section(
+        "Variance of the gradient",
+        "Mean over workers of ||g_i||^2 less ||mean g||^2, all tensors together, dense training, over "
+        f"{thinning(runs)} of the starting iterations. Change: the larger of two tenths over the smaller. "
+        "Norms of different models are not comparable.",
+        pivot(found, ROWS, columns, first="model"),
+    )
+
+
+def _figure(runs: Sequence[Run], scale: str) -> Figure:
+    def draw(axes: Axes) -> None:
+        for row, look in LOOKS.items():
+            for place, run in enumerate(run for run in runs if run.row == row):
+                steps, spread = variance(run)
+                label = None if place else look.label
+                axes.plot(steps, spread, color=look.colour, linewidth=1.0, label=label)
+        axes.set_yscale("log")
+        plot.plain_log(axes.yaxis, (1.0,))
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("variance over workers (log)")
+        if not axes.lines:
+            plot.empty(axes, "no run")
+
+    title = f"{PAPER.label}, figure 1b: variance of the gradient"
+    caption = facts.caption(runs, scale)
+    return plot.figure(title, caption, [("starting iterations", draw)], size=(7.2, 3.6))

@@ -1,0 +1,235 @@
+"""GraVAC's figure 3: throughput (a) and communication speedup (b) by compression factor.
+
+Communication is modelled: one allgather a step of all tensors' entries. Compressing takes nothing, what Table
+III says of a V100, or what was measured on this machine: three series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.frame import Column, join, lines, number, of, pivot
+from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
+from dgc_repro.paper.gravac.studies import COLOURS, by_model, found_in, head, name_axes, numbers
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import judge
+
+THROUGHPUT, COMMUNICATION, SATURATION = (
+    "throughput",
+    "communication speedup",
+    "factor of saturation",
+)
+SYNC, COMPRESS = "communication of a step", "compression of a step"
+NONE, STATED, MEASURED = "none", "stated", "measured"
+SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
+DASHES = {NONE: ":", STATED: "-", MEASURED: "--"}
+COLUMNS = {
+    "throughput": (THROUGHPUT, "x"), "communication": (COMMUNICATION, "x"), "compress_ms": (COMPRESS, "ms"),
+    "compress_low": (f"{COMPRESS}, first quartile", "ms"),
+    "compress_high": (f"{COMPRESS}, third quartile", "ms"), "sync_ms": (SYNC, "ms"),
+    "step_ms": ("step", "ms"),
+}  # fmt: skip
+_study = ("networks", "workers", "factors", "repeats", "steps")
+ALIKE = ("scale.name", *(f"study.{name}" for name in _study))
+PRINTED = {RESNET101: 500, VGG16: 500, LSTM: 1000}
+"""Where the paper sees throughput and communication speedup saturate."""
+SATURATED = 0.95
+"""Saturated: this share of the value at the largest factor."""
+GRID_STEP = 2.6
+"""A little more than a step of the factors 10, 20, 50, ...: tolerance of a factor of saturation."""
+
+
+def _saturates(model: str, setting: str) -> tuple[Check]:
+    at = PRINTED[model]
+    return (Check(SATURATION, model, None, at / GRID_STEP, at * GRID_STEP, setting, printed=at),)
+
+
+_share = f"The smallest factor with {100 * SATURATED:.0f} % of the"
+CLAIMS = (
+    *(
+        Claim(
+            f"{model}.saturates", f"{name}: throughput saturates at {PRINTED[model]}x.", "figure 3a",
+            _saturates(model, STATED),
+            f"{_share} throughput at the largest factor, within a step of the factors 10, 20, 50, ... of the "
+            "printed one. A step sends all tensors in one allgather. Compressing takes half of Table III's "
+            "direct DGC, at every factor. Indicative at most: compute times are assumed.",
+            margin=OURS, assumed=fig1a.ASSUMED,
+        )
+        for model, name in MODELS.items()
+    ),
+    *(
+        Claim(
+            f"{model}.communication", f"{name}: communication speedup saturates at {PRINTED[model]}x.",
+            "figure 3b", _saturates(model, COMMUNICATION),
+            f"{_share} communication speedup at the largest factor, as near to the printed one. The "
+            "latencies of the network are assumed; the entries alone would never saturate.",
+            margin=OURS, assumed="latencies of the network",
+        )
+        for model, name in MODELS.items()
+    ),
+    *(
+        Claim(
+            f"lstm.after.{model}", f"The LSTM saturates later than {MODELS[model]}.", "figure 3a",
+            (Check(SATURATION, LSTM, model, above=1.0, setting=STATED, ratio=True),),
+            "The same factors of saturation of throughput.", assumed=fig1a.ASSUMED,
+        )
+        for model in (RESNET101, VGG16)
+    ),
+)  # fmt: skip
+CHOICES = (
+    *fig1a.CHOICES,
+    Choice("time of compressing at each factor", "judged: half of Table III's direct DGC (45, 61, 44 ms); "
+           "beside it none, and measured on this machine's CPU", "study.stated_ms"),
+    Choice("what is sent", "values and 32-bit places, gathered; decompressing takes nothing",
+           "study._target_"),
+)  # fmt: skip
+
+
+def saturation(by_factor: Mapping[float, float]) -> float:
+    """The smallest factor with `SATURATED` of the value at the largest factor."""
+    enough = SATURATED * by_factor[max(by_factor)]
+    return min(factor for factor, value in by_factor.items() if value >= enough)
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not one study."""
+    require_alike(runs, ALIKE)
+    own = fig1a.own_latency(runs)
+    saturations = lines(line for run in runs for line in _saturations(run, own))
+    frame = join(numbers(runs, COLUMNS, partial(_setting, own=own), "modelled"), saturations)
+    gradients = (
+        f"{run.row} step {run.summary['steps']} of {run.environment.get('data')}" for run in runs
+    )
+    threads = facts.distinct(run.environment.get("threads_per_worker") for run in runs)
+    more = [
+        *fig1a.network(runs),
+        ("workers", f"{runs[0].setting('study.workers')}, modelled"),
+        ("gradients", "; ".join(gradients)),
+        (
+            "compressing, measured",
+            f"medians of n = {runs[0].setting('study.repeats')} repeats, {threads} threads",
+        ),
+    ]
+    return Page(
+        title="GraVAC, figure 3: throughput and communication by compression factor, modelled",
+        scale=scale,
+        runs=runs,
+        facts=head(runs, scale, more),
+        sections=_sections(frame, runs, own),
+        verdicts=judge(CLAIMS, frame, labels=MODELS, modelled=True),
+        frame=frame,
+        choices=CHOICES,
+        warning=facts.busy(runs),
+        figures={"fig3": partial(_figure, frame, runs, scale)},
+    )  # fmt: skip
+
+
+def _setting(line: Mapping[Any, Any], own: float) -> str:
+    return _series(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
+
+
+def _series(name: str, latency: float, own: float) -> str:
+    return name if latency == own else f"{name}, {latency:g} us"
+
+
+def _saturations(run: Run, own: float) -> list[dict[str, Any]]:
+    """Where a model saturates, by series and latency; of communication, at the network's own latency."""
+    found = {}
+    for (series, latency), group in run.lines.groupby(["compress", "latency_us"]):
+        curves = {_series(str(series), float(str(latency)), own): "throughput"}
+        if (series, latency) == (NONE, own):
+            curves[COMMUNICATION] = "communication"
+        for setting, column in curves.items():
+            found[setting] = saturation(dict(zip(group["factor"], group[column], strict=True)))
+    fixed = {"row": run.row, "seed": run.seed, "quantity": SATURATION, "unit": "x"}
+    return [{**fixed, "setting": setting, "value": value} for setting, value in found.items()]
+
+
+def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Section, ...]:
+    by_factor = [
+        pivot(
+            frame,
+            {model: f"{name} {factor:g}x"},
+            [
+                Column("sync ms", SYNC, 0, f"{NONE}, {factor:g}x"),
+                Column("communication", COMMUNICATION, 2, f"{NONE}, {factor:g}x"),
+                Column("compress ms", COMPRESS, 0, f"{MEASURED}, {factor:g}x"),
+                *(
+                    Column(f"throughput: {label}", THROUGHPUT, 2, f"{series}, {factor:g}x")
+                    for series, label in SERIES.items()
+                ),
+            ],
+            first="model, factor",
+        )
+        for model, name in MODELS.items()
+        for factor in found_in(runs, "factor")
+    ]
+    settings = {
+        **{series: f"throughput, compressing {label}" for series, label in SERIES.items()},
+        COMMUNICATION: "communication",
+        **{
+            _series(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
+            for us in found_in(runs, "latency_us")
+            if us != own
+        },
+    }
+    saturates = [
+        {"of": "paper", **{name: str(PRINTED[model]) for model, name in MODELS.items()}},
+        *(
+            {
+                "of": what,
+                **{name: number(of(frame, SATURATION, m, s), 0) for m, name in MODELS.items()},
+            }
+            for s, what in settings.items()
+        ),
+    ]
+    return (
+        Section(
+            "Speedups over 10x",
+            "Sync: one allgather of all tensors' entries a step, modelled. Compress: as measured here, "
+            "median. Throughput with compressing taken as free, as Table III of the paper says of a V100 "
+            "(half of its direct DGC), and as measured.",
+            pd.concat(by_factor, ignore_index=True),
+        ),
+        Section(
+            "Factors at which throughput and communication saturate",
+            f"{_share} value at the largest one, by the time of compressing and the latency between nodes "
+            f"({own:g} us where none is given).",
+            pd.DataFrame(saturates),
+        ),
+    )
+
+
+def _figure(frame: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    def draw(axes: Axes, quantity: str, shown: Mapping[str, str]) -> None:
+        """``shown``: by series, the series whose look is used."""
+        for series, look in shown.items():
+            settings = {factor: f"{series}, {factor:g}x" for factor in found_in(runs, "factor")}
+            by_model(axes, frame, quantity, settings, SERIES[look], DASHES[look])
+        for model, at in PRINTED.items():
+            where = at * 1.06 if model == VGG16 else at  # beside ResNet101's
+            axes.axvline(where, color=COLOURS[model][0], linewidth=0.8, alpha=0.6)
+        name_axes(axes, "compression factor", f"{quantity}, of that at 10x", "xy")
+
+    panels = [
+        ("a: throughput", partial(draw, quantity=THROUGHPUT, shown={s: s for s in SERIES})),
+        ("b: communication (the same however compressed)",
+         partial(draw, quantity=COMMUNICATION, shown={NONE: STATED})),
+    ]  # fmt: skip
+    busy = "; busy machine" if facts.busy(runs) else ""
+    caption = (
+        f"one allgather a step, modelled, {runs[0].setting('study.workers')} workers, models at the paper's "
+        f"sizes; {facts.scale_text(scale)}{busy}; vertical lines: the paper's points of saturation; legend: "
+        "time of compressing"
+    )
+    title = "GraVAC, figure 3: throughput and communication by compression factor"
+    return plot.figure(title, caption, panels, size=(4.7, 4.0), legend=3)

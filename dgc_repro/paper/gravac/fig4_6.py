@@ -1,0 +1,338 @@
+"""GraVAC's figures 4 to 6: norms before and after compression, quality and gain at fixed 10x and 1000x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, gravac, plot
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim, near
+from dgc_repro.paper.frame import Column, Quantity, join, measure, pivot, signed, twins
+from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id, steps
+from dgc_repro.paper.gravac.runs import PERPLEXITY, QUALITY, Course, courses
+from dgc_repro.paper.gravac.steps import ENERGY, NORM, STEPS, at, by_setting, column, gains, mean
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import judge
+
+FIGURE = {RESNET101: 4, VGG16: 5, LSTM: 6}
+WEAK, STRONG = "dgc10_gains", "dgc1000_gains"
+LOOK = {
+    DENSE: gravac.LOOKS[DENSE],
+    WEAK: Look("DGC 10x", plot.BLUE, "^"),
+    STRONG: Look("DGC 1000x", plot.ORANGE, "s"),
+}
+LOW_STEPS = 1_000
+EARLY, LATER = f"first {LOW_STEPS:,} steps", "later steps"
+GAIN = {ENERGY: "energy gain", NORM: "norm gain"}
+SD = {kind: f"deviation of the {name}" for kind, name in GAIN.items()}
+GROWTH = {kind: f"growth of the {name}" for kind, name in GAIN.items()}
+OF_NORM = {names[ENERGY]: names[NORM] for names in (GAIN, SD, GROWTH)}
+LESS_DENSE = "final quality less dense's"
+BEFORE, AFTER = "norm before compression", "norm after compression"
+NEAR_ONE = 0.1
+"""How near a gain near 1.0 is. Ours."""
+LSTM_GAIN, HALF_DECIMAL = (0.8, 0.9), 0.05
+LOW_GAIN = 0.5
+"""A low gain: more than half of the gradient's energy stays behind. Ours."""
+TABLE_2_LOSS = 80.4 - 78.6
+"""Points that ResNet101 loses between DGC 10x and DGC 1000x in Table II."""
+CROSSED = 90.0
+
+_LOSS = (
+    f"the {TABLE_2_LOSS:.1f} points that ResNet101 loses in Table II between DGC 10x and DGC 1000x"
+)
+
+
+def _of_gains(model: str) -> tuple[Claim, ...]:
+    """The claims on the gain, as energy."""
+    name, where = MODELS[model], f"figure {FIGURE[model]}"
+    weak, strong = row_id(model, WEAK), row_id(model, STRONG)
+    gain, sd, growth = (names[ENERGY] for names in (GAIN, SD, GROWTH))
+    shared = (
+        Claim(
+            f"{model}.10x",
+            f"{name}: the gain is near 1.0 at 10x.",
+            where,
+            (near(Check(gain, weak), 1.0, NEAR_ONE),),
+            "Mean over the recorded steps of DGC at a fixed 10x, with error feedback; near: within "
+            f"{NEAR_ONE:g}.",
+            margin=OURS,
+        ),
+        Claim(
+            f"{model}.order",
+            f"{name}: the gain at 10x is above that at 1000x.",
+            where,
+            (Check(gain, weak, strong),),
+            "Mean over the recorded steps at either factor.",
+        ),
+    )
+    low, high = LSTM_GAIN
+    more = {
+        RESNET101: (
+            Claim(
+                "resnet101.low", f"ResNet101: at 1000x the gain is low for the {EARLY}.", where,
+                (Check(gain, strong, above=-math.inf, below=LOW_GAIN, setting=EARLY),),
+                f"Mean gain of the {EARLY} of {STEPS:,}, or that share of a shorter run; low: below "
+                f"{LOW_GAIN:g}.", margin=OURS,
+            ),
+            Claim(
+                "resnet101.grows", "ResNet101: at 1000x the gain grows after that.", where,
+                (Check(growth, strong),), "Mean gain of the later steps less that of the first ones.",
+            ),
+            Claim(
+                "resnet101.oscillates", "ResNet101: at 1000x the gain oscillates.", where,
+                (Check(sd, strong, weak, setting=LATER),),
+                "Standard deviation over the later steps, against that at 10x.",
+            ),
+            Claim(
+                "resnet101.below", "ResNet101: the grown gain at 1000x is still lower than at 10x.",
+                f"text on {where}", (Check(gain, weak, strong, setting=LATER),),
+                "Mean gain of the later steps at either factor.",
+            ),
+        ),
+        LSTM: (
+            Claim(
+                "lstm.1000x", f"LSTM: the gain is {low:g} to {high:g} at 1000x.", where,
+                (Check(gain, strong, above=low - HALF_DECIMAL, below=high + HALF_DECIMAL),),
+                "Mean over the recorded steps of DGC at a fixed 1000x, with error feedback; half of the last "
+                "printed decimal is allowed at either end.",
+            ),
+        ),
+    }  # fmt: skip
+    return (*shared, *more.get(model, ()))
+
+
+def _of_quality(model: str) -> tuple[Claim, ...]:
+    """The claims on how training ends."""
+    name, where = MODELS[model], f"figure {FIGURE[model]}"
+    dense, weak, strong = (row_id(model, method) for method in LOOK)
+    if model == RESNET101:
+        checks = tuple(Check(QUALITY, row, strong, above=TABLE_2_LOSS / 2) for row in (dense, weak))
+        text = f"{name}: 1000x ends considerably lower than dense and 10x."
+        reading = f"Final test accuracy; considerably: by more than half of {_LOSS}."
+        return (Claim(f"{model}.considerable", text, where, checks, reading, margin=OURS),)
+    if model == LSTM:
+        pairs = ((weak, dense), (strong, weak))
+        orders = tuple(Check(PERPLEXITY, *pair, above=1.0, ratio=True) for pair in pairs)
+        text = f"{name}: the perplexities order as dense, 10x, 1000x, dense the lowest."
+        return (Claim(f"{model}.ranking", text, where, orders, "Final test perplexity."),)
+    loses_little = Check(QUALITY, weak, strong, above=-math.inf, below=TABLE_2_LOSS)
+    close = Check(QUALITY, dense, strong, above=-TABLE_2_LOSS, below=TABLE_2_LOSS)
+    return (
+        Claim(
+            f"{model}.robust", f"{name}: training is robust to compression.", where, (loses_little,),
+            f"Final quality at 10x less that at 1000x, below {_LOSS}.", margin=OURS,
+        ),
+        Claim(
+            f"{model}.close", f"{name}: 1000x is close to dense.", where, (close,),
+            f"Final quality of dense less that at 1000x, either side within {_LOSS}. The paper adds that "
+            f"1000x crosses {CROSSED:g} %: reduced data say nothing about that number, so that only runs at "
+            "scale paper are judged by it.", margin=OURS,
+        ),
+    )  # fmt: skip
+
+
+CLAIMS = {
+    model: (
+        *_of_gains(model),
+        *(steps.of_norm(claim, quantities=OF_NORM) for claim in _of_gains(model)),
+        *_of_quality(model),
+    )
+    for model in MODELS
+}
+CROSSES = Claim(
+    f"{VGG16}.crosses",
+    f"VGG16: 1000x crosses {CROSSED:g} %.",
+    "figure 5",
+    (Check(QUALITY, row_id(VGG16, STRONG), above=CROSSED),),
+    "Final top-5 accuracy, at scale paper only.",
+)
+CHOICES = (
+    Choice(
+        "the compressor",
+        "DGC's sampled threshold with error feedback, layerwise, one factor for the whole run",
+        "compressor",
+    ),
+    Choice(
+        "the gain", "both: energy (as printed) and norm (as in the authors' code)", "policy.gain"
+    ),
+    Choice(
+        "whose norm",
+        "before: of the error-fed gradient; after: of what is sent; all tensors, mean over workers",
+        "policy",
+    ),
+)
+
+
+def _frame(runs: Sequence[Run], one: Course) -> pd.DataFrame:
+    """Gains and norms of each run and of its first and later steps, and final quality."""
+
+    def of_steps(run: Run, of: Callable[[steps.Series], float], kind: str, early: bool) -> float:
+        """Of the finite gains of the first, or of the later steps."""
+        values, first = gains(run, kind), column(run, "step") <= at(run, LOW_STEPS)
+        chosen = values[np.isfinite(values) & (first == early)] if values.size else values
+        return of(chosen) if chosen.size else math.nan
+
+    def deviation(values: steps.Series) -> float:
+        return float(values.std())
+
+    def of_kind(kind: str) -> pd.DataFrame:
+        first, later = (
+            partial(of_steps, of=mean, kind=kind, early=early) for early in (True, False)
+        )
+        spread = partial(of_steps, of=deviation, kind=kind, early=False)
+
+        def whole(run: Run) -> float:
+            return mean(gains(run, kind))
+
+        growth = Quantity("", lambda run: later(run) - first(run))
+        return join(
+            by_setting(runs, GAIN[kind], "", {"": whole, EARLY: first, LATER: later}),
+            by_setting(runs, SD[kind], "", {LATER: spread}),
+            measure(runs, {GROWTH[kind]: growth}),
+        )
+
+    def last(run: Run) -> float:
+        return float(one.quality(run)[-1])
+
+    dense = {run.seed: last(run) for run in one.of(DENSE)}
+    unit = one.metric.unit
+    quantities = {
+        BEFORE: Quantity("", lambda run: mean(column(run, "norm_before"))),
+        AFTER: Quantity("", lambda run: mean(column(run, "norm_after"))),
+        QUALITY if one.metric.sign > 0 else PERPLEXITY: Quantity(unit, last),
+        LESS_DENSE: Quantity(unit, lambda run: last(run) - dense.get(run.seed, math.nan)),
+    }
+    return join(*map(of_kind, GAIN), measure(runs, quantities))
+
+
+def page(model: str, runs: Sequence[Run], scale: str) -> Page:
+    """The page of one model's figure. Raises UserError if the runs are not alike."""
+    rows = {row_id(model, method): look.label for method, look in LOOK.items()}
+    (one,) = courses([run for run in runs if run.row in rows], scale, (model,))
+    own = steps.compared(one.runs)
+    found = _frame(own, one)
+    claims = CLAIMS[model]
+    if model == VGG16 and scale == facts.PAPER_SCALE:
+        claims = (*claims, CROSSES)
+    labels = {row: f"{gravac.FAMILIES[model]} {label}" for row, label in rows.items()}
+    verdicts = judge(claims, found, labels=labels, same=twins(own))
+    number_of = FIGURE[model]
+    return Page(
+        title=f"{gravac.PAPER.label}, figure {number_of} ({MODELS[model]} in the paper): gradients before "
+        "and after compression",
+        scale=scale,
+        runs=own,
+        facts=facts.facts(own, scale, [("decisions recorded", f"of {steps.thinning(own)}")]),
+        sections=(steps.which_gain(verdicts), *_sections(found, rows, one, steps.thinning(own))),
+        verdicts=verdicts,
+        frame=found,
+        choices=CHOICES,
+        figures={f"fig{number_of}": lambda: _figure(replace(one, runs=tuple(own)), scale)},
+    )
+
+
+def _sections(
+    found: pd.DataFrame, rows: Mapping[str, str], one: Course, recorded: str
+) -> tuple[Section, ...]:
+    final = QUALITY if one.metric.sign > 0 else PERPLEXITY
+    compressed = dict(list(rows.items())[1:])
+    columns = [
+        Column("n", GAIN[ENERGY], lambda values: str(len(values))),
+        *(
+            Column(f"{name}: {heading}", quantity, setting=setting)
+            for kind, name in GAIN.items()
+            for heading, quantity, setting in (
+                ("all", GAIN[kind], ""),
+                ("first", GAIN[kind], EARLY),
+                ("later", GAIN[kind], LATER),
+                ("sd", SD[kind], LATER),
+            )
+        ),
+        Column("norm: before (BC)", BEFORE),
+        Column("norm: after (AC)", AFTER),
+    ]
+    quality = (
+        Column("n", final, lambda values: str(len(values))),
+        Column(f"{one.metric.label} {one.metric.unit}".rstrip(), final, 2),
+        Column("less dense", LESS_DENSE, signed),
+    )
+    return (
+        Section(
+            "Gain and norm",
+            f"Means over {recorded}, not smoothed. Energy: squared norm of what is sent over that of the "
+            "error-fed gradient (as printed). Norm: sum over tensors of the norms of what is sent over that "
+            "of the gradient without its residual (the authors' code; may exceed 1). First: the share of the "
+            f"run that {LOW_STEPS:,} steps are of the paper's {STEPS:,}; sd: over the later steps. BC, AC: "
+            "norm of the error-fed gradient, and of what is sent of it.",
+            pivot(found, compressed, columns, first="factor"),
+        ),
+        Section(
+            f"Final {one.metric.label}",
+            "After the last epoch, paired by seed.",
+            pivot(found, rows, quality, first="factor"),
+        ),
+    )
+
+
+def _figure(one: Course, scale: str) -> Figure:
+    """Norms at 10x and at 1000x; quality; gains."""
+    looks = {row_id(one.model, method): look for method, look in LOOK.items()}
+    metric = one.metric
+    label = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+
+    def norms(axes: Axes, method: str) -> None:
+        after = f"after (AC), {LOOK[method].label}"
+        _traces(
+            axes, one.of(method), partial(column, name="norm_before"), plot.GREEN, "before (BC)"
+        )
+        _traces(
+            axes, one.of(method), partial(column, name="norm_after"), LOOK[method].colour, after
+        )
+        axes.set_ylabel("norm of the gradient (log)")
+        axes.set_yscale("log")
+        plot.plain_log(axes.yaxis)
+
+    def quality(axes: Axes) -> None:
+        plot.curves(axes, one.runs, metric.column, looks, ylabel=label, log=metric.sign < 0)
+
+    def gain(axes: Axes) -> None:
+        for method in (WEAK, STRONG):
+            for kind, dashes in ((ENERGY, "-"), (NORM, ":")):
+                of = partial(gains, gain=kind)
+                _traces(axes, one.of(method), of, LOOK[method].colour, dashes=dashes)
+        axes.set_ylabel("gain: solid energy, dotted norm")
+        axes.set_ylim(bottom=0)
+
+    recorded = any(np.isfinite(gains(run, NORM)).any() for run in one.runs)
+    panels: list[tuple[str, Callable[[Axes], None]]] = [
+        ("norm at 10x", partial(norms, method=WEAK)),
+        ("norm at 1000x", partial(norms, method=STRONG)),
+        (f"{metric.label} by iteration", quality),
+        ("gain by iteration" if recorded else "gain (these records lack the norm gain)", gain),
+    ]
+    title = f"{gravac.PAPER.label}, figure {FIGURE[one.model]}: {gravac.FAMILIES[one.model]} at fixed factors"
+    caption = facts.caption(one.runs, scale)
+    return plot.figure(title, caption, panels, columns=2, size=(4.8, 3.2), legend=3)
+
+
+def _traces(
+    axes: Axes, runs: Sequence[Run], of: Callable[[Run], steps.Series], colour: str, label: str = "",
+    dashes: str = "-",
+) -> None:  # fmt: skip
+    """A line a seed over the recorded steps."""
+    for place, run in enumerate(runs):
+        name = "_" if place else label or "_"
+        axes.plot(column(run, "step"), of(run), dashes, color=colour, linewidth=1.0, label=name)
+    axes.set_xlabel("iteration")
+    if not runs:
+        plot.empty(axes, "no run")

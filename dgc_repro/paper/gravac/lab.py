@@ -1,0 +1,410 @@
+"""GraVAC in the lab: real links whose rate drops and rises again. The paper has no such experiment: set-up,
+expectations and choices are ours.
+
+Times are measured. Each step's factor, gain and time are recorded where the policy records them; Accordion
+has no gains, and its factor in an epoch is all values over those that it sent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.frame import SENT, Column, Quantity, amount, lines, measure, number, pivot
+from dgc_repro.paper.gravac.studies import name_axes
+from dgc_repro.paper.interfaces import COUNTED, difference_percent
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import judge
+
+DENSE, STATIC10, STATIC1000 = "dense", "static10", "static1000"
+GRAVAC, THAWED, ACCORDION, BUCKET = "gravac", "gravac_thawed", "accordion", "gravac_bucket"
+LOOKS = {
+    DENSE: Look("dense", plot.BLACK, "X"),
+    STATIC10: Look("static 10x", plot.SKY, "s"),
+    STATIC1000: Look("static 1000x", plot.PURPLE, "D"),
+    ACCORDION: Look("Accordion", plot.GREEN, "^"),
+    GRAVAC: Look("GraVAC", plot.BLUE, "o"),
+    THAWED: Look("GraVAC, not frozen", plot.ORANGE, "v", "--"),
+    BUCKET: Look("GraVAC, per bucket", plot.YELLOW, "P", ":"),
+}
+LABELS = {row: look.label for row, look in LOOKS.items()}
+ALIKE = ("dataset", "model", "train", "launch", "network", "schedule", "optimizer")
+STEP, SLOWDOWN, TARGET_SECONDS = "step", "slowdown at the low rate", "time to the target loss"
+FACTOR, GAIN, REACTION = "factor", "gain", "factor at the low rate over after it"
+SECONDS, LOSS, PERPLEXITY = "training time", "training loss", "test perplexity"
+INTERFACE = "sent by the interface"
+BRANCHES = ("candidate", "theta_min", "dense")
+RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+LEAST_SLOWDOWN = 2.0
+LAST_SHARE = 4  # the target is of the last quarter of epochs
+ROLLING = 5  # a single step's time is noise: throughputs are drawn as medians of so many
+
+_matters = Check(SLOWDOWN, DENSE, above=LEAST_SLOWDOWN)
+_compresses = Check("steps of dense", GRAVAC, above=-1.0, below=100.0)
+
+
+def _claim(name: str, text: str, check: Check, reading: str, *premises: Check) -> Claim:
+    return Claim(name, text, "this project's expectation", (check,), reading, premises, OURS)
+
+
+CLAIMS = (
+    _claim(
+        "drop",
+        f"The links matter: dense's step takes at least {LEAST_SLOWDOWN:g} times as long at the low rate.",
+        _matters, "Mean measured step of the middle third over that of the other two.",
+    ),
+    *(
+        _claim(
+            f"{row}.slowdown", f"{LABELS[row]} slows down less than dense.",
+            Check(SLOWDOWN, DENSE, row, above=1.0, ratio=True),
+            "The same slowdowns, dense's over the row's. Not tested where the links do not matter.", _matters,
+        )
+        for row in (GRAVAC, STATIC10)
+    ),
+    *(
+        _claim(
+            f"{GRAVAC}.sooner.{other}", f"GraVAC meets the target loss sooner than {LABELS[other]}.",
+            Check(TARGET_SECONDS, other, GRAVAC, above=1.0, ratio=True),
+            "Measured seconds in training steps until an epoch's mean training loss is at most the target: "
+            "dense's in its last quarter of epochs plus one standard deviation (over seeds; of one seed over "
+            "those epochs). Paired by seed; infinite for a row that never gets there. Not tested where the "
+            "links do not matter or GraVAC compresses no step.", _matters, _compresses,
+        )
+        for other in (DENSE, STATIC10, STATIC1000, ACCORDION)
+    ),
+    *(
+        _claim(
+            f"{row}.reacts",
+            f"{LABELS[row]} reacts: it sends a stronger factor while the rate is low than after it.",
+            Check(REACTION, row),
+            "log2 of the factor sent, mean over the steps in the middle third less that in the last. Factors "
+            "and gains drift as training goes on, whatever the network does: static links would not give 0.",
+            _matters, *([] if row == ACCORDION else [replace(_compresses, greater=row)]),
+        )
+        for row in (GRAVAC, THAWED, ACCORDION)
+    ),
+    _claim(
+        f"{BUCKET}.quicker",
+        f"{LABELS[BUCKET]}, deciding from the last step's gains, has a shorter step than {LABELS[GRAVAC]}.",
+        Check(STEP, GRAVAC, BUCKET, above=1.0, ratio=True),
+        "Mean measured step of the whole run, paired by seed. What each sends is its own choice.",
+    ),
+)  # fmt: skip
+CHOICES = (
+    Choice("links", "1 Gbit/s, 100 Mbit/s for the middle third of all steps, each way and each worker's own",
+           "network.schedule"),
+    Choice("model and data", "slim 2-layer LSTM, many parameters for little compute; Python's documentation "
+           "at scale quick, Penn Treebank else", "model"),
+    Choice("window", "a fifteenth of the steps (the paper: 500, of 18,000 as figure 7 shows)",
+           "policy.window"),
+    Choice("weight of a step in GraVAC's averages", "0.32: the paper's N / 100 with its 32 workers",
+           "policy.smoothing"),
+    Choice("the time of a step in GraVAC", "measured, mean over workers", "train.step_time"),
+    Choice("when a step's gains decide", "in the step, which needs all of them after backward; in a row of "
+           "its own in the next one, so that buckets leave during backward", "policy.decide"),
+    Choice("what follows from an ideal factor", "it stays for good; in a row of its own, the next window "
+           "decides anew", "policy.freeze"),
+    Choice("Accordion's regimes", "judged every epoch, between 10x and 1000x", "policy.values"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps ``first`` to ``last`` (from 1), in which the links have one rate, as the config writes it."""
+
+    rate: str
+    first: int
+    last: int
+    low: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rate}: steps {self.first}-{self.last}"
+
+    def of(self, steps: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table by step."""
+        return steps[(steps["step"] >= self.first) & (steps["step"] <= self.last)]
+
+    def seconds(self, run: Run) -> float:
+        """Seconds in training steps; between ends of epochs, in proportion."""
+        ends = [0.0, *run.epochs["step"].astype(float)]
+        times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
+        begin, end = np.interp([self.first - 1, self.last], ends, times)
+        return float(end - begin)
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+def stretches(run: Run) -> list[Stretch]:
+    """In order, without those that the run never came to; ``low``: slower than at other times."""
+    changes = run.setting("network.schedule") or []
+    total = int(run.last("step"))
+    edges = [0, *(min(int(change["step"]), total) for change in changes), total]
+    rates = [str(run.setting("network.rate")), *(str(change["rate"]) for change in changes)]
+    most = max(map(_bits, rates))
+    return [
+        Stretch(rate, begin + 1, end, _bits(rate) < most)
+        for rate, begin, end in zip(rates, edges[:-1], edges[1:], strict=True)
+        if begin < end
+    ]
+
+
+def _bits(rate: str) -> float:
+    """Bits a second of a rate such as 100mbit, 0 of none."""
+    found = re.fullmatch(r"([\d.]+)\s*([a-z]*bit)", rate.lower())
+    return float(found[1]) * RATE_UNITS.get(found[2], math.nan) if found else 0.0
+
+
+def slowdown(run: Run) -> float:
+    """A step while the rate is low over one at other times; NaN without both."""
+    means = []
+    for low in (True, False):
+        own = [part for part in stretches(run) if part.low == low]
+        if not own:
+            return math.nan
+        means.append(sum(part.seconds(run) for part in own) / sum(map(len, own)))
+    return means[0] / means[1]
+
+
+def target_of(runs: Sequence[Run]) -> tuple[float, str]:
+    """Dense's training loss in its last quarter of epochs plus one standard deviation, and how it came about;
+    NaN without a run of dense."""
+    last = [
+        run.epochs["train/loss"].astype(float).tail(max(1, len(run.epochs) // LAST_SHARE))
+        for run in runs
+        if run.row == DENSE
+    ]
+    if not last:
+        return math.nan, "no run of dense"
+    means = pd.Series([own.mean() for own in last])
+    spread = float(means.std(ddof=1) if len(means) > 1 else last[0].std(ddof=1))
+    spread = 0.0 if math.isnan(spread) else spread
+    over = f"over {len(means)} seeds" if len(means) > 1 else "over those epochs"
+    loss = float(means.mean()) + spread
+    return loss, (
+        f"training loss {loss:.4g}: dense's {means.mean():.4g} in its last {len(last[0])} epochs plus one "
+        f"standard deviation ({spread:.2g}, {over})"
+    )
+
+
+def seconds_to(run: Run, loss: float) -> float:
+    """Seconds in training steps until an epoch's training loss is at most this, infinite where none is; NaN
+    without a target."""
+    met = run.epochs[run.epochs["train/loss"].astype(float) <= loss]
+    never = math.nan if math.isnan(loss) else math.inf
+    return float(met["time/train_seconds"].iloc[0]) if len(met) else never
+
+
+def steps_of(run: Run) -> pd.DataFrame:
+    """Factor, gain and throughput by step. Where the policy records none, the factor is that of the epoch:
+    all values over those that were sent."""
+    recorded = run.decisions
+    if _decides(run):
+        return recorded[["step", "factor", "gain", "throughput"]]
+    if run.row == DENSE and not recorded.empty:
+        rate = recorded["samples"] / recorded["seconds"]
+        return recorded[["step"]].assign(factor=1.0, gain=1.0, throughput=rate)
+    ends = run.epochs["step"].astype(int)
+    steps = ends.diff().fillna(ends.iloc[0]).astype(int)
+    sent = run.epochs["comm/floats"].astype(float)
+    factors = float(run.summary["parameters"]) * steps / sent.diff().fillna(sent.iloc[0])
+    each = np.repeat(factors.to_numpy(), steps.to_numpy())
+    return pd.DataFrame(
+        {"step": np.arange(len(each)) + 1, "factor": each, "gain": math.nan, "throughput": math.nan}
+    )
+
+
+def _decides(run: Run) -> bool:
+    return "branch" in run.decisions and bool(run.decisions["branch"].notna().any())
+
+
+def _geometric(values: pd.Series) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def reaction(run: Run) -> float:
+    """log2 of the factor while the rate is low over that after it; NaN where the rate never rises again."""
+    parts = stretches(run)
+    low = [place for place, part in enumerate(parts) if part.low]
+    if len(low) != 1 or low[0] + 1 == len(parts):
+        return math.nan
+    during, after = (part.of(steps_of(run))["factor"] for part in (parts[low[0]], parts[-1]))
+    return math.log2(_geometric(during) / _geometric(after))
+
+
+def _by_stretch(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Step, factor and gain of each stretch."""
+    for run in runs:
+        for part in stretches(run):
+            steps = part.of(steps_of(run))
+            found = {
+                STEP: ("ms", 1e3 * part.seconds(run) / len(part)),
+                FACTOR: ("x", _geometric(steps["factor"])),
+                GAIN: ("", steps["gain"].mean()),
+            }
+            fixed = {"row": run.row, "setting": str(part), "seed": run.seed}
+            for name, (unit, value) in found.items():
+                clock = "measured" if unit == "ms" else ""
+                yield {**fixed, "quantity": name, "unit": unit, "value": value, "clock": clock}
+
+
+def _share(run: Run, branch: str) -> float:
+    if not _decides(run):
+        return math.nan
+    return 100 * float((run.decisions["branch"] == branch).mean())
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    require_alike(runs, ALIKE)
+    own = [run for row in LABELS for run in runs if run.row == row]
+    target, target_text = target_of(own)
+    quantities = {
+        STEP: Quantity(
+            "ms", lambda r: 1e3 * r.last("time/train_seconds") / r.last("step"), "measured"
+        ),
+        SLOWDOWN: Quantity("x", slowdown),
+        TARGET_SECONDS: Quantity("s", lambda run: seconds_to(run, target), "measured"),
+        SECONDS: Quantity("s", lambda run: run.last("time/train_seconds"), "measured"),
+        LOSS: Quantity("nats", lambda run: run.last("train/loss")),
+        PERPLEXITY: Quantity("", lambda run: run.last("test/perplexity")),
+        REACTION: Quantity("doublings", reaction),
+        INTERFACE: Quantity("bytes", lambda run: run.summary.get(COUNTED, math.nan)),
+        **SENT,
+        **{f"steps of {b}": Quantity("%", partial(_share, branch=b)) for b in BRANCHES},
+    }
+    frame = pd.concat([measure(own, quantities), lines(_by_stretch(own))], ignore_index=True)
+    return Page(
+        title="GraVAC in the lab: a rate that drops and rises again (ours)",
+        scale=scale,
+        runs=own,
+        facts=facts.facts(own, scale, _more(own, target_text)),
+        sections=_sections(frame, own),
+        verdicts=judge(CLAIMS, frame, labels=LABELS),
+        frame=frame,
+        choices=CHOICES,
+        warning=facts.busy(own),
+        figures={"lab": partial(_figure, own, scale, target)},
+    )  # fmt: skip
+
+
+def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
+    """Links, target, and interfaces against the ledger, for the head of the page."""
+    links = facts.distinct(
+        ", then ".join(f"{part.rate} (steps {part.first}-{part.last})" for part in stretches(run))
+        for run in runs
+    )
+    apart = {run.id: difference_percent(run.summary) for run in runs}
+    read = [run for run in runs if not math.isnan(apart[run.id])]
+    worst = max(read, key=lambda run: abs(apart[run.id]), default=None)
+    said = "no interface was read"
+    if worst is not None:
+        said = (
+            f"interfaces of {len(read)} of {len(runs)} runs were read; they differ from the ledger with "
+            f"headers by at most {abs(apart[worst.id]):.2f} % ({LABELS[worst.row]}, "
+            f"{amount([worst.summary[COUNTED]])})"
+        )
+    return [("links", links), ("target", target), ("bytes", said)]
+
+
+def _met(values: Sequence[float]) -> str:
+    """Seconds of the runs that got there, and how many did."""
+    met = [value for value in values if math.isfinite(value)]
+    if not met:
+        return number(values)
+    return number(met) + (f" ({len(met)} of {len(values)})" if len(met) < len(values) else "")
+
+
+def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
+    parts = [str(part) for part in stretches(runs[0])]
+    times = [
+        Column("n", STEP, lambda values: str(len(values))),
+        *(Column(f"{part}, ms", STEP, setting=part) for part in parts),
+        Column("slowdown", SLOWDOWN),
+        Column("s to target", TARGET_SECONDS, _met),
+        Column("s in all", SECONDS),
+        *(Column(name, name) for name in (LOSS, PERPLEXITY)),
+        *(Column(name, name, amount) for name in ("payload", INTERFACE)),
+    ]
+    by_part = [(name, part) for name in (FACTOR, GAIN) for part in parts]
+    sent = [
+        *(Column(f"{name}, {part}", name, setting=part) for name, part in by_part),
+        *(Column(f"{branch} %", f"steps of {branch}", 1) for branch in BRANCHES),
+    ]
+    shown = {row: label for row, label in LABELS.items() if any(run.row == row for run in runs)}
+    first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
+    policies = (
+        "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
+        "recorded compression throughputs differ by at most omega. Throughputs of factors that are no longer "
+        "sent stay on record as they were, at the rate of that time.\n"
+    )
+    return (
+        Section(
+            "Training steps by the rate of the links, and time to the target loss",
+            "Measured wall time of training steps without evaluation: mean ± standard deviation over seeds; "
+            "slowdown: while the rate is low over the rest of the run. Bytes of a worker over the whole run: "
+            "payload by the ledger, and everything that its interface sent.",
+            pivot(frame, shown, times, first="row"),
+        ),
+        Section(
+            "Factors and gains",
+            "Factor: geometric mean over steps (nominal; of Accordion, all values over those it sent). Gain: "
+            "of what was sent, mean over steps. Last three: steps by branch, of policies that choose.",
+            pivot(frame, shown, sent, first="row"),
+        ),
+        Section("Policy traces", "\n".join([policies, *(f"- {line}" for line in facts.traces(first))])),
+    )  # fmt: skip
+
+
+def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:
+    """Factor, gain and throughput by step with the low rate shaded; training loss by time. One seed."""
+    shown: dict[str, Run] = {}
+    for run in runs:
+        if run.row not in shown or run.seed < shown[run.row].seed:
+            shown[run.row] = run
+    parts = [part for part in stretches(runs[0]) if part.low]
+
+    def by_step(axes: Axes, column: str, label: str, log: str = "y") -> None:
+        for row, run in shown.items():
+            steps = steps_of(run)
+            if column == "throughput":
+                smooth = steps[column].rolling(ROLLING, center=True, min_periods=1).median()
+                steps = steps.assign(throughput=smooth)
+            how = LOOKS[row].line | {"marker": "", "linewidth": 1.4, "label": None}
+            axes.plot(steps["step"], steps[column], **how)
+        for part in parts:
+            axes.axvspan(part.first - 0.5, part.last + 0.5, color="#E8E8E8", zorder=0, lw=0)
+        name_axes(axes, "step", label, log)
+
+    def losses(axes: Axes) -> None:
+        for row, run in shown.items():
+            axes.plot(run.epochs["time/train_seconds"], run.epochs["train/loss"], **LOOKS[row].line)
+        if not math.isnan(target):
+            axes.axhline(target, color="#666666", linewidth=0.8)
+        name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
+
+    rate = "samples a second times gain"
+    panels: list[tuple[str, Callable[[Axes], None]]] = [
+        ("factor", partial(by_step, column="factor", label="compression factor")),
+        ("gain (Accordion has none)", partial(by_step, column="gain", label="gain of what was sent", log="")),
+        (f"compression throughput, medians of {ROLLING} steps",
+         partial(by_step, column="throughput", label=rate)),
+        ("time to the target loss (grey line)", losses),
+    ]  # fmt: skip
+    rates = ", ".join(part.rate for part in parts) or "nothing"
+    caption = f"{facts.caption(runs, scale)}; drawn: the first seed; shaded: {rates}"
+    title = "GraVAC in the lab: a rate that drops and rises again"
+    return plot.figure(title, caption, panels, columns=2, size=(4.9, 3.5))

@@ -1,0 +1,469 @@
+"""What all pages made of GraVAC's training runs share: metric, target, plateau, failed runs, clocks, claims.
+
+Target    of a model: the mean final quality of our dense runs less one standard deviation (a perplexity:
+          plus one); with one seed the mean. At scale paper also the paper's. For time to target only:
+          claims on quality compare a row with dense, paired by seed.
+Reached   after the first epoch whose quality is the target or better: times are whole epochs.
+Plateau   the last epoch that beats the last counted one by more than a share (``goal.plateau``) of the run's
+          best; the first epoch counts.
+Failed    quality came less than a seventh of the way from chance to the target, or it or the training loss is
+          not finite. For a perplexity the way is in nats a word, and chance is the test perplexity of the
+          training part's word frequencies, or the vocabulary where these are not known.
+
+Seconds are infinite where a run never reaches the target, or has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dgc_repro.paper import facts, frame, gravac
+from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper.frame import SENT, Quantity
+from dgc_repro.paper.gravac import DENSE, LABELS, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
+from dgc_repro.paper.page import Section
+from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import Verdict, judge
+
+Series = NDArray[np.float64]
+ALIKE = (*facts.ALIKE, "train.step_time", "goal.metric")
+QUALITY, PERPLEXITY, TEST_LOSS, FAILED = "final accuracy", "final perplexity", "test loss", "failed"
+FLOATS = "floats sent"
+RUN_SECONDS, PLATEAU_SECONDS = "seconds of the run", "seconds to the plateau"
+TARGET_SECONDS, REACHED = "seconds to the target", "target reached"
+PAPERS = ", the paper's target"
+"""Appended to the last two at scale paper."""
+FEWER = {name: f"{name}, times less than dense" for name in SENT}
+WIRE_MANY = f"wire of {WORKERS} workers, times less than dense"
+MODELLED, WORKERS_HERE, MEASURED = "modelled", "modelled, workers as here", "measured"
+"""Settings of quantities in seconds."""
+CLOCK_TEXTS = {
+    MODELLED: "the paper's network, assumed compute, free compression",
+    WORKERS_HERE: "the same network; compute, compression and decompression of one worker as measured here, "
+    "for models of full size",
+    MEASURED: "wall time here, where simulated workers take turns and no data moves",
+}
+ASSUMED = "compute, compression free"
+"""Nobody has measured the compute times behind modelled seconds: verdicts on them are indicative."""
+HYPER = {
+    "batch": "train.batch_size", "momentum": "optimizer.momentum",
+    "weight decay": "optimizer.weight_decay", "lr": "optimizer.lr",
+}  # fmt: skip
+PLATEAU_SHARE = 0.01
+"""For runs that name none."""
+CLASSES = {"Digits": 10, "Cifar10": 10, "Cifar100": 100, "Ptb": 10_000}
+"""Possible answers by data set, for summaries that do not say."""
+WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
+    ("ptb (valid as train)", 63_720, 20_000): 447.2,
+    ("topics of Python 3.11's documentation (embedded, sha256 d9dc35bc)", 1_936, 800): 468.7,
+    ("scikit-learn's descriptions (embedded, sha256 ed191c36)", None, None): 87.1,
+}
+"""Chance of a language model: test perplexity of the training part's word frequencies, by text,
+``dataset.train_size`` and ``dataset.test_size`` (None: all); ``Text.word_frequency_perplexity`` of
+dataset/text.py computes it, and a test repeats it. Not known for the whole Penn Treebank."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The quality of a run: ``column`` of its epochs; ``sign``: -1 where less is better."""
+
+    column: str
+    label: str
+    unit: str = "%"
+    sign: int = 1
+
+
+METRICS = {
+    "accuracy": Metric("test/accuracy_percent", "test accuracy"),
+    "top5": Metric("test/top5_percent", "top-5 test accuracy"),
+    "perplexity": Metric("test/perplexity", "test perplexity", "", -1),
+}
+"""By ``goal.metric``."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """The runs of one model and how they are judged. ``target``: of our dense runs, NaN without one;
+    ``papers_target``: NaN but at scale paper."""
+
+    model: str
+    runs: tuple[Run, ...]
+    metric: Metric
+    target: float = math.nan
+    papers_target: float = math.nan
+
+    def of(self, method: str) -> list[Run]:
+        """The runs of a row, by seed."""
+        return [run for run in self.runs if run.method == method]
+
+    def quality(self, run: Run) -> Series:
+        """The metric after each epoch."""
+        return np.asarray(run.epochs[self.metric.column], dtype=np.float64)
+
+
+def courses(runs: Sequence[Run], scale: str, models: Sequence[str] = tuple(MODELS)) -> list[Course]:
+    """The runs of each model. Raises UserError where those of one model are not alike."""
+    return [_course([run for run in runs if run.model == model], model, scale) for model in models]
+
+
+def _course(runs: Sequence[Run], model: str, scale: str) -> Course:
+    require_alike(runs, ALIKE)
+    metric = _metric(runs, model)
+    one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric)
+    dense = [float(one.quality(run)[-1]) for run in one.of(DENSE)]
+    target = math.nan
+    if dense:
+        spread = float(np.std(dense, ddof=1)) if len(dense) > 1 else 0.0
+        target = float(np.mean(dense)) - metric.sign * spread
+    papers = SETUP(model, "target") if scale == facts.PAPER_SCALE else math.nan
+    return replace(one, target=target, papers_target=papers)
+
+
+def _metric(runs: Sequence[Run], model: str) -> Metric:
+    """The metric that the runs name; of runs without a goal accuracy, or perplexity."""
+    named = next((str(m) for run in runs if (m := run.setting("goal.metric"))), None)
+    return METRICS[named or ("perplexity" if model == LSTM else "accuracy")]
+
+
+def met_at(values: Series, target: float, sign: int) -> int | None:
+    """The place of the first value that is the target or better, None where there is none."""
+    places = np.flatnonzero(sign * values >= sign * target)
+    return int(places[0]) if places.size else None
+
+
+def plateau_at(values: Series, sign: int, share: float) -> int:
+    """The place of the last value that beats the last counted one by more than ``share`` of the best; the
+    first counts."""
+    goodness = sign * values
+    known = goodness[np.isfinite(goodness)]
+    step = share * abs(float(known.max())) if known.size else math.inf
+    counted, place = -math.inf, 0
+    for number, value in enumerate(goodness):
+        if value > counted + step:
+            counted, place = float(value), number
+    return place
+
+
+def _column(run: Run, name: str) -> Series:
+    missing = pd.Series(math.nan, run.epochs.index)
+    return np.asarray(run.epochs.get(name, missing), dtype=np.float64)
+
+
+def _workers_here(run: Run) -> Series:
+    """Steps of an epoch x ((compute + compress) / workers + decompress), summed, + communication.
+
+    Compute and compress of simulated workers are sums over the workers; what is gathered is decompressed
+    once for all. NaN for a reduced model (``network.message_scale`` is not 1), whose milliseconds times the
+    scale of its messages were 3 times (compute) to 12 times (compression) those of the full model."""
+    if float(run.setting("network.message_scale", 1.0)) != 1.0:
+        return np.full(len(run.epochs), math.nan)
+    simulated = run.setting("launch.kind") == "simulated"
+    workers = int(run.setting("launch.workers")) if simulated else 1
+    compute, compress, decompress = (
+        _column(run, f"time/{span}_ms") for span in ("compute", "compress", "decompress")
+    )
+    steps = np.diff(_column(run, "step"), prepend=0.0)
+    here = np.cumsum(steps * ((compute + compress) / workers + decompress) / 1e3)
+    return np.asarray(here + _column(run, "time/modelled_communicate_seconds"), dtype=np.float64)
+
+
+CLOCKS: dict[str, Callable[[Run], Series]] = {
+    MODELLED: lambda run: _column(run, "time/modelled_seconds"),
+    WORKERS_HERE: _workers_here,
+    MEASURED: lambda run: _column(run, "time/train_seconds"),
+}
+"""Seconds since a run's start after each epoch, NaN without such a clock."""
+
+
+def shown_clocks(found: pd.DataFrame) -> list[str]:
+    """The clocks that a frame's runs have."""
+    used = set(found.loc[found["quantity"] == RUN_SECONDS, "setting"])
+    return [clock for clock in CLOCKS if clock in used]
+
+
+def clocks_text(clocks: Sequence[str]) -> str:
+    """What each clock is, for the text above a table."""
+    said = "; ".join(f"{clock}: {CLOCK_TEXTS[clock]}" for clock in clocks)
+    return f"Seconds, {said}. Measured seconds are rough where other work ran beside a run."
+
+
+def num_steps(run: Run) -> int:
+    """Steps of the whole run."""
+    return int(run.epochs["step"].iloc[-1])
+
+
+def chance(run: Run, metric: Metric) -> tuple[float, str] | None:
+    """The quality of guessing, and how one guesses; None where it is not known."""
+    if metric.sign < 0:
+        sizes = (run.setting("dataset.train_size"), run.setting("dataset.test_size"))
+        known = WORD_FREQUENCIES.get((str(run.environment.get("data")), *sizes))
+        if known is not None:
+            return known, "perplexity of the training part's word frequencies"
+    name = str(run.setting("dataset._target_", "")).rpartition(".")[2]
+    classes = run.summary.get("classes") or CLASSES.get(name)
+    if classes is None:
+        return None
+    if metric.sign < 0:
+        return float(classes), "the vocabulary, since word frequencies are not known"
+    answers = 5 if metric == METRICS["top5"] else 1
+    return min(100.0, 100.0 * answers / classes), f"{answers} of {int(classes)} classes"
+
+
+def has_failed(run: Run, one: Course) -> bool:
+    """The rule at the top of this file; without a target the way leads to a perfect answer."""
+    final, loss = float(one.quality(run)[-1]), run.last("train/loss")
+    if not (math.isfinite(final) and math.isfinite(loss)):
+        return True
+    guess = chance(run, one.metric)
+    if guess is None:
+        return False
+    perfect = 100.0 if one.metric.sign > 0 else 1.0
+    goal = perfect if math.isnan(one.target) else one.target
+    levels = (guess[0], goal, final)
+    start, end, came = levels if one.metric.sign > 0 else (-math.log(v) for v in levels)
+    return came <= start + gravac.failed_share() * max(0.0, end - start)
+
+
+def failed_text(one: Course) -> str:
+    """The rule with the chance that was used, for the text above a table."""
+    found = [guess for run in one.runs if (guess := chance(run, one.metric)) is not None]
+    unit = f" {one.metric.unit}".rstrip()
+    said = facts.distinct(f"{value:.4g}{unit}, {how}" for value, how in found)
+    worse = any(one.metric.sign * (one.target - value) <= 0 for value, _ in found)
+    return (
+        f"Failed: less than {gravac.failed_share():.3f} of the way from chance ({said}) to the target, or "
+        "not finite; such a row has no speedup."
+        + (" The target itself is no better than chance." if worse else "")
+    )
+
+
+def seconds_to_plateau(run: Run, one: Course, clock: str) -> float:
+    """Infinite where the run has failed, NaN without such a clock."""
+    given = run.setting("goal.plateau")
+    share = PLATEAU_SHARE if given is None else float(given)
+    place = plateau_at(one.quality(run), one.metric.sign, share)
+    return _or_infinite(run, None if has_failed(run, one) else place, clock)
+
+
+def seconds_to_target(run: Run, one: Course, target: float, clock: str) -> float:
+    """Infinite where it is not reached, NaN without a target or such a clock."""
+    if math.isnan(target):
+        return math.nan
+    return _or_infinite(run, met_at(one.quality(run), target, one.metric.sign), clock)
+
+
+def _or_infinite(run: Run, place: int | None, clock: str) -> float:
+    seconds = CLOCKS[clock](run)
+    if np.isnan(seconds).all():
+        return math.nan
+    return math.inf if place is None else float(seconds[place])
+
+
+def _is_met(run: Run, one: Course, target: float) -> float:
+    if math.isnan(target):
+        return math.nan
+    return float(met_at(one.quality(run), target, one.metric.sign) is not None)
+
+
+def measure(one: Course) -> pd.DataFrame:
+    """Every quantity of this file for the runs of a model; those relative to dense are paired by seed."""
+    metric, targets = one.metric, {"": one.target, PAPERS: one.papers_target}
+    final = QUALITY if metric.sign > 0 else PERPLEXITY
+    plain = {
+        final: Quantity(metric.unit, lambda run: float(one.quality(run)[-1])),
+        FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
+        TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
+        **SENT,
+    }
+    for whose, target in targets.items():
+        plain[REACHED + whose] = Quantity("runs", partial(_is_met, one=one, target=target))
+    seconds = (_seconds(one, clock, targets) for clock in CLOCKS)
+    found = frame.join(frame.measure(one.runs, plain), *seconds, _wire_of_many(one))
+    dense = row_id(one.model, DENSE)
+    less = (frame.relative(found, n, dense, inverse=True, name=new) for n, new in FEWER.items())
+    return frame.join(found, *less)
+
+
+def _seconds(one: Course, clock: str, targets: dict[str, float]) -> pd.DataFrame:
+    kind = "measured" if clock == MEASURED else "modelled"
+    quantities: dict[str, Callable[[Run], float]] = {
+        RUN_SECONDS: lambda run: float(CLOCKS[clock](run)[-1]),
+        PLATEAU_SECONDS: partial(seconds_to_plateau, one=one, clock=clock),
+    }
+    for whose, target in targets.items():
+        quantities[TARGET_SECONDS + whose] = partial(
+            seconds_to_target, one=one, target=target, clock=clock
+        )
+    named = {name: Quantity("s", of, kind) for name, of in quantities.items()}
+    return frame.measure(one.runs, named).assign(setting=clock)
+
+
+def _wire_of_many(one: Course) -> pd.DataFrame:
+    """Wire bytes of dense over a row's own among the paper's workers, from payload and wire as counted: a
+    gathered payload is passed on N - 1 times, an averaged one 2 (N - 1) / N times. Not known where the run's
+    own workers are two, for which both are the same."""
+    dense = {run.seed: run.last("comm/payload_bytes") / num_steps(run) for run in one.of(DENSE)}
+
+    def fewer(run: Run) -> float:
+        own = int(run.setting("launch.workers"))
+        if own <= 2 or run.seed not in dense:
+            return math.nan
+        averaged, gathered = 2 * (own - 1) / own, own - 1
+        payload = run.last("comm/payload_bytes") / num_steps(run)
+        passed_on = run.last("comm/wire_bytes") / num_steps(run) / payload
+        share = min(1.0, max(0.0, (passed_on - averaged) / (gathered - averaged)))
+        there = 2 * (WORKERS - 1) / WORKERS
+        wire = payload * (share * (WORKERS - 1) + (1 - share) * there)
+        return dense[run.seed] * there / wire
+
+    return frame.measure(one.runs, {WIRE_MANY: Quantity("x", fewer)})
+
+
+def verdicts(
+    claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
+) -> tuple[Verdict, ...]:
+    """Claims judged on a frame of these runs."""
+    return judge(claims, found, labels=LABELS, same=frame.twins(runs))
+
+
+# -- parts of claims
+
+MARGIN_POINTS, MARGIN_SHARE = 0.5, 0.02
+"""Ours: a row ends as well as dense within half a point, or 2 % of the perplexity. The smallest printed
+difference that misses a target is 0.6 points (Redsync 10x)."""
+COMPRESSED_FROM = 1.1
+"""Ours: a run that sends at most so many times fewer floats than dense says nothing about compression."""
+DIFFERENCE_SHARE = GAIN_SHARE = 0.5
+"""Ours: a printed difference, and the gain of a printed speedup (speedup - 1), within half either way."""
+VOLUME_FACTOR = 2.0
+"""Ours: a printed reduction of what is sent, within a factor of two."""
+
+
+def better(model: str, good: str, bad: str) -> Check:
+    """The method ``good`` ends better than ``bad``."""
+    good, bad = row_id(model, good), row_id(model, bad)
+    if model != LSTM:
+        return Check(QUALITY, good, bad)
+    return Check(PERPLEXITY, bad, good, above=1.0, ratio=True)
+
+
+def as_good(model: str, method: str, other: str = DENSE) -> Check:
+    """A method ends at most the margin worse than ``other``."""
+    check = better(model, method, other)
+    return replace(check, above=1 / (1 + MARGIN_SHARE) if check.ratio else -MARGIN_POINTS)
+
+
+def better_by(model: str, good: str, bad: str, printed: tuple[float, float]) -> Check:
+    """``good`` ends better than ``bad`` as far as their ``printed`` values, within half of it either way and
+    not less than the margin."""
+    check, (of_good, of_bad) = better(model, good, bad), printed
+    if not check.ratio:
+        gap = of_good - of_bad
+        return near(check, gap, max(MARGIN_POINTS, DIFFERENCE_SHARE * abs(gap)))
+    ratio = of_bad / of_good
+    return near(check, ratio, 1 + max(MARGIN_SHARE, DIFFERENCE_SHARE * abs(ratio - 1)))
+
+
+def sooner_by(check: Check, speedup: float) -> Check:
+    """A printed speedup, within half of its gain either way."""
+    half = GAIN_SHARE * abs(speedup - 1)
+    return replace(check, above=speedup - half, below=speedup + half, printed=speedup)
+
+
+def compressed(model: str, *methods: str) -> tuple[Check, ...]:
+    """The premise of claims on these rows' quality or speed: they sent fewer floats than dense."""
+    dense = row_id(model, DENSE)
+    return tuple(
+        Check(FLOATS, dense, row_id(model, method), above=COMPRESSED_FROM, ratio=True)
+        for method in methods
+    )
+
+
+def fewer_floats(model: str, method: str, reduction: float) -> Check:
+    """A method sends ``reduction`` times fewer floats than dense, within the factor."""
+    check = Check(FLOATS, row_id(model, DENSE), row_id(model, method), ratio=True)
+    return near(check, reduction, VOLUME_FACTOR)
+
+
+def with_norm_gain(claim: Claim) -> Claim:
+    """The same claim of the rows with the norm gain."""
+
+    def renamed(row: str | None) -> str | None:
+        is_gravac = row is not None and ".gravac" in row and not row.endswith("_norm")
+        return gravac.norm_of(row) if row is not None and is_gravac else row
+
+    def of_norm(check: Check) -> Check:
+        return replace(
+            check, greater=renamed(check.greater) or check.greater, lesser=renamed(check.lesser)
+        )
+
+    return replace(
+        claim,
+        id=f"{claim.id}.norm",
+        text=f"{claim.text.removesuffix('.')} (norm gain).",
+        checks=tuple(map(of_norm, claim.checks)),
+        premises=tuple(map(of_norm, claim.premises)),
+        reading=f"{claim.reading} Norm gain: the authors' code, sums of L2 norms over the raw gradient.",
+    )
+
+
+# -- tables of every page
+
+
+def target_text(one: Course) -> str:
+    """The target with the dense runs behind it."""
+    if math.isnan(one.target):
+        return "No dense run: no target."
+    dense = [float(one.quality(run)[-1]) for run in one.of(DENSE)]
+    sign = "less" if one.metric.sign > 0 else "plus"
+    spread = "one seed" if len(dense) < 2 else f"n = {len(dense)}; {sign} one standard deviation"
+    return (
+        f"Target for times: {one.target:.2f}, from dense {frame.number(dense, 2)} ({spread}). The paper's "
+        f"target: {SETUP(one.model, 'target'):g} on {gravac.DATA[one.model]}."
+    )
+
+
+def setup_section(found: Sequence[Course]) -> Section:
+    """The paper's set-up and ours, two lines a model; and rows that are one training."""
+    lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
+    runs = [run for one in found for run in one.runs]
+    same = [f"{LABELS[row]} is {LABELS[first]}" for row, first in frame.twins(runs).items()]
+    text = (
+        f"{MODELS[RESNET101]}'s learning rate falls to a tenth at iterations {gravac.MILESTONES[0]:,} and "
+        f"{gravac.MILESTONES[1]:,}, the others' is constant; the paper does not say how many steps it takes. "
+        "Rows that are the same training bit for bit, because nothing was compressed or two selections "
+        f"agree: {'; '.join(same) or 'none'}."
+    )
+    return Section("Set-up: the paper's and ours", text, pd.DataFrame(lines))
+
+
+def _papers_setup(model: str) -> dict[str, str]:
+    schedule = f"a tenth at {gravac.MILESTONES}" if model == RESNET101 else "constant"
+    hyper = {name: f"{SETUP(model, name):g}" for name in HYPER}
+    own = {"workers": str(WORKERS), **hyper, "steps": "-", "schedule": schedule}
+    size = {"parameters": f"{gravac.PARAMETERS[model]:,}", "data": gravac.DATA[model]}
+    return {"model": f"{MODELS[model]} (paper)", **own, **size}
+
+
+def _our_setup(one: Course) -> dict[str, str]:
+    def used(key: str) -> str:
+        found = (run.setting(key) for run in one.runs)
+        return facts.distinct(facts.short(value) for value in found if value is not None)
+
+    counts = (f"{n:,}" for run in one.runs if (n := run.summary.get("parameters")))
+    return {
+        "model": f"{gravac.FAMILIES[one.model]} (ours)",
+        "workers": used("launch.workers"),
+        **{name: used(key) for name, key in HYPER.items()},
+        "steps": facts.distinct(f"{num_steps(run):,}" for run in one.runs),
+        "schedule": used("schedule"),
+        "parameters": facts.distinct(counts),
+        "data": facts.data_text(one.runs),
+    }

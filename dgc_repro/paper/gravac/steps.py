@@ -1,0 +1,284 @@
+"""What GraVAC's figures read from the recorded decisions of a run: factors, branches, gains, throughputs.
+
+Long runs record evenly spaced steps. Shares and means are of the recorded steps; tables say which these are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.facts import distinct
+from dgc_repro.paper.frame import join, lines, twins
+from dgc_repro.paper.gravac import DENSE, LABELS
+from dgc_repro.paper.gravac.runs import FLOATS
+from dgc_repro.paper.page import Section
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import Verdict, judge
+
+Series = NDArray[np.float64]
+STEPS = 18_000
+"""Steps of a run of the paper. Ours: its learning rate decays at 9,000 and 14,000, and figure 10 speaks of
+16,000 and later. A printed step counts as its share of these, so that a shorter run has the same moments."""
+BRANCHES = ("candidate", "theta_min", "dense")
+ENERGY, NORM = "energy", "norm"
+"""The two gains: as printed (squared norms), and as in the authors' code (sums of norms over the gradient
+without its residual)."""
+SHARE, BRANCH, THROUGHPUT = "share of steps", "share of branch", "compression throughput"
+LEAD, RUNNER_UP, RANK = "lead over any other factor", "factor with the second most steps", "rank"
+LARGEST, THETA_MIN, CANDIDATE = "largest factor", "largest theta_min", "largest candidate"
+AT_GAIN = "gain of what was sent"
+MOSTLY = 0.5
+"""Mostly: more than this share of the steps."""
+SHARES_READING = "Shares of the recorded steps by the factor of what was sent."
+
+
+def at(run: Run, paper_step: float) -> float:
+    """A step of the paper, as a step of this run."""
+    return paper_step / STEPS * float(run.last("step"))
+
+
+def column(run: Run, name: str) -> Series:
+    """A column of the recorded decisions, empty where there is none."""
+    if name not in run.decisions.columns:
+        return np.empty(0)
+    return np.asarray(run.decisions[name], dtype=np.float64)
+
+
+def mean(values: Series) -> float:
+    """The mean of the finite values, NaN where there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan
+
+
+def largest(run: Run, name: str) -> float:
+    """The largest value of a column of the decisions, NaN where there is none."""
+    values = column(run, name)
+    return float(values.max()) if values.size else math.nan
+
+
+def gains(run: Run, gain: str) -> Series:
+    """The gain of each recorded step, not smoothed; NaN where the record lacks it. The norm gain of a dense
+    step is not recorded."""
+    if gain == ENERGY:
+        return column(run, "gain")
+    raw = column(run, "raw_norms")
+    found: Series = column(run, "sent_norms") / np.where(raw > 0, raw, np.nan)
+    return found
+
+
+def shares(run: Run) -> dict[float, float]:
+    """The share of the recorded steps at each factor, ascending; 1: dense."""
+    factors = column(run, "factor")
+    factors, counts = np.unique(factors[np.isfinite(factors)], return_counts=True)
+    return {float(f): float(c) / counts.sum() for f, c in zip(factors, counts, strict=True)}
+
+
+def share(run: Run, factor: float) -> float:
+    """The share of the steps at a factor, NaN where no step is recorded."""
+    own = shares(run)
+    return own.get(factor, 0.0) if own else math.nan
+
+
+def branch(run: Run, name: str) -> float:
+    """The share of the recorded steps that took a branch, NaN where none is recorded."""
+    if "branch" not in run.decisions.columns or run.decisions.empty:
+        return math.nan
+    return float((run.decisions["branch"] == name).mean())
+
+
+def lead_of(run: Run, factor: float) -> float:
+    """The share of the steps at a factor less the largest share of any other factor."""
+    own = shares(run)
+    others = [value for other, value in own.items() if other != factor]
+    return own.get(factor, 0.0) - max(others, default=0.0) if own else math.nan
+
+
+def ranked(run: Run, place: int) -> float:
+    """The factor with the most steps (0), the second most (1), ..."""
+    order = sorted(shares(run).items(), key=lambda item: item[1], reverse=True)
+    return order[place][0] if len(order) > place else math.nan
+
+
+def throughput(run: Run, factor: float) -> float:
+    """Mean compression throughput of the steps at a factor, in samples of all workers whose step is timed a
+    second. NaN where nothing was timed."""
+    own = mean(column(run, "throughput")[column(run, "factor") == factor])
+    modelled = modelled_workers(run)
+    return own if modelled is None else own * modelled / int(run.setting("launch.workers"))
+
+
+def throughput_rank(run: Run, factor: float) -> float:
+    """1: no factor has a larger compression throughput. NaN where this factor was never sent."""
+    own = throughput(run, factor)
+    if math.isnan(own):
+        return math.nan
+    return 1.0 + sum(throughput(run, other) > own for other in shares(run) if other != factor)
+
+
+def modelled_workers(run: Run) -> int | None:
+    """The workers for which the seconds of a step are modelled, None where they are the run's own."""
+    if run.setting("train.step_time") != "modelled":
+        return None
+    workers = run.setting("network.as_workers")
+    return None if workers is None else int(workers)
+
+
+def samples_unit(runs: Sequence[Run]) -> str:
+    """The unit of throughputs: whose samples count."""
+    modelled = distinct(modelled_workers(run) for run in runs)
+    if modelled == "-":
+        return f"samples/s of {distinct(run.setting('launch.workers') for run in runs)} workers"
+    return f"samples/s of {modelled} modelled workers"
+
+
+def by_setting(
+    runs: Sequence[Run],
+    quantity: str,
+    unit: str,
+    settings: Mapping[str, Callable[[Run], float]],
+    clock: str = "",
+) -> pd.DataFrame:
+    """One quantity of each run at several settings, as lines of a frame."""
+    return lines(
+        {
+            "row": run.row, "setting": setting, "seed": run.seed, "quantity": quantity, "unit": unit,
+            "value": of(run), "clock": clock,
+        }
+        for setting, of in settings.items()
+        for run in runs
+    )  # fmt: skip
+
+
+def at_factor(factor: float) -> str:
+    """The setting of a number at one factor."""
+    return f"at {factor:g}x"
+
+
+def factors_of(runs: Sequence[Run], always: Sequence[float] = ()) -> list[float]:
+    """Every factor that was sent, ascending, and those of ``always``."""
+    return sorted({factor for run in runs for factor in shares(run)} | set(always))
+
+
+def by_factor(
+    runs: Sequence[Run],
+    *,
+    lead: Sequence[float] = (),
+    rank: Sequence[float] = (),
+    always: Sequence[float] = (),
+) -> pd.DataFrame:
+    """Shares of the steps, their gains and compression throughputs by factor (those of ``always`` too), and
+    shares of the branches; leads and throughput ranks of some factors."""
+
+    def each(
+        of: Callable[..., float], factors: Sequence[float]
+    ) -> dict[str, Callable[[Run], float]]:
+        return {at_factor(factor): partial(of, factor=factor) for factor in factors}
+
+    def gain(run: Run, factor: float) -> float:
+        return mean(column(run, "gain")[column(run, "factor") == factor])
+
+    sent = factors_of(runs, always)
+    branches = {name: partial(branch, name=name) for name in BRANCHES}
+    return join(
+        by_setting(runs, SHARE, "", each(share, sent)),
+        by_setting(runs, THROUGHPUT, "samples/s", each(throughput, sent), "modelled"),
+        by_setting(runs, AT_GAIN, "", each(gain, sent)),
+        by_setting(runs, LEAD, "", each(lead_of, lead)),
+        by_setting(runs, RANK, "", each(throughput_rank, rank), "modelled"),
+        by_setting(runs, BRANCH, "", branches),
+    )
+
+
+def compared(runs: Sequence[Run]) -> list[Run]:
+    """Without dense runs of seeds that no other row has: these count for the target alone."""
+    seeds = {run.seed for run in runs if run.method != DENSE}
+    return [run for run in runs if run.seed in seeds or not seeds]
+
+
+def thinning(runs: Sequence[Run]) -> str:
+    """Which steps are recorded, in words."""
+    gaps = {
+        int(np.median(np.diff(steps))) for run in runs if (steps := column(run, "step")).size > 1
+    }
+    said = ["every step" if gap == 1 else f"one step in {gap}" for gap in sorted(gaps)]
+    return " or ".join(said) or "no step"
+
+
+def of_norm(
+    claim: Claim,
+    rows: Mapping[str, str] | None = None,
+    quantities: Mapping[str, str] | None = None,
+) -> Claim:
+    """The same claim with the norm gain: of other ``rows``, or of other ``quantities`` of the same rows."""
+
+    def swapped(check: Check) -> Check:
+        own = rows or {}
+        return replace(
+            check,
+            quantity=(quantities or {}).get(check.quantity, check.quantity),
+            greater=own.get(check.greater, check.greater),
+            lesser=None if check.lesser is None else own.get(check.lesser, check.lesser),
+        )
+
+    return replace(
+        claim,
+        id=f"{claim.id}.norm",
+        text=f"{claim.text[:-1]} (norm gain).",
+        checks=tuple(map(swapped, claim.checks)),
+        premises=tuple(map(swapped, claim.premises)),
+        cannot_follow="",
+    )
+
+
+def judged(
+    claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
+) -> tuple[Verdict, ...]:
+    """Verdicts in order. A claim on what is sent is judged also where two rows are the same training: where
+    GraVAC has compressed nothing, that is its answer."""
+    volume = [c for c in claims if all(check.quantity == FLOATS for check in c.checks)]
+    verdicts = [
+        *judge([c for c in claims if c not in volume], found, labels=LABELS, same=twins(runs)),
+        *judge(volume, found, labels=LABELS),
+    ]
+    by_id = {verdict.claim.id: verdict for verdict in verdicts}
+    return tuple(by_id[claim.id] for claim in claims)
+
+
+def which_gain(verdicts: Sequence[Verdict]) -> Section:
+    """The table that says which gain shows which printed finding: means over seeds, without a test. A
+    finding is a claim that is judged with both gains (`of_norm`)."""
+    found = {verdict.claim.id: verdict for verdict in verdicts}
+    both = [(found[name], found[f"{name}.norm"]) for name in found if f"{name}.norm" in found]
+    table = pd.DataFrame(
+        [(energy.claim.text, shown(energy), shown(norm)) for energy, norm in both],
+        columns=["finding", "energy gain", "norm gain"],
+    )
+    counts = [
+        f"{(own == 'yes').sum()} of {own.isin(('yes', 'no')).sum()}"
+        for own in (table["energy gain"], table["norm gain"])
+    ]
+    return Section(
+        "Which gain explains the figure",
+        f"Of the printed findings that were tested, the energy gain (as printed) shows {counts[0]}, the norm "
+        f"gain (the authors' code: sums of L2 norms over the gradient without its residual) {counts[1]}. "
+        "Means over seeds, without a test; the verdicts are below.",
+        table,
+    )
+
+
+def shown(verdict: Verdict) -> str:
+    """Whether the means over seeds lie where the claim says; '-' where it is not tested or not run."""
+    if verdict.word == "cannot follow":
+        return verdict.word
+    complete = len(verdict.effects) == len(verdict.claim.checks)
+    if not complete or verdict.word == "not tested":
+        return "-"
+    return "yes" if all(effect.points_inside for effect in verdict.effects) else "no"

@@ -1,0 +1,90 @@
+"""Shared by the pages of GraVAC's computed and measured runs: looks and labels of models, head, frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.frame import lines, of
+from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run
+
+COLOURS = {RESNET101: (plot.BLUE, "o"), VGG16: (plot.GREEN, "s"), LSTM: (plot.ORANGE, "^")}
+
+
+def labels(runs: Sequence[Run]) -> dict[str, str]:
+    """Each model's label: the paper's name where the model has the paper's size, else layers and size."""
+    found = dict(MODELS)
+    for run in runs:
+        name, *rest = facts.model_text(run).split(", ")
+        size = next((part for part in rest if part.endswith(" parameters")), "")
+        if run.row in found and any("in place of" in part for part in rest):
+            found[run.row] = f"{name}, {size.removesuffix(' parameters')}"
+    return found
+
+
+def head(
+    runs: Sequence[Run], scale: str, more: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
+    """The head of a page of computed or measured runs."""
+    environments = [run.environment for run in runs]
+    models = (f"{facts.model_text(run)}, {run.summary['tensors']} tensors" for run in runs)
+    return (
+        ("scale", facts.scale_text(scale)),
+        ("models", "; ".join(models)),
+        *more,
+        ("hardware", facts.distinct(e.get("hardware") for e in environments)),
+        ("code", facts.code_text(environments)),
+    )
+
+
+def numbers(
+    runs: Sequence[Run],
+    columns: Mapping[str, tuple[str, str]],
+    setting: Callable[[Mapping[Any, Any]], str] = lambda line: "",
+    clock: str = "",
+) -> pd.DataFrame:
+    """A frame of the runs' lines. ``columns``: quantity and unit by column; ``setting``: of a line."""
+    return lines(
+        {
+            "row": run.row, "setting": setting(line), "seed": run.seed, "quantity": quantity,
+            "unit": unit, "value": line[column], "clock": clock if unit == "ms" else "",
+        }
+        for run in runs
+        for line in run.lines.to_dict("records")
+        for column, (quantity, unit) in columns.items()
+    )  # fmt: skip
+
+
+def found_in(runs: Sequence[Run], column: str) -> list[float]:
+    """Every value of a column of the runs' lines, ascending."""
+    return sorted({float(value) for run in runs for value in run.lines[column]})
+
+
+def by_model(
+    axes: Axes, frame: pd.DataFrame, quantity: str, settings: Mapping[float, str], label: str,
+    dashes: str, factor: float = 1.0,
+) -> None:  # fmt: skip
+    """A line for each model through ``quantity`` (times ``factor``) at the settings, by x."""
+    for model, (colour, marker) in COLOURS.items():
+        found = {
+            x: values[0] for x, s in settings.items() if (values := of(frame, quantity, model, s))
+        }
+        if found:
+            look = {model: Look(f"{MODELS[model]}, {label}", colour, marker, dashes)}
+            points = {model: (list(found), [factor * value for value in found.values()])}
+            plot.points(axes, points, look, joined=True)  # fmt: skip
+
+
+def name_axes(axes: Axes, x: str, y: str, log: str = "") -> None:
+    """Labels of both axes; ``log``: which of them are logarithmic."""
+    axes.set_xlabel(f"{x} (log)" if "x" in log else x)
+    axes.set_ylabel(f"{y} (log)" if "y" in log else y)
+    for name in log:
+        getattr(axes, f"set_{name}scale")("log")
+        plot.plain_log(getattr(axes, f"{name}axis"))

@@ -1,0 +1,310 @@
+"""Allreduce of compressed gradients: density of sums of sparse gradients, bits of sums of codes.
+
+Random supports beside 1 - (1 - d)^N; supports of real gradients, without and with residuals, beside
+independent supports of the same sizes in the same tensors; sums of codes beside the worst case.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import Column, Values, join, lines, percent, pivot, times
+from dgc_repro.paper.lecture import (
+    EXPECTED,
+    by_workers,
+    exact,
+    longer,
+    require_one_study,
+    study_lines,
+)  # fmt: skip
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import judge
+
+TITLE = "Lecture: density of the sums of an allreduce"
+RANDOM, REAL, FED = "random", "gradient", "error-fed"
+INDEPENDENT = "independent"
+LOOKS = {
+    RANDOM: Look("independent random supports", plot.BLACK, "o"),
+    REAL: Look("real gradients", plot.BLUE, "s"),
+    FED: Look("real gradients with residuals", plot.ORANGE, "^", "--"),
+}
+LABELS = {kind: look.label for kind, look in LOOKS.items()} | {
+    f"{kind}, {INDEPENDENT}": f"independent supports of the sizes of {look.label}"
+    for kind, look in LOOKS.items()
+}
+COLOURS: dict[object, str] = {10: plot.BLACK, 100: plot.BLUE, 1000: plot.ORANGE}
+LARGEST, DISTANCE = "density of the sum of all workers", "largest relative distance from theory"
+DENSITY, THEORY, SHARE = (
+    "density",
+    "density of independent supports",
+    "independent / measured density",
+)
+RING, GATHER = "bytes of a ring of sums", "bytes of an allgather"
+BITS, BOUND, LEFT = (
+    "bits more than one code",
+    "bits more, worst case",
+    "bits left to the worst case",
+)
+OF_SUPPORTS = {
+    "value": (DENSITY, ""),
+    "theory": (THEORY, ""),
+    "share": (SHARE, ""),
+    "ring_over_dense": (RING, "of a dense ring's"),
+    "gather_over_dense": (GATHER, "of a dense ring's"),
+}
+OF_CODES = {"value": (BITS, "bits"), "theory": (BOUND, "bits")}
+DENSE_FACTORS = (10, 100)
+"""Factors at which the sum of the largest simulated ring has to be dense. Ours."""
+FACTORS, CODE_BITS = (10, 100, 1000), (4, 8)
+HALF = 0.5
+"""Ours: the density at which entries of 8 bytes (value and place) are as large as all values of 4 bytes."""
+TOLERANCE = 0.02
+REAL_FACTOR = 10
+"""At which the sum of 16 gradients could be dense: 16 d is above a half. Ours."""
+ROUNDING = 1e-5
+"""Bits: of the numbers in a record. A sum may reach its bound."""
+_source = "allreduce of compressed gradients"
+_drawn_dense = (
+    f"Supports of real gradients at {REAL_FACTOR}x and the largest number N of workers of the record: more "
+    "than half of the values are in the sum, where sending entries with their places costs more than "
+    "sending everything. Where N is less than half the factor no sum can be so dense, whatever the supports: "
+    "the tables have such factors and they are not judged. This factor was chosen after the numbers were "
+    "known."
+)
+
+
+CLAIMS = (
+    *(
+        Claim(
+            f"dense.{kind}", f"The sum of sparse gradients becomes dense: {LABELS[kind]}.", _source,
+            (Check(LARGEST, kind, above=HALF, setting=f"{REAL_FACTOR}x"),), _drawn_dense,
+            margin=OURS,
+        )
+        for kind in (REAL, FED)
+    ),
+    Claim(
+        "dense.random", "The sum of sparse gradients becomes dense: independent supports.", _source,
+        tuple(Check(LARGEST, RANDOM, above=HALF, setting=f"{f}x") for f in DENSE_FACTORS),
+        "The same of random supports and the largest number of workers simulated, at "
+        f"{' and '.join(f'{f}x' for f in DENSE_FACTORS)}: 1 - (1 - d)^N gives it before anything is drawn.",
+        margin=OURS, by_construction=True,
+    ),
+    Claim(
+        "theory", "The sum of N independent supports of density d has density 1 - (1 - d)^N.", EXPECTED,
+        (Check(DISTANCE, RANDOM, above=-math.inf, below=TOLERANCE),),
+        "Of all factors and numbers of workers the one farthest from it, within 2 %: a check of the "
+        "simulation, no finding.", margin=OURS, by_construction=True,
+    ),
+    *(
+        Claim(
+            f"{kind}.{factor}",
+            f"Supports of {LABELS[kind]} overlap: at {factor}x their sum is sparser than that of "
+            "independent supports.", EXPECTED,
+            (
+                Check(
+                    LARGEST, f"{kind}, {INDEPENDENT}", kind, above=1.0, setting=f"{factor}x",
+                    ratio=True,
+                ),
+            ),
+            "Density of the sum of all workers' supports, against 1 - (1 - d)^N tensor by tensor.",
+        )
+        for kind in (REAL, FED)
+        for factor in FACTORS
+    ),
+    *(
+        Claim(
+            f"codes.{bits}", f"The sum of N {bits}-bit codes needs log2 N more bits.", _source,
+            (Check(LEFT, REAL, above=-ROUNDING, setting=f"{bits}-bit codes"),),
+            "Read as the bits that rule out an overflow: all workers' largest codes in one place and of "
+            "one sign. Of all numbers of workers the one whose largest sum comes nearest: never above "
+            "log2 N. The last table shows how near real gradients come.", by_construction=True,
+        )
+        for bits in CODE_BITS
+    ),
+)  # fmt: skip
+
+
+def numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """The frame: by kind, what the tables have and what the claims compare. Sums of fewer than all N workers
+    have their number as ``step``."""
+    table = table.assign(row=table["kind"], share=table["theory"] / table["value"])
+    workers = ", N = " + table["workers"].astype(str)
+    dense, codes = table["what"] == "density", table["what"] == "codes"
+    partial = table["summed"].where(table["summed"] < table["workers"])
+    supports = table.assign(setting=table["factor"].astype(str) + "x" + workers, step=partial)
+    coded = table.assign(setting=table["bits"].astype(str) + "-bit codes" + workers)
+    return join(
+        longer(supports[dense], OF_SUPPORTS), longer(coded[codes], OF_CODES), _compared(table)
+    )
+
+
+def _compared(table: pd.DataFrame) -> pd.DataFrame:
+    """What the claims compare: of each kind and factor the sum of the most workers."""
+    found: list[dict[str, object]] = []
+    sums = table[(table["what"] == "density") & (table["summed"] == table["workers"])]
+    for (kind, factor, seed), group in sums.groupby(["kind", "factor", "seed"]):
+        largest = group.sort_values("workers").iloc[-1]
+        place = {"seed": seed, "setting": f"{factor}x", "quantity": LARGEST}
+        found.append({**place, "row": kind, "value": largest["value"]})
+        found.append({**place, "row": f"{kind}, {INDEPENDENT}", "value": largest["theory"]})
+    for seed, group in sums[sums["kind"] == RANDOM].groupby("seed"):
+        distance = (group["value"] / group["theory"] - 1).abs().max()
+        found.append({"row": RANDOM, "seed": seed, "quantity": DISTANCE, "value": distance})
+    for (bits, seed), group in table[table["what"] == "codes"].groupby(["bits", "seed"]):
+        left = (group["theory"] - group["value"]).min()
+        place = {"seed": seed, "setting": f"{bits}-bit codes", "quantity": LEFT, "unit": "bits"}
+        found.append({**place, "row": REAL, "value": left})
+    return lines(found)
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    require_one_study(runs, ("model", "dataset", "train.batch_size", "launch.workers"))
+    table = study_lines(runs)
+    frame = numbers(table)
+    drawn = [run for run in runs if not run.setting("model")]
+    real = [run for run in runs if run.setting("model")]
+    more = [
+        ("random supports", f"{facts.distinct(r.setting('study.values') for r in drawn)} values"),
+        (
+            "real gradients",
+            f"{facts.distinct(r.summary.get('parameters') for r in real)} values in "
+            f"{facts.distinct(r.summary.get('tensors') for r in real)} tensors, batch "
+            f"{facts.distinct(r.setting('train.batch_size') for r in real)} a worker, after "
+            f"{facts.distinct(r.summary.get('steps') for r in real)} steps of training",
+        ),
+    ]
+    return Page(
+        title=TITLE,
+        scale=scale,
+        runs=runs,
+        facts=facts.facts(real or runs, scale, more),
+        sections=_sections(frame, table),
+        verdicts=judge(CLAIMS, frame, labels=LABELS),
+        frame=frame,
+        figures={"density": lambda: _figure(table, real or runs, scale)},
+    )
+
+
+def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
+    """A line for each number of workers: the frame with row and setting exchanged."""
+    turned = frame.assign(row=frame["setting"], setting=frame["row"])
+    supports, codes = table[table["what"] == "density"], table[table["what"] == "codes"]
+    sums = {f"{f}x, N = {n}": f"{f}x, {n}" for f, n in _places(supports, "factor")}
+    coded = {f"{b}-bit codes, N = {n}": f"{b}-bit, {n}" for b, n in _places(codes, "bits")}
+
+    def density(values: Values) -> str:
+        return percent(values, 2)
+
+    columns = (
+        Column("1 - (1 - d)^N", THEORY, lambda values: percent(values[:1], 2), RANDOM),
+        Column("random", DENSITY, density, RANDOM),
+        Column("real", DENSITY, density, REAL),
+        Column("with residuals", DENSITY, density, FED),
+        Column("independent / real", SHARE, 3, REAL),
+        Column("independent / with residuals", SHARE, 3, FED),
+        Column("bytes: ring of random sums", RING, times, RANDOM),
+        Column("bytes: ring of real sums", RING, times, REAL),
+        Column("bytes: allgather", GATHER, lambda values: times(values[:1]), RANDOM),
+    )
+    return (
+        Section(
+            "Density of the sum",
+            "100 %: every value is in the sum. Independent: 1 - (1 - d)^N, of real gradients tensor by "
+            "tensor. Bytes over those of a dense ring allreduce: a ring of sparse partial sums (8 bytes an "
+            "entry), and an allgather of the payloads. Mean ± standard deviation over seeds.",
+            pivot(turned, sums, columns, first="factor, N"),
+        ),
+        Section(
+            "Bits of a sum of codes: real gradients",
+            "log2 of the largest sum over the largest code. Worst case: all of one sign, log2 N; of random "
+            "signs a sum grows like sqrt(N), half as many bits. Codes share a scale a tensor, the largest of "
+            "all workers.",
+            pivot(
+                turned, coded,
+                (Column("bits more", BITS, 2, REAL), Column("worst case", BOUND, exact, REAL)),
+                first="code, N",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _places(table: pd.DataFrame, key: str) -> list[tuple[int, int]]:
+    return sorted({(int(a), int(n)) for a, n in zip(table[key], table["workers"], strict=True)})
+
+
+def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    """Density of the partial sums by workers summed; density of sums of real gradients over that of
+    independent supports; bits more of a sum of codes."""
+    supports, codes = table[table["what"] == "density"], table[table["what"] == "codes"]
+
+    def partial(axes: Axes) -> None:
+        for (kind, factor), group in supports.groupby(["kind", "factor"]):
+            ring = group[group["workers"] == group["workers"].max()].groupby("summed")
+            measured, theory = ring["value"].mean(), ring["theory"].mean()
+            if kind == RANDOM:
+                label = f"{factor}x, 1 - (1 - d)^m"
+                axes.plot(theory.index, theory, color=COLOURS.get(factor), label=label)
+            axes.plot(measured.index, measured, **_line(kind, factor))
+        for kind in LOOKS:
+            axes.plot([], [], **{**_line(kind, 0), "label": LABELS[kind]})
+        axes.axhline(HALF, color="#999999", linewidth=0.8, linestyle=":")
+        axes.text(1, HALF * 1.06, "places cost more\nthan they save", fontsize=7)
+        axes.set_yscale("log")
+        plot.plain_log(axes.yaxis, (1.0,))
+        axes.set_ylabel("density of the partial sum (log)")
+        by_workers(axes, "workers summed m (log)")
+
+    def overlap(axes: Axes) -> None:
+        axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
+        sums = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
+        for (kind, factor), group in sums.groupby(["kind", "factor"]):
+            share = (group["value"] / group["theory"]).groupby(group["workers"])
+            mean, sd = share.mean(), share.std(ddof=1).fillna(0.0)
+            axes.errorbar(mean.index, mean, yerr=sd, capsize=2, **_line(kind, factor))
+        axes.set_ylabel("density over that of independent supports")
+        by_workers(axes, "workers N (log)")
+
+    def bits(axes: Axes) -> None:
+        styles = ((plot.GREEN, "s", "-"), (plot.PURPLE, "D", ":"))
+        for (width, group), how in zip(
+            codes.groupby("bits"), itertools.cycle(styles), strict=False
+        ):
+            mean = group.groupby("workers")["value"].mean()
+            axes.plot(mean.index, mean, **Look(f"real gradients, {width}-bit codes", *how).line)
+        counts = sorted(codes["workers"].unique())
+        worst = [math.log2(count) for count in counts]
+        axes.plot(counts, worst, color="#888888", label="worst case, log2 N bits")
+        half = [bits / 2 for bits in worst]
+        axes.plot(counts, half, "-.", color="#888888", label="random signs, log2 N / 2 bits")
+        axes.set_ylabel("bits more than one code")
+        by_workers(axes, "workers N (log)")
+
+    panels = [
+        ("density of partial sums", partial),
+        ("overlap of real supports", overlap),
+        ("bits of a sum of codes", bits),
+    ]
+    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    return plot.figure("Sums of compressed gradients", said, panels)
+
+
+def _line(kind: object, factor: object) -> dict[str, Any]:
+    """A kind has a marker, a factor a colour."""
+    look, colour = LOOKS[str(kind)], COLOURS.get(factor, "#666666")
+    return {
+        "color": colour, "marker": look.marker, "markersize": 5, "linewidth": 0.8,
+        "linestyle": "none" if kind == RANDOM else "--",
+        "markerfacecolor": "white" if kind == FED else colour,
+    }  # fmt: skip

@@ -1,0 +1,204 @@
+"""Waiting for the slowest of K workers, delays of unit variance: simulation beside theory.
+
+Growth is judged by least squares of the mean largest delay over a + b f(K), where f is log K or its root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import Column, join, lines, percent, pivot
+from dgc_repro.paper.lecture import (
+    by_workers,
+    exact,
+    longer,
+    require_one_study,
+    study_lines,
+)
+from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import judge
+
+TITLE = "Lecture: waiting for the slowest of K workers"
+GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
+LOOKS = {
+    GAUSSIAN: Look("Gaussian delays", plot.BLUE, "o"),
+    EXPONENTIAL: Look("exponential delays", plot.ORANGE, "s"),
+}
+LOG, ROOT = "log K", "sqrt(log K)"
+GROWTH: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    LOG: np.log,
+    ROOT: lambda count: np.sqrt(np.log(count)),
+}
+NATURAL = {GAUSSIAN: (ROOT, math.sqrt(2)), EXPONENTIAL: (LOG, 1.0)}
+"""What the expected largest delay of each law grows like, and the slope in theory for large K."""
+FIRST_TERM = {GAUSSIAN: "sqrt(2 log K)", EXPONENTIAL: "log K"}
+EXACT = {GAUSSIAN: "the integral of theory", EXPONENTIAL: "1 + 1/2 + ... + 1/K"}
+RESIDUAL, SLOPE = "RMS residual of the fit", "slope of the fit"
+ERROR = "largest relative distance from theory"
+SLOWEST, THEORY, FIRST, LOST, SHARE = (
+    *("slowest of K", "theory", "first term of theory", "lost to waiting", "share of a step lost"),
+)
+NUMBERS = {
+    "slowest": (SLOWEST, "deviations"),
+    "theory": (THEORY, "deviations"),
+    "first_term": (FIRST, "deviations"),
+    "lost": (LOST, "deviations"),
+    "share_lost": (SHARE, ""),
+}
+FIT_FROM_WORKERS = 4
+"""Growth is fitted from this number of workers on: the laws hold for large K. Ours."""
+SLOPE_TOLERANCE = 0.15
+"""Of theory's slope. Ours: K is finite."""
+ERROR_TOLERANCE = 0.03
+"""Ours: the noise of the simulation."""
+
+
+def _grows_like(law: str) -> tuple[Check, ...]:
+    """The fit by the law's own function leaves less, and its slope is theory's."""
+    own, slope = NATURAL[law]
+    other = LOG if own == ROOT else ROOT
+    low, high = slope * (1 - SLOPE_TOLERANCE), slope * (1 + SLOPE_TOLERANCE)
+    return (
+        Check(RESIDUAL, f"{law}, {other}", f"{law}, {own}"),
+        Check(SLOPE, f"{law}, {own}", above=low, below=high),
+    )
+
+
+CLAIMS = (
+    Claim(
+        "gaussian", "Gaussian delays of unit variance: the time lost grows like sqrt(log K).",
+        "waiting for the slowest worker", _grows_like(GAUSSIAN),
+        f"The mean largest delay of K >= {FIT_FROM_WORKERS} workers, fitted by a + b sqrt(log K) and by "
+        "a + b log K: the first leaves the smaller residual, and b is within 15 % of sqrt(2), the slope "
+        "of sqrt(2 log K).", margin=OURS,
+    ),
+    Claim(
+        "exponential",
+        "Exponential delays of unit variance: the time lost grows like the sum of 1/i, about log K.",
+        "waiting for the slowest worker",
+        (Check(ERROR, EXPONENTIAL, above=-math.inf, below=ERROR_TOLERANCE), *_grows_like(EXPONENTIAL)),
+        "The mean largest delay is within 3 % of 1 + 1/2 + ... + 1/K at every K; a + b log K leaves a "
+        "smaller residual than a + b sqrt(log K), and b is within 15 % of 1.", margin=OURS,
+    ),
+)  # fmt: skip
+
+
+def fit(counts: Sequence[float], means: Sequence[float], growth: str) -> tuple[float, float]:
+    """Slope b and RMS residual of means over a + b f(K)."""
+    x = GROWTH[growth](np.asarray(counts, dtype=float))
+    design = np.stack([np.ones_like(x), x], axis=1)
+    coefficients, *_ = np.linalg.lstsq(design, np.asarray(means, dtype=float), rcond=None)
+    residual = np.asarray(means) - design @ coefficients
+    return float(coefficients[1]), float(np.sqrt(np.mean(residual**2)))
+
+
+def numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """The frame: the numbers of each law and K, and what the claims compare."""
+    places = table.assign(row=table["law"] + ", K = " + table["workers"].astype(str))
+    fitted: list[dict[str, object]] = []
+    for (law, seed), group in table.groupby(["law", "seed"]):
+        far = group[group["workers"] >= FIT_FROM_WORKERS]
+        error = float((group["slowest"] / group["theory"] - 1).abs().max())
+        if law == EXPONENTIAL:
+            fitted.append({"row": law, "seed": seed, "quantity": ERROR, "value": error})
+        for growth in GROWTH:
+            slope, residual = fit(list(far["workers"]), list(far["slowest"]), growth)
+            row = {"row": f"{law}, {growth}", "seed": seed, "unit": "deviations"}
+            fitted.append({**row, "quantity": RESIDUAL, "value": residual})
+            fitted.append({**row, "quantity": SLOPE, "value": slope})
+    return join(lines(fitted), longer(places, NUMBERS))
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    require_one_study(runs)
+    table = study_lines(runs)
+    frame = numbers(table)
+    study = runs[0].config["study"]
+    trials = f"{study['trials']:,} simulated steps for each K, law and seed"
+    return Page(
+        title=TITLE,
+        scale=scale,
+        runs=runs,
+        facts=facts.facts(runs, scale, [("trials", trials)]),
+        sections=tuple(_section(frame, law, sorted(set(table["workers"])), study) for law in LOOKS),
+        verdicts=judge(CLAIMS, frame),
+        frame=frame,
+        figures={"waiting": lambda: _figure(table, runs, scale)},
+    )  # fmt: skip
+
+
+def _section(
+    frame: pd.DataFrame, law: str, counts: Sequence[int], study: dict[str, float]
+) -> Section:
+    rows = {f"{law}, K = {count}": str(count) for count in counts}
+    columns = (
+        Column("slowest of K", SLOWEST, 3),
+        Column(EXACT[law], THEORY, exact),
+        Column(FIRST_TERM[law], FIRST, exact),
+        Column("lost", LOST, 3),
+        Column("of a step", SHARE, lambda shares: percent(shares, 2)),
+    )
+    return Section(
+        LOOKS[law].label.capitalize(),
+        f"In standard deviations of one worker's delay, whose mean is {0 if law == GAUSSIAN else 1}; mean ± "
+        "standard deviation over seeds. Lost: the slowest less the mean. Of a step: share of a step of "
+        f"{study['mean_ms']:g} ms on average with a deviation of {study['deviation_ms']:g} ms.",
+        pivot(frame, rows, columns, first="K"),
+    )
+
+
+def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    study = runs[0].config["study"]
+
+    def slowest(axes: Axes) -> None:
+        for law, look in LOOKS.items():
+            own = table[table["law"] == law].groupby("workers")
+            mean, theory, first = (
+                own["slowest"].mean(),
+                own["theory"].first(),
+                own["first_term"].first(),
+            )
+            axes.plot(theory.index, theory, color=look.colour, label=f"{look.label}: {EXACT[law]}")
+            axes.plot(
+                first.index,
+                first,
+                color=look.colour,
+                linestyle=":",
+                label=f"{look.label}: {FIRST_TERM[law]} alone",
+            )
+            axes.plot(
+                mean.index, mean, look.marker, color=look.colour, markersize=5,
+                label=f"{look.label}: simulated, mean over seeds",
+            )  # fmt: skip
+        by_workers(axes, "workers K (log)")
+        axes.set_ylabel("slowest of K (deviations of one worker)")
+
+    def lost(axes: Axes) -> None:
+        for law, look in LOOKS.items():
+            share = 100 * table[table["law"] == law].groupby("workers")["share_lost"].mean()
+            axes.plot(
+                share.index,
+                share,
+                **{**look.line, "label": f"{look.label}: simulated, mean over seeds"},
+            )
+        by_workers(axes, "workers K (log)")
+        axes.set_ylabel("lost to waiting (% of a step)")
+
+    said = (
+        f"{facts.scale_text(scale)}, {study['trials']:,} trials, n = {len(runs)} seeds; "
+        f"right: a step of {study['mean_ms']:g} ms with a deviation of {study['deviation_ms']:g} ms"
+    )
+    panels = [("slowest of K workers", slowest), ("share of a step lost", lost)]
+    return plot.figure("Waiting for the slowest of K workers", said, panels, legend=2)  # fmt: skip

@@ -1,0 +1,224 @@
+"""One page of results, for every artifact: facts, tables, verdicts, readings, notes, choices.
+
+An artifact's module makes a `Page` of its runs; this module writes it as markdown, CSV and JSON, and prints
+the part that fits a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dgc_repro.paper import plot
+from dgc_repro.paper.claims import Choice, Note
+from dgc_repro.paper.facts import scale_text, used
+from dgc_repro.paper.frame import summary
+from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judged, tally
+
+TERMINAL_COLUMNS = 100
+PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its title, and text above it. ``table`` None: text alone."""
+
+    title: str
+    text: str = ""
+    table: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that is written of one artifact at one scale.
+
+    frame      the long table of numbers (frame.py)
+    printed    printed numbers by row and quantity, for table.csv
+    sections   tables in order; the terminal shows the first one
+    choices    what the paper leaves open, with what these runs used
+    figures    by file name, a function that draws
+    """
+
+    title: str
+    scale: str
+    runs: Sequence[Run]
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    verdicts: Sequence[Verdict]
+    frame: pd.DataFrame
+    printed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    notes: Sequence[Note] = ()
+    choices: Sequence[Choice] = ()
+    warning: str = ""
+    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+
+
+def write(page: Page, folder: Path) -> None:
+    """Write the page, its numbers, its verdicts and its figures into a folder."""
+    _write(folder / PAGE_FILE, markdown(page))
+    table = summary(page.frame, page.printed).assign(scale=page.scale)
+    _write(
+        folder / TABLE_FILE, table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+    )
+    _write(folder / VERDICTS_FILE, verdicts_json(page))
+    for name, draw in page.figures.items():
+        plot.save(draw(), folder, name)
+
+
+def markdown(page: Page) -> str:
+    """The whole page."""
+    parts = [
+        f"# {page.title} ({scale_text(page.scale)})",
+        "\n".join(f"- {name}: {value}" for name, value in page.facts),
+        *([page.warning] if page.warning else []),
+        *(f"![{name}]({name}.png)" for name in page.figures),
+    ]
+    for section in page.sections:
+        parts += [f"## {section.title}", *([section.text] if section.text else [])]
+        if section.table is not None:
+            parts.append(markdown_table(section.table))
+    if page.verdicts:
+        parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), count_text(page)]
+        readings = dict.fromkeys(v.claim.reading for v in page.verdicts if v.claim.reading)
+        parts += ["How the claims are read:\n\n" + "\n".join(f"- {text}" for text in readings)]
+    if page.notes:
+        lines = [f"- {note.text} {note.arithmetic}".rstrip() for note in page.notes]
+        parts += ["## Printed numbers that contradict each other", "\n".join(lines)]
+    if page.choices:
+        table = pd.DataFrame(
+            [(c.silent, c.chosen, f"`{c.key}`", used(page.runs, c.key)) for c in page.choices],
+            columns=["silent", "chosen", "config key", "used in these runs"],
+        )
+        parts += ["## Where the paper is silent", markdown_table(table)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(table: pd.DataFrame) -> str:
+    """A table of text in markdown; a bar inside a cell is escaped."""
+
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    rows = table.itertuples(index=False, name=None)
+    return "\n".join([line(list(table.columns)), "|" + "---|" * table.shape[1], *map(line, rows)])
+
+
+def _verdict_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            (v.claim.id, f"{v.claim.text} ({v.claim.where})", v.text, v.n, v.claim.margin, v.detail)
+            for v in verdicts
+        ],
+        columns=["claim", "says", "verdict", "n", "range", "measured"],
+    )
+
+
+def count_text(page: Page) -> str:
+    """How many verdicts of each word, and how many agreements chance would give."""
+    counts = tally(page.verdicts)
+    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    repeated = sum(bool(v.repeats) for v in page.verdicts)
+    more = f" {repeated} more compare the same trainings again." if repeated else ""
+    count, several = len(excluding(page.verdicts)), len(judged(page.verdicts))
+    chance = (
+        f" {count} of the {several} judged claims exclude 'no effect'; if no row differed from another, at "
+        f"most {by_chance(page.verdicts):.1f} of these would agree by chance."
+        if several
+        else ""
+    )
+    return f"Of {sum(counts.values())} claims: {words}.{more}{chance}"
+
+
+def verdicts_json(page: Page) -> str:
+    """The verdicts for programs, and the ids of the runs."""
+    found = [
+        {
+            "claim": v.claim.id,
+            "text": v.claim.text,
+            "where": v.claim.where,
+            "reading": v.claim.reading,
+            "verdict": v.word,
+            "shown": v.text,
+            "margin": v.claim.margin,
+            "modelled": v.modelled,
+            "assumed": v.claim.assumed,
+            "repeats": v.repeats,
+            "n": v.n,
+            "detail": v.detail,
+        }
+        for v in page.verdicts
+    ]
+    record = {
+        "title": page.title,
+        "scale": page.scale,
+        "tally": tally(page.verdicts),
+        "verdicts": found,
+        "runs": [run.id for run in page.runs],
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+
+def show(page: Page, console: Console, place: Path | None = None) -> None:
+    """One screen: the first table, one line a claim, and where the rest lies (``place``)."""
+    console.print(f"[bold]{escape(page.title)}[/bold] ({escape(scale_text(page.scale))})")
+    if page.warning:
+        console.print(f"[bold]{escape(page.warning)}[/bold]")
+    first = next((section for section in page.sections if section.table is not None), None)
+    if first is not None and first.table is not None:
+        console.print(_grid(first.title, _fitting(first.table, console.width)))
+    for verdict in page.verdicts:
+        effect = verdict.effects[0].brief if verdict.effects else ""
+        line = f"  {verdict.word:<14} {verdict.claim.text} {effect}"
+        console.print(escape(line), soft_wrap=True)
+    if page.verdicts:
+        console.print(escape(count_text(page)))
+    if place is not None:
+        console.print(f"page: {escape(str(place / PAGE_FILE))}", soft_wrap=True)
+        for name in page.figures:
+            console.print(f"figure: {escape(str(place / name))}.png", soft_wrap=True)
+
+
+def _fitting(table: pd.DataFrame, width: int) -> pd.DataFrame:
+    """The leading columns that fit a terminal."""
+    kept, used_width = 0, 0
+    for name in table.columns:
+        longest = max(
+            [len(part) for part in str(name).split(": ")] + [len(str(v)) for v in table[name]]
+        )
+        used_width += longest + 2
+        if used_width > width and kept:
+            break
+        kept += 1
+    return table.iloc[:, :kept]
+
+
+def _grid(title: str, table: pd.DataFrame) -> Table:
+    grid = Table(title=escape(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for place, name in enumerate(table.columns):
+        grid.add_column(
+            escape(str(name).replace(": ", ":\n")),
+            justify="right" if place else "left",
+            no_wrap=True,
+        )
+    for row in table.itertuples(index=False, name=None):
+        grid.add_row(*(escape(str(cell)) for cell in row))
+    return grid
+
+
+def console_of_width(width: int = TERMINAL_COLUMNS) -> Console:
+    """A console that wraps at ``width`` whatever the terminal says."""
+    return Console(width=width, highlight=False)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

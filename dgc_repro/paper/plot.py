@@ -1,0 +1,265 @@
+"""Figures: one style, and the four drawings that all artifacts share (curves, bars, points, density).
+
+Colours are Okabe and Ito's; markers tell rows apart in grey. A saved figure depends on its data alone.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
+
+from dgc_repro.paper.records import Run
+
+BLACK, ORANGE, BLUE = "#000000", "#D55E00", "#0072B2"
+GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
+CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+CHARACTERS_AN_INCH = 13.0
+
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "dgc_repro",  # element ids, random otherwise
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same text everywhere
+    "font.size": 9.0,
+    "axes.titlesize": 9.0,
+    "axes.labelsize": 9.0,
+    "legend.fontsize": 8.0,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "figure.dpi": 100.0,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one row is drawn wherever it appears. ``wide``: a broad pale line under the others, for a row that
+    others may hide."""
+
+    label: str
+    colour: str
+    marker: str = "o"
+    dashes: str = "-"
+    wide: bool = False
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of ``Axes.plot``."""
+        if self.wide:
+            return {
+                "color": "#999999",
+                "linewidth": 5.0,
+                "alpha": 0.55,
+                "zorder": 1,
+                "label": self.label,
+            }
+        return {
+            "color": self.colour, "linestyle": self.dashes, "marker": self.marker, "markersize": 4,
+            "markerfacecolor": "white" if self.dashes != "-" else self.colour, "label": self.label,
+        }  # fmt: skip
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib's defaults with ours on top."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        yield
+
+
+def figure(
+    title: str,
+    caption: str,
+    panels: Sequence[tuple[str, Callable[[Axes], None]]],
+    *,
+    columns: int = 3,
+    size: tuple[float, float] = (4.1, 3.6),
+    legend: int = 4,
+    ratios: Sequence[float] | None = None,
+) -> Figure:
+    """A figure of ``panels`` (a title, and a function that draws into axes), ``columns`` side by side.
+
+    ``caption``: scale, model, data, n, under the title. ``size``: of a panel, in inches. ``legend``: columns
+    of the one legend below all panels, 0 for none."""
+    columns = min(columns, len(panels))
+    num_rows = -(-len(panels) // columns)
+    width = max(size[0] * columns, 5.6)
+    under = textwrap.fill(caption, int(CHARACTERS_AN_INCH * width))
+    height = size[1] * num_rows + 0.16 * under.count("\n") + 0.5
+    with style():
+        drawing = Figure(figsize=(width, height), layout="constrained")
+        drawing.suptitle(f"{title}\n{under}", x=0.01, ha="left", fontsize=9.5)
+        grid = drawing.subplots(num_rows, columns, squeeze=False, width_ratios=ratios)
+        places = list(grid.ravel())
+        for axes, (name, draw) in zip(places, panels, strict=False):
+            axes.set_title(name, loc="left", fontweight="bold")
+            draw(axes)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+        if legend:
+            handles: dict[str, Any] = {}
+            for axes in places:
+                found, labels = axes.get_legend_handles_labels()
+                handles |= dict(zip(labels, found, strict=True))
+            if handles:
+                drawing.legend(
+                    list(handles.values()), list(handles), loc="outside lower center", ncols=legend,
+                    handlelength=3,
+                )  # fmt: skip
+    return drawing
+
+
+def curves(
+    axes: Axes,
+    runs: Sequence[Run],
+    metric: str,
+    looks: Mapping[str, Look],
+    *,
+    x: str = "step",
+    xlabel: str = "iteration",
+    ylabel: str = "",
+    log: bool = False,
+) -> None:
+    """Mean over seeds of an epoch's metric by ``x``, with a band of one standard deviation; a line that
+    equals another one says so in the legend."""
+    drawn: list[tuple[str, pd.DataFrame]] = []
+    for row, look in looks.items():
+        own = [run for run in runs if run.row == row and metric in run.epochs.columns]
+        if not own:
+            continue
+        table = pd.concat([run.epochs.set_index(x)[metric].astype(float) for run in own], axis=1)
+        points = pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1, ddof=1)})
+        equal = next((label for label, other in drawn if other.equals(points)), None)
+        drawn.append((look.label, points))
+        where, mean, sd = points.index.to_numpy(float), points["mean"], points["sd"]
+        if len(own) > 1:
+            axes.fill_between(
+                where, mean - sd, mean + sd, color=look.colour, alpha=0.15, linewidth=0
+            )
+        how = look.line
+        if equal:
+            how["label"] = f"{look.label} (= {equal})"
+        axes.plot(where, mean, markevery=max(1, len(where) // 10), **how)
+    if log:
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+
+
+def bars(
+    axes: Axes,
+    groups: Sequence[str],
+    heights: Mapping[str, Sequence[float]],
+    looks: Mapping[str, Look],
+    *,
+    errors: Mapping[str, Sequence[float]] | None = None,
+    ylabel: str = "",
+    missing: str = "",
+) -> None:
+    """Bars side by side: a group on the x axis, a bar in each group for every key of ``heights``.
+
+    NaN: no bar; ``missing`` is written in its place."""
+    width = 0.8 / max(1, len(heights))
+    middle = np.arange(len(groups), dtype=float)
+    for place, (key, values) in enumerate(heights.items()):
+        look = looks[key]
+        where = middle + width * (place - (len(heights) - 1) / 2)
+        known = np.asarray(values, dtype=float)
+        axes.bar(
+            where, np.nan_to_num(known), width * 0.92, label=look.label, color=look.colour,
+            hatch="" if look.dashes == "-" else "///",
+            edgecolor="white", linewidth=0.5,
+        )  # fmt: skip
+        if errors is not None and key in errors:
+            axes.errorbar(
+                where, known, np.nan_to_num(errors[key]), fmt="none", ecolor="#333333", lw=1
+            )
+        if missing:
+            for spot in where[np.isnan(known)]:
+                axes.annotate(
+                    missing, (spot, 0), xytext=(0, 2), textcoords="offset points", rotation=90,
+                    ha="center", va="bottom", fontsize=6.5, color="#666666",
+                )  # fmt: skip
+    axes.set_xticks(middle, groups)
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel(ylabel)
+
+
+def points(
+    axes: Axes,
+    where: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    looks: Mapping[str, Look],
+    *,
+    joined: bool = False,
+    hollow: bool = False,
+) -> None:
+    """Points by row: (x, y); the mean with one standard deviation either way where there are several.
+    ``joined``: lines through all points of a row, in order of x."""
+    for row, (xs, ys) in where.items():
+        look = looks[row]
+        face = "white" if hollow or look.dashes != "-" else look.colour
+        if joined:
+            order = np.argsort(xs)
+            axes.plot(np.asarray(xs)[order], np.asarray(ys)[order], **look.line)
+            continue
+        x, y = np.mean(xs), np.mean(ys)
+        spread = [np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in (xs, ys)]
+        axes.errorbar(
+            x, y, xerr=spread[0], yerr=spread[1], fmt=look.marker, color=look.colour, markersize=6,
+            markerfacecolor=face, elinewidth=0.8, label=look.label,
+        )  # fmt: skip
+
+
+def title(axes: Axes, what: str, caption: str) -> None:
+    """A title in bold, and the caption under it, for a figure of one panel."""
+    axes.set_title(f"{what}\n", loc="left", fontweight="bold")
+    axes.annotate(
+        caption, xy=(0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points",
+        fontsize=7.5, color="#444444",
+    )  # fmt: skip
+
+
+def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:
+    """Ticks of a logarithmic axis at these multiples of each power of ten, in plain numbers."""
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def empty(axes: Axes, why: str) -> None:
+    """Say in a panel without data why there is none."""
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#666666")
+
+
+def save(drawing: Figure, folder: Path, name: str) -> None:
+    """Write ``name``.svg and ``name``.png; the bytes depend on the figure alone (no date)."""
+    drawn = io.BytesIO()
+    with style():
+        drawing.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+        drawing.savefig(drawn, format="png", dpi=150)
+    # A palette of 256 colours: a third of the bytes, and no visible difference.
+    image = Image.open(drawn).convert("RGB")
+    image.quantize(256, dither=Image.Dither.NONE).save(folder / f"{name}.png", optimize=True)

@@ -1,0 +1,232 @@
+"""Runs in, an artifact's folder out: ``<root>/<paper>/<scale>/<artifact>/`` beside the pool of its runs.
+
+``<root>`` is reproduced/ or, for published results, results/. A folder holds table.md, table.csv,
+verdicts.json (with the ids of the runs) and figures. `rebuild` makes the same files from the pool alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from filelock import FileLock
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import page, pool
+from dgc_repro.paper.page import VERDICTS_FILE, Page
+from dgc_repro.paper.records import Run
+
+ENTRY_POINTS = "dgc_repro.papers"
+"""The group of entry points by which other packages bring papers: name of the paper, its package."""
+
+
+class Artifact(Protocol):
+    """A module ``dgc_repro/paper/<paper>/<artifact>.py``. ``POOL``, where it has one: the
+    ``experiment.artifact`` of the runs that it shares with other artifacts of its paper."""
+
+    def page(self, runs: Sequence[Run], scale: str, /) -> Page: ...
+
+
+def package_of(paper: str) -> str:
+    """The package with a paper's artifacts: that of an entry point, ours, or one of the paper's own name that
+    Python finds (in the working folder, say)."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.name == paper:
+            return point.value
+    ours = f"{__package__}.{paper}"
+    is_ours = importlib.util.find_spec(ours) is not None
+    return paper if not is_ours and _found(paper) else ours
+
+
+def own_conf_of(paper: str) -> Path | None:
+    """The folder ``conf`` in the package of a paper that is not ours."""
+    name = package_of(paper) if paper.isidentifier() else ""
+    if not name or name.startswith(f"{__package__}.") or not _found(name):
+        return None
+    spec = importlib.util.find_spec(name)
+    folders = [Path(place) / "conf" for place in (spec and spec.submodule_search_locations) or ()]
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _found(name: str) -> bool:
+    """Whether Python finds a package of this name."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
+def artifact_of(paper: str, artifact: str) -> Any:
+    """The module of an artifact. Raises UserError where there is none."""
+    name = f"{package_of(paper)}.{artifact}"
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise UserError(
+            f"{paper}/{artifact}: no module {name}; write it (docs/adding-a-paper.md), or correct the name"
+        )
+    return importlib.import_module(name)
+
+
+def pool_of(paper: str, artifact: str) -> str:
+    """The ``experiment.artifact`` of an artifact's runs."""
+    return str(getattr(artifact_of(paper, artifact), "POOL", artifact))
+
+
+def pool_folder(root: Path, paper: str, scale: str) -> Path:
+    """Where the runs of a paper and scale lie."""
+    return root / paper / scale
+
+
+def published(root: Path, paper: str, scale: str) -> dict[str, Run]:
+    """The runs of a pool by id; none where there is no pool."""
+    folder = pool_folder(root, paper, scale)
+    if not (folder / pool.RUNS_FILE).is_file():
+        return {}
+    return {run.id: run for run in pool.read(folder)}
+
+
+def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Path) -> Path:
+    """Add finished runs to the pool and write the artifact's folder, which is returned.
+
+    Raises UserError for runs of another experiment or of unlike settings; nothing has changed then. Runs that
+    no artifact of the pool names any more are dropped from it.
+    """
+    runs = list(runs)
+    _require_placed(runs, paper, artifact, scale)
+    folder = pool_folder(root, paper, scale)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        _recover(folder)
+        own = {run.id: pool.kept(run) for run in runs}
+        everything = published(root, paper, scale) | own
+        fresh = folder / f".new-{os.getpid()}"
+        try:
+            pool.write(list(everything.values()), fresh)
+            # The page is made of what the pool holds, so that `rebuild` makes the same one.
+            _write(pool.read(fresh, own), paper, artifact, scale, fresh / artifact)
+            _replace(fresh, folder)
+            _swap(fresh / artifact, folder / artifact)
+            named = {name for place in artifacts_in(folder) for name in run_ids(place)}
+            if unnamed := everything.keys() - named:
+                kept = [run for name, run in everything.items() if name not in unnamed]
+                pool.write(kept, fresh)
+                _replace(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+            (folder / ".lock").unlink(missing_ok=True)
+    return folder / artifact
+
+
+def rebuild(folder: Path, into: Path | None = None) -> Page:
+    """Make the folder of an artifact again from its pool; ``into``: write it there. Returns the page."""
+    paper, scale, artifact = place_of(folder)
+    runs = pool.read(folder.parent, run_ids(folder))
+    target = into or folder
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
+    with FileLock(target.parent / ".lock"):
+        try:
+            made = _write(runs, paper, artifact, scale, fresh)
+            _swap(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+            (target.parent / ".lock").unlink(missing_ok=True)
+    return made
+
+
+def page_of(folder: Path) -> Page:
+    """The page of an artifact's folder, made of its pool."""
+    paper, scale, artifact = place_of(folder)
+    made: Page = artifact_of(paper, artifact).page(pool.read(folder.parent, run_ids(folder)), scale)
+    return made
+
+
+def place_of(folder: Path) -> tuple[str, str, str]:
+    """(paper, scale, artifact) of an artifact's folder."""
+    parts = folder.resolve().parts[-3:]
+    if len(parts) < 3 or not (folder / VERDICTS_FILE).is_file():
+        raise UserError(
+            f"{folder}: the folder of an artifact, <paper>/<scale>/<artifact>; give for example "
+            "results/dynamic/quick/table1"
+        )
+    return parts[0], parts[1], parts[2]
+
+
+def artifacts_in(folder: Path) -> list[Path]:
+    """The folders of artifacts in a pool, by name."""
+    return sorted(path.parent for path in folder.glob(f"[!.]*/{VERDICTS_FILE}"))
+
+
+def run_ids(folder: Path) -> list[str]:
+    """The runs that an artifact's folder names."""
+    record = json.loads((folder / VERDICTS_FILE).read_text(encoding="utf-8"))
+    return list(record["runs"])
+
+
+def _write(runs: Sequence[Run], paper: str, artifact: str, scale: str, folder: Path) -> Page:
+    made: Page = artifact_of(paper, artifact).page(runs, scale)
+    source = getattr(importlib.import_module(package_of(paper)), "PAPER", None)
+    if source is not None:
+        made = replace(made, facts=(("source", source.cited), *made.facts))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    page.write(made, folder)
+    return made
+
+
+def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) -> None:
+    wanted = (paper, pool_of(paper, artifact), scale)
+    if not runs:
+        raise UserError(
+            f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, got none; run "
+            "the experiment first"
+        )
+    for run in runs:
+        place = (run.setting("experiment.paper"), run.setting("experiment.artifact"), run.scale)
+        if place != wanted:
+            raise UserError(
+                f"experiment: runs of {'/'.join(wanted)}, got {'/'.join(map(str, place))} in {run.id}; "
+                "publish it under its own name"
+            )
+
+
+def _recover(folder: Path) -> None:
+    """Put back what a publication that was killed between the two renames of `_swap` has moved away: its runs
+    would be dropped from the pool."""
+    for old in folder.glob(".*.old-*"):
+        artifact = folder / old.name.removeprefix(".").rpartition(".old-")[0]
+        if artifact.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(artifact)
+
+
+def _replace(fresh: Path, folder: Path) -> None:
+    """Put a new pool's files in the place of the old ones."""
+    for name in (pool.RUNS_FILE, *(f"{table}.parquet" for table in pool.TABLES)):
+        if (fresh / name).is_file():
+            (fresh / name).replace(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    """Put ``fresh`` in the place of ``folder``; the old one goes last."""
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,223 @@
+"""Finished runs, read back: one `Run` for each run folder.
+
+A run was trained (``epochs``, ``decisions``, ``trace``), or measured or computed (``lines``). Unfinished runs
+are skipped with a message; a broken file is an error of one line that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import decisions
+
+FINISHED = "finished"
+EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
+LINES_FILES = ("rows.csv", "repeats.csv")
+NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
+FREE_KEYS = ("root", "seed")
+"""May differ between the runs of one table: where the data lies, and the seed."""
+REQUIRED_METRICS = (
+    *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
+    *("comm/floats", "comm/payload_bytes", "comm/wire_bytes", "time/train_seconds"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run.
+
+    id           the name of the run folder, which ends in the hash of the config
+    epochs       one row an epoch, in order: metrics by name
+    decisions    one row a recorded step: what the policy decided (decisions.py)
+    trace        one row a change of the policy's plan
+    lines        of a measurement or a study: its table
+    """
+
+    id: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
+    trace: pd.DataFrame = field(default_factory=pd.DataFrame)
+    lines: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def setting(self, key: str, missing: Any = None) -> Any:
+        """The config value of a dotted key, ``missing`` where the config has no such key."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return missing
+            value = value[part]
+        return value
+
+    @property
+    def row(self) -> str:
+        """The row of the table or figure that the run belongs to."""
+        return str(self.setting("experiment.row"))
+
+    @property
+    def model(self) -> str:
+        """The part of the row before the first dot, empty where there is none."""
+        return self.row.partition(".")[0] if "." in self.row else ""
+
+    @property
+    def method(self) -> str:
+        """The part of the row after the model."""
+        return self.row.partition(".")[2] or self.row
+
+    @property
+    def seed(self) -> int:
+        """The seed, which pairs the runs of different rows."""
+        return int(self.config["seed"])
+
+    @property
+    def scale(self) -> str:
+        """``quick``, ``small`` or ``paper``."""
+        value = self.config.get("scale")
+        return str(value.get("name") if isinstance(value, dict) else value)
+
+    def last(self, metric: str) -> float:
+        """A metric of the last epoch. Raises UserError where the record lacks it."""
+        if metric not in self.epochs.columns:
+            raise UserError(f"{self.id}: no {metric} in its epochs; the record is too old")
+        return float(self.epochs[metric].iloc[-1])
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run's summary says that it ended."""
+    path = folder / "summary.json"
+    return path.is_file() and _read_json(path).get("status") == FINISHED
+
+
+def read_run(folder: Path) -> Run:
+    """Read a finished run folder. Raises UserError for a missing or broken file."""
+    for name in NEEDED_FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: no {name}; this is not a finished run")
+    lines = next((folder / name for name in LINES_FILES if (folder / name).is_file()), None)
+    if lines is None and not (folder / EPOCHS_FILE).is_file():
+        raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
+    return Run(
+        id=folder.name,
+        config=_read_config(folder / "config.yaml"),
+        environment=_read_json(folder / "environment.json"),
+        summary=_read_json(folder / "summary.json"),
+        epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
+        decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
+        trace=_read_csv(folder / TRACE_FILE, missing=True),
+        lines=_read_csv(lines) if lines is not None else pd.DataFrame(),
+    )
+
+
+def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """The finished runs, ordered by row and seed, and a message for each one skipped."""
+    runs, skipped = [], []
+    for folder in folders:
+        if is_finished(folder):
+            runs.append(read_run(folder))
+        else:
+            skipped.append(f"{folder}: not finished, left out")
+    return in_order(runs), skipped
+
+
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Ordered by row and seed."""
+    return sorted(runs, key=lambda run: (run.row, run.seed, run.id))
+
+
+def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
+    """Raise UserError unless all runs share these config values and no row has a seed twice: rows trained
+    for different numbers of epochs, or on other data, are not rows of one table."""
+    for key in keys:
+        found: dict[str, str] = {}
+        for run in runs:
+            value = run.setting(key)
+            if isinstance(value, dict):
+                value = {k: v for k, v in value.items() if k not in FREE_KEYS}
+            found.setdefault(json.dumps(value, sort_keys=True), run.id)
+        if len(found) > 1:
+            which = ", ".join(f"{value} in {name}" for value, name in found.items())
+            raise UserError(f"{key}: the same in every run of one table, got {which}")
+    seen: dict[tuple[str, int], str] = {}
+    for run in runs:
+        if first := seen.get((run.row, run.seed)):
+            raise UserError(
+                f"experiment.row: one run for row {run.row} and seed {run.seed}, got {first} and "
+                f"{run.id}; publish one of them"
+            )
+        seen[run.row, run.seed] = run.id
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: JSON, got something else ({error}); run again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: a JSON object, got {type(value).__name__}; run again")
+    return value
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: YAML, got something else ({reason}); run again") from error
+    if not isinstance(config, dict) or "seed" not in config:
+        raise UserError(f"{path}: a resolved config with a seed, got none; run again")
+    return config
+
+
+def _read_csv(path: Path, *, missing: bool = False) -> pd.DataFrame:
+    """A table; with ``missing`` an empty one where there is no file, or an empty file."""
+    try:
+        return pd.read_csv(path)
+    except FileNotFoundError:
+        if not missing:
+            raise
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        if not missing:
+            raise UserError(f"{path}: a table, got something else; run again") from error
+    return pd.DataFrame()
+
+
+def _read_epochs(path: Path) -> pd.DataFrame:
+    """The lines of kind ``epoch``. A run that was killed and resumed may have written an epoch twice: the
+    later one counts."""
+    kept = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: UTF-8 text, got something else ({error}); run again") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: line {number} is not JSON ({error}); run again from its checkpoint"
+            ) from error
+        if not isinstance(record, dict):
+            raise UserError(
+                f"{path}: line {number} is not a JSON object; run again from its checkpoint"
+            )
+        if record.get("kind") == "epoch":
+            kept.append(record)
+    frame = pd.DataFrame(kept)
+    if frame.empty:
+        raise UserError(f"{path}: at least one epoch, got none; run again")
+    if missing := [name for name in REQUIRED_METRICS if name not in frame.columns]:
+        raise UserError(f"{path}: no {', '.join(missing)}; the record is of another version")
+    frame = frame.drop(columns="kind").drop_duplicates("epoch", keep="last").sort_values("epoch")
+    return frame.reset_index(drop=True)

@@ -1,0 +1,1 @@
+"""The paper PAPER: replace this line by its title and a link."""

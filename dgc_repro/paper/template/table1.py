@@ -1,0 +1,32 @@
+"""Table 1 of the paper PAPER: test accuracy of top-k at a hundredth of the entries."""
+
+from dgc_repro.paper.claims import OURS, Check, Claim, Printed, near
+from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
+
+# The printed table. Column names that are quantities below are shown beside the measured numbers.
+TABLE_1 = Printed("Table 1", {"test accuracy": "%"}, {"dense": (92.96,), "topk": (92.40,)})
+ROWS = {"dense": "no compression", "topk": "top-k 1 %"}
+CLAIMS = (
+    Claim(
+        "1",
+        "Top-k ends within a point of dense training.",
+        "Table 1",
+        (near(Check("test accuracy", "dense", "topk"), printed=0.56, margin=1.0),),
+        "Test accuracy after the last epoch; within one point of the printed difference.",
+        margin=OURS,
+    ),
+    Claim(
+        "2",
+        "Top-k sends at least ten times less.",
+        "section 3",
+        (Check(LESS, "topk", above=10.0),),
+        "Payload bytes of one worker over the whole run, indices included.",
+    ),
+)
+page = generic_page(
+    "Table 1 of PAPER",
+    rows=ROWS,
+    quantities={"test accuracy": ACCURACY},
+    printed=TABLE_1,
+    claims=CLAIMS,
+)

@@ -1,0 +1,108 @@
+"""Runs as pandas frames: ``load_runs("runs")`` for your own, ``load_results("gravac/small")`` for published.
+
+runs, epochs, decisions = dgc_repro.load_runs("runs")
+runs.groupby("compressor")["test/accuracy_percent"].mean()
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import pool
+from dgc_repro.paper.records import Run, read_runs
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+log = logging.getLogger(__name__)
+
+
+class Frames(NamedTuple):
+    """What runs recorded.
+
+    runs       one row a run: ``run`` (its id), ``paper``, ``artifact``, ``row``, ``scale``, ``seed``,
+               ``compressor`` (class name), every config key (``optimizer.lr``), every number of the summary
+               (``test/accuracy_percent``, ``comm/payload_bytes`` in bytes of one worker over the whole run,
+               ``time/train_seconds``), ``commit``, ``hardware``
+    epochs     one row an epoch of a run: ``run``, ``row``, ``seed``, ``epoch``, ``step`` and the metrics
+    decisions  one row a recorded step of a policy that decides by step: ``run``, ``row``, ``seed``, ``step``,
+               ``branch``, ``factor``, ``gain``, ... (paper/decisions.py)
+    """
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    decisions: pd.DataFrame
+
+
+def load_runs(folder: str | Path = "runs") -> Frames:
+    """The finished runs below a folder. Raises UserError where there is none; skips unfinished ones with a
+    logged message."""
+    place = Path(folder)
+    found = sorted(path.parent for path in place.rglob("config.yaml"))
+    runs, skipped = read_runs(found)
+    for message in skipped:
+        log.warning(message)
+    if not runs:
+        raise UserError(f"{place}: no finished run; train one, or give the folder of paths.runs")
+    return frames_of(runs)
+
+
+def load_results(name: str, root: str | Path | None = None) -> Frames:
+    """The published runs of a paper and scale, such as ``gravac/small``. ``root``: default, results/ beside
+    the package, then in the working folder. Raises UserError where there is no such pool."""
+    roots = [Path(root)] if root is not None else [RESULTS, Path("results")]
+    place = next((r / name for r in roots if (r / name / pool.RUNS_FILE).is_file()), None)
+    if place is None:
+        known = sorted(
+            path.parent.relative_to(r).as_posix()
+            for r in roots
+            for path in r.glob(f"*/*/{pool.RUNS_FILE}")
+        )
+        raise UserError(f"{name}: no published runs; there are {', '.join(known) or 'none'}")
+    return frames_of(pool.read(place))
+
+
+def frames_of(runs: Iterable[Run]) -> Frames:
+    """The three frames of some runs."""
+    runs = list(runs)
+
+    def table(name: str) -> pd.DataFrame:
+        parts = [
+            getattr(run, name).assign(run=run.id, row=run.row, seed=run.seed)
+            for run in runs
+            if not getattr(run, name).empty
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    return Frames(pd.DataFrame([_line(run) for run in runs]), table("epochs"), table("decisions"))
+
+
+def _line(run: Run) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "paper": run.setting("experiment.paper"),
+        "artifact": run.setting("experiment.artifact"),
+        "row": run.row,
+        "scale": run.scale,
+        "compressor": str(run.setting("compressor._target_", "")).rpartition(".")[2],
+        **_flat(run.config),
+        **run.summary,
+        "commit": run.environment.get("commit"),
+        "hardware": run.environment.get("hardware"),
+    }
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Config values by dotted key; wrappers that the run does not use are left out."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{name}.")
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,127 @@
+"""A failed rendezvous gives one line that names the missing ranks or the port, and the config key."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_run import TINY, configured
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.rendezvous import Rendezvous, ranks
+
+PATIENCE_SECONDS = 150
+
+Environment = Callable[..., None]
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Set what torchrun would set, for a rank that is started by hand."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+    def place(rank: int, size: int, port: int | str, host: str = "127.0.0.1") -> None:
+        pairs = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": host, "MASTER_PORT": port}
+        for name, value in pairs.items():
+            monkeypatch.setenv(name, str(value))
+
+    return place
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another program listens at, and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def free() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+def test_a_port_in_use(by_hand: Environment, taken: int) -> None:
+    by_hand(0, 2, taken)
+    with pytest.raises(UserError, match=rf"^MASTER_PORT: port {taken} is in use.*such as MASTER"):
+        Rendezvous(1.0)
+
+
+def test_another_program_at_the_port(by_hand: Environment, taken: int) -> None:
+    by_hand(1, 2, taken)
+    with pytest.raises(UserError, match=rf"^MASTER_PORT: .*:{taken} is no torch rendezvous"):
+        Rendezvous(1.0)
+
+
+def test_nobody_at_the_port(by_hand: Environment, free: int) -> None:
+    by_hand(1, 2, free)
+    with pytest.raises(UserError, match=r"^launch.start_timeout_seconds: rank 1 waited 0.3 s for"):
+        Rendezvous(0.3)
+
+
+def test_ranks_that_never_start_are_named(by_hand: Environment, free: int) -> None:
+    by_hand(0, 4, free)
+    told: list[str] = []
+
+    def come(rank: int, rendezvous: Rendezvous) -> None:
+        with pytest.raises(UserError) as raised:
+            rendezvous.wait_for_all("start")
+        told.append(str(raised.value))
+
+    first = Rendezvous(0.5)
+    by_hand(2, 4, free)
+    second = Rendezvous(0.5)
+    threads = [threading.Thread(target=come, args=pair) for pair in ((0, first), (2, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    said = "launch.start_timeout_seconds: ranks 1, 3 of 4 did not come (start) within 0.5 s; "
+    assert [line[: len(said)] for line in told] == [said] * 2
+
+
+@pytest.mark.parametrize(
+    ("port", "says"),
+    [("", "MASTER_PORT: not set"), ("http", "got 'http'"), ("70000", "from 1 to 65535")],
+)
+def test_a_place_that_is_none(by_hand: Environment, port: str, says: str) -> None:
+    by_hand(0, 2, port)
+    with pytest.raises(UserError, match=f"^MASTER_PORT: .*{says}|^{says}"):
+        Rendezvous(1.0)
+
+
+def test_ranks_in_words() -> None:
+    assert ranks([3]) == "rank 3"
+    assert ranks([1, 3]) == "ranks 1, 3"
+    assert ranks(range(100)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 20)
+def test_a_rank_started_by_hand_at_a_used_port_says_one_line_and_ends_with_2(
+    tmp_path: Path, taken: int
+) -> None:
+    config = configured(*TINY, "launch=local", "launch.workers=2")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken)}
+    done = subprocess.run(
+        [sys.executable, "-m", "dgc_repro", "worker", str(tmp_path)],
+        env=os.environ | place,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: MASTER_PORT: port {taken} is in use on this machine")
+    assert len(done.stderr.splitlines()) == 1

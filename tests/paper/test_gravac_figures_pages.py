@@ -1,0 +1,395 @@
+"""GraVAC's figures 1b and 4 to 11: claims, arithmetic, numbers read from recorded decisions, pages."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import frame, page
+from dgc_repro.paper.gravac import (
+    DENSE,
+    LSTM,
+    MODELS,
+    RESNET101,
+    VGG16,
+    factor_claims,
+    fig1b,
+    fig4_6,
+    fig7_10,
+    fig11,
+    steps,
+)
+from dgc_repro.paper.gravac.runs import courses
+from dgc_repro.paper.page import Page
+from dgc_repro.paper.records import Run
+
+FIGURES = ("fig1b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11")
+EPOCHS, STEPS = 10, 180  # a hundredth of the paper's steps
+WINDOW = 20
+Used = Sequence[tuple[float, int]]
+ALL_DENSE: Used = ((1, STEPS),)
+EXPONENTIAL: Used = ((10, 5), (20, 5), (40, 5), (160, 5), (1000, 160))
+EVEN: Used = ((10, 90), (1000, 90))
+RANDOM_K: Used = ((1.5, 20), (3, 20), (6, 20), (12, 80), (24, 20), (48, 20))
+GEOMETRIC: Used = (*((factor, 20) for factor in (10, 20, 40, 80, 160, 320, 640)), (1280, 40))
+SETTINGS: dict[str, Any] = {
+    "scale": {"name": "small"}, "launch": {"workers": 4, "kind": "simulated"}, "policy": {"window": WINDOW},
+    "train": {"step_time": "modelled", "epochs": EPOCHS}, "network": {"as_workers": 32},
+    "dataset": {"_target_": "dgc_repro.dataset.Cifar10"},
+}  # fmt: skip
+
+
+def made(
+    row: str, seed: int = 0, final: float = 80.0, *, used: Used = (), fewer: float = 1.0, dip: float = 0.0,
+    seconds: float = 10.0, rates: Mapping[float, float] | None = None, **config: Any,
+) -> Run:  # fmt: skip
+    """A made-up run: quality comes evenly up to ``final`` and falls by ``dip`` right after the rate falls.
+    ``used``: factors and steps; ``rates``: compression throughput by factor, else the factor itself."""
+    number, final = np.arange(1.0, EPOCHS + 1), final + 0.1 * seed
+    quality = (
+        1000 - (1000 - final) * number / EPOCHS if row.startswith(LSTM) else final * number / EPOCHS
+    )
+    quality[5] = quality[4] - dip if dip else quality[5]
+    metric = "perplexity" if row.startswith(LSTM) else "accuracy"
+    name = {"perplexity": "test/perplexity", "accuracy": "test/accuracy_percent"}[metric]
+    epochs = pd.DataFrame({
+        "epoch": number, "step": 18 * number, "lr": np.where(number <= 5, 0.1, 0.01), name: quality,
+        "train/loss": 1 + 1e-5 * sum(map(ord, row)) + seed, "test/loss": 1.0, "test/top5_percent": quality,
+        "comm/floats": 1e6 * number / fewer, "comm/payload_bytes": 4e6 * number / fewer,
+        "comm/wire_bytes": 6e6 * number / fewer, "time/train_seconds": number,
+        "time/modelled_seconds": seconds * number,
+    })  # fmt: skip
+    factors = [factor for factor, count in used for _ in range(count)]
+    decisions = pd.DataFrame({"step": np.arange(1, len(factors) + 1), "factor": factors})
+    if factors:
+        decisions["branch"] = np.where(decisions["factor"] == 1, "dense", "candidate")
+        decisions["throughput"] = [(rates or {}).get(factor, factor) for factor in factors]
+        gain = {"gain": 0.8, "gain_theta_min": 0.9}
+        decisions = decisions.assign(theta_min=10.0, candidate=1000.0, **gain)
+    settings = (
+        SETTINGS | {"experiment": {"row": row}, "seed": seed, "goal": {"metric": metric}} | config
+    )
+    return Run(
+        f"{row}-{seed}", settings, {"data": "made up"}, {"parameters": 100_000}, epochs, decisions
+    )
+
+
+def gains(row: str, seed: int, energy: float, late: float, final: float = 80.0) -> Run:
+    """A run at a fixed factor: the energy gain early and late, which oscillates at 1000x; the norm gain is
+    a tenth more."""
+    wave = np.where(np.arange(STEPS) % 2, 0.05, -0.05) * ("1000" in row)
+    gain = np.where(np.arange(1, STEPS + 1) <= 10, energy, late + wave)
+    norms = {"norm_before": 10.0, "norm_after": 5.0, "raw_norms": 2.0}
+    table = pd.DataFrame({"step": np.arange(1, STEPS + 1), "gain": gain, **norms})
+    table["sent_norms"] = 2.0 * (gain + 0.1)
+    return replace(made(row, seed, final), decisions=table)
+
+
+def spread(variances: Sequence[float], model: str, seed: int = 0) -> Run:
+    """A dense run with this variance over workers in each tenth of the first 90 steps, and 0 later."""
+    own = np.concatenate([np.repeat(np.asarray(variances, float), 9), np.zeros(90)])
+    table = pd.DataFrame(
+        {"step": np.arange(1, STEPS + 1), "own_square": own + 1, "mean_square": 1.0}
+    )
+    return replace(made(f"{model}.dense_variance", seed), decisions=table)
+
+
+def as_printed(name: str) -> list[Run]:
+    """Runs of three seeds that show what the paper says of a figure, with both gains."""
+    found: list[Run] = []
+    for seed in range(3):
+        for gain in ("", "_norm"):
+            if name == "fig7":
+                found += [
+                    made(f"{RESNET101}.gravac07{gain}", seed, used=EXPONENTIAL, fewer=163, dip=5),
+                    made(f"{RESNET101}.gravac09{gain}", seed, used=EVEN, fewer=19, dip=2),
+                ]
+            if name == "fig8":
+                rates = {10.0: 1.0, 40.0: 5.0, 1000.0: 9.0}
+                loose: Used = ((10, 10), (40, 90), (1000, 80))
+                found += [
+                    made(f"{VGG16}.gravac07{gain}", seed, used=loose, fewer=80, rates=rates),
+                    made(f"{VGG16}.gravac09{gain}", seed, used=((10, 170), (20, 10)), fewer=13.5),
+                ]
+            if name == "fig9":
+                found += [
+                    made(f"{LSTM}.gravac0{eps}{gain}", seed, used=EXPONENTIAL, fewer=fewer)
+                    for eps, fewer in ((7, 289), (9, 279))
+                ]
+            if name == "fig10":
+                slow = f"{RESNET101}.gravac_geometric{gain}"
+                found += [
+                    made(f"{RESNET101}.gravac07{gain}", seed, 85.0, used=EXPONENTIAL, fewer=163),
+                    made(slow, seed, used=GEOMETRIC, fewer=76),
+                ]
+        model = {"fig8": VGG16, "fig9": LSTM}.get(name, RESNET101)
+        if name in ("fig7", "fig8", "fig9"):
+            worse = 200.0 if model == LSTM else 60.0
+            found.append(made(f"{model}.gravac05_norm", seed, worse, used=EXPONENTIAL, fewer=300))
+        if name == "fig7":
+            found.append(made(f"{model}.gravac07_short", seed, 60.0, used=EXPONENTIAL, fewer=163))
+        if name == "fig11":
+            found += [
+                made(f"{model}.{fig11.ENERGY}", seed, used=ALL_DENSE),
+                made(f"{model}.{fig11.NORM}", seed, 78.0, used=RANDOM_K, fewer=18,
+                     rates={factor: 1 / abs(factor - 12.1) for factor, _ in RANDOM_K}),
+                made(f"{model}.{fig11.ACCORDION}", seed, 20.0, fewer=2),
+            ]  # fmt: skip
+        found.append(made(f"{model}.dense", seed))
+    return found
+
+
+def fixed_factors(
+    model: str, weak: float = 0.95, strong: float = 0.2, later: float = 0.85
+) -> list[Run]:
+    """Runs of figures 4 to 6 as the paper describes them: 1000x starts low and grows."""
+    qualities = {
+        RESNET101: (80.0, 79.0, 70.0),
+        VGG16: (80.0, 79.5, 79.0),
+        LSTM: (100.0, 110.0, 130.0),
+    }[model]
+    found = []
+    for seed in range(3):
+        dense, at_10, at_1000 = qualities
+        found += [
+            made(f"{model}.dense", seed, dense),
+            gains(f"{model}.{fig4_6.WEAK}", seed, weak, weak, at_10),
+            gains(f"{model}.{fig4_6.STRONG}", seed, strong, later, at_1000),
+        ]
+    return found
+
+
+def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
+    module = importlib.import_module(f"dgc_repro.paper.gravac.{name}")
+    assert module.POOL == "training"
+    found: Page = module.page(runs, scale)
+    return found
+
+
+def words(found: Page) -> dict[str, str]:
+    return {verdict.claim.id: verdict.word for verdict in found.verdicts}
+
+
+def pool_of(name: str) -> list[Run]:
+    if name == "fig1b":
+        return [
+            spread([64, 8, 2, 2, 2, 2, 2, 2, 2, 2.1], model, s)
+            for model in MODELS
+            for s in range(3)
+        ]
+    if name in ("fig4", "fig5", "fig6"):
+        return fixed_factors({"fig4": RESNET101, "fig5": VGG16, "fig6": LSTM}[name])
+    return as_printed(name)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_runs_as_the_paper_describes_them_agree_with_every_claim(name: str) -> None:
+    runs = pool_of(name)
+    found = made_page(name, runs)
+    ids = [verdict.claim.id for verdict in found.verdicts]
+    assert len(ids) == len(set(ids))
+    for verdict in found.verdicts:
+        expected = "indicative (+)" if verdict.claim.assumed else "agrees"
+        expected = "cannot follow" if verdict.claim.cannot_follow else expected
+        assert verdict.word == expected, (verdict.claim.id, verdict.detail)
+        rows = {row for check in verdict.claim.checks for row in check.rows}
+        assert rows <= {run.row for run in runs}
+    assert "nan" not in page.markdown(found)
+    assert list(found.figures) == [name]
+    assert found.figures[name]().axes
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("rows", [(), ("dense",)])
+def test_rows_that_were_not_run_are_dashes(name: str, rows: tuple[str, ...]) -> None:
+    runs = [run for run in pool_of(name) if run.method in rows and run.seed == 0]
+    found = made_page(name, runs)
+    assert {"not run", "cannot follow"} >= set(words(found).values())
+    assert "not run" in page.markdown(found)
+    assert found.figures[name]().axes
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("fig7", {"gravac07": {"used": EVEN[:1], "fewer": 163},
+                  "gravac05_norm": {"final": 90.0, "fewer": 300},
+                  "gravac09": {"used": ((10, 150), (1000, 30)), "fewer": 19}},
+         {"even": "differs", "mostly": "differs", "small_eps": "differs"}),
+        ("fig7", {"gravac07": {"used": ALL_DENSE}, "gravac05_norm": {"final": 60.0}},
+         {"gravac07.less": "differs", "dip": "not tested", "small_eps": "not tested"}),
+        ("fig7", {"gravac07": {"used": EXPONENTIAL, "fewer": 70, "dip": 1}},
+         {"deeper": "differs", "gravac07.volume": "differs"}),
+        ("fig8", {"gravac07": {"used": ((40, 90), (10, 90)), "fewer": 80, "rates": {40.0: 9e9}}},
+         {"arrives": "differs", "loose": "differs", "second": "indicative (-)"}),
+        ("fig9", {"gravac09": {"used": EVEN[:1], "fewer": 289}}, {"mostly": "differs", "eps": "differs"}),
+        ("fig10", {"gravac_geometric": {"final": 90.0, "used": GEOMETRIC[1:], "fewer": 76}},
+         {"similar": "differs", "slower": "differs"}),
+        ("fig11", {fig11.NORM: {"final": 20.0, "used": RANDOM_K, "fewer": 18},
+                   fig11.ENERGY: {"used": RANDOM_K, "fewer": 18}},
+         {"quality.norm": "differs", "energy.dense": "differs"}),
+        ("fig11", {fig11.NORM: {"used": ALL_DENSE}},
+         {"better.norm": "not tested", "norm.compresses": "differs"}),
+    ],
+)  # fmt: skip
+def test_each_verdict_turns_with_its_number(
+    name: str, changes: dict[str, dict[str, Any]], expected: dict[str, str]
+) -> None:
+    runs = [
+        made(run.row, run.seed, **changes[run.method]) if run.method in changes else run
+        for run in as_printed(name)
+    ]
+    found = words(made_page(name, runs))
+    prefix = {"fig8": VGG16, "fig9": LSTM, "fig10": "geometric"}.get(name, RESNET101)
+    for claim, word in expected.items():
+        assert found[claim if name == "fig11" else f"{prefix}.{claim}"] == word
+
+
+def test_a_run_that_compressed_nothing_has_answered_how_much_it_sends() -> None:
+    """It is dense training bit for bit, which is no reason to leave the claim untested."""
+    runs = [run for run in as_printed("fig7") if run.method != "gravac09"]
+    dense = [run for run in runs if run.method == DENSE]
+    for run in dense:
+        twin = made(f"{RESNET101}.gravac09", run.seed, used=ALL_DENSE)
+        runs.append(replace(twin, epochs=run.epochs))
+    found = words(made_page("fig7", runs))
+    assert found["resnet101.gravac09.less"] == "differs"
+    assert found["resnet101.theta_min"] == "not tested"
+
+
+def test_the_gain_that_shows_a_finding_is_named() -> None:
+    runs = [
+        made(run.row, run.seed, used=ALL_DENSE) if run.method == "gravac07" else run
+        for run in as_printed("fig7")
+    ]
+    table = made_page("fig7", runs).sections[0].table
+    assert table is not None
+    shown = table.set_index("finding")
+    assert list(shown.loc["ResNet101, eps 0.7: mostly at 1000x."]) == ["no", "yes"]
+    assert list(shown.loc["ResNet101: the dip is deeper for eps 0.7."]) == ["-", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "claim"),
+    [
+        (RESNET101, {"strong": 0.6, "later": 0.7}, "resnet101.low"),
+        (RESNET101, {"later": 0.1}, "resnet101.grows"),
+        (RESNET101, {"later": 0.99}, "resnet101.below"),
+        (RESNET101, {"weak": 0.7, "later": 0.3}, "resnet101.10x"),
+        (VGG16, {"weak": 0.1}, "vgg16.order"),
+        (LSTM, {"later": 0.5}, "lstm.1000x"),
+    ],
+)
+def test_claims_on_gains_turn_with_either_gain(
+    model: str, change: dict[str, float], claim: str
+) -> None:
+    found = words(made_page(f"fig{fig4_6.FIGURE[model]}", fixed_factors(model, **change)))
+    assert found[claim] == "differs"
+    assert found[f"{claim}.norm"] == "differs"
+
+
+def test_only_scale_paper_asks_whether_vgg16_crosses_90_percent() -> None:
+    assert "vgg16.crosses" not in words(made_page("fig5", fixed_factors(VGG16)))
+    assert words(made_page("fig5", fixed_factors(VGG16), "paper"))["vgg16.crosses"] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("variances", "expected"),
+    [
+        ([8, 8, 8, 8, 8, 8, 8, 8, 8, 4], ("agrees", "differs", "differs")),
+        ([1, 8, 9, 9, 9, 9, 9, 9, 9, 9], ("differs", "agrees", "agrees")),
+    ],
+)
+def test_the_variance_is_judged_by_its_tenths(
+    variances: list[float], expected: tuple[str, ...]
+) -> None:
+    runs = [spread([v * (1 + 0.01 * seed) for v in variances], LSTM, seed) for seed in range(3)]
+    found = words(made_page("fig1b", runs))
+    assert tuple(found[f"lstm.{name}"] for name in ("falls", "drastic", "saturates")) == expected
+    assert fig1b.in_part(runs[0], fig1b.SECOND) == variances[1]
+
+
+def test_the_printed_reductions_follow_or_not_from_the_steps_at_each_factor() -> None:
+    needed = factor_claims.exponential_steps()
+    assert needed == pytest.approx(17_260, abs=5)
+    sent = 500 * (1 / 10 + 1 / 20 + 1 / 40 + 1 / 160) + (needed - 2000) / 1000
+    assert needed / sent == pytest.approx(163)
+    most, steps_needed = factor_claims.geometric_steps()
+    assert (round(most), round(steps_needed, -3)) == (45, 31_000)
+
+
+def test_random_ks_energy_gain_is_below_eps_at_every_printed_factor() -> None:
+    assert not any(fig11.energy_gain(factor) >= fig11.EPS for factor in fig11.FACTORS)
+    assert math.sqrt(fig11.energy_gain(1.5)) == pytest.approx(0.816, abs=5e-4)
+    ids = {claim.id for claim in fig11.CLAIMS}
+    assert all(claim.cannot_follow for claim in fig11.CLAIMS if f"{claim.id}.norm" in ids)
+
+
+def test_the_density_is_a_bell_for_each_step_and_integrates_to_one() -> None:
+    grid = np.linspace(-1, 4, 4001)
+    found = fig7_10.density(grid, np.array([10.0, 10.0, 1000.0]))
+    assert np.trapezoid(found, grid) == pytest.approx(1)
+    assert found[grid.searchsorted(1.0)] == pytest.approx(
+        2 * found[grid.searchsorted(3.0)], rel=1e-3
+    )
+
+
+def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -> None:
+    run = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0})
+    assert steps.throughput(run, 10.0) == 100 * 32 / 4
+    assert steps.samples_unit([run]) == "samples/s of 32 modelled workers"
+    measured = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0}, train={})
+    assert steps.throughput(measured, 10.0) == 100
+    assert math.isnan(steps.throughput_rank(run, 40.0))
+
+
+@pytest.mark.parametrize(
+    ("times", "regret", "best"),
+    [
+        ({"dense": 10.0, "topk10": 5.0, "gravac07": 8.0}, 1.6, "Top-k 10x (50 s)"),
+        ({"dense": 4.0, "topk10": 5.0, "gravac07": 8.0}, 2.0, "dense (40 s)"),
+        ({"dense": 10.0, "gravac09": 1.0, "gravac07": 8.0}, 0.8, "dense (100 s)"),
+        ({"dense": 10.0, "gravac07": math.nan}, math.nan, "dense (100 s)"),
+        ({"gravac07": 8.0}, math.nan, "-"),
+    ],
+)
+def test_regret_is_over_the_best_static_row_dense_among_them(
+    times: dict[str, float], regret: float, best: str
+) -> None:
+    runs = [made(f"{RESNET101}.{name}", seconds=seconds) for name, seconds in times.items()]
+    found, which = fig7_10.regret(courses(runs, "small", [RESNET101])[0], ["gravac07"])
+    values = frame.of(found, fig7_10.REGRET, f"{RESNET101}.gravac07")
+    assert which == best
+    assert values == ([] if math.isnan(regret) else [pytest.approx(regret)])
+
+
+def test_dense_counts_by_its_other_seeds_where_its_own_run_misses_the_target() -> None:
+    finals = {0: 70.0, 1: 80.0, 2: 80.0}
+    runs = [made(f"{RESNET101}.dense", seed, final, seconds=4.0) for seed, final in finals.items()]
+    runs += [
+        made(f"{RESNET101}.gravac07", 0, 90.0, seconds=8.0),
+        made(f"{RESNET101}.gravac09", 0, 20.0),
+    ]
+    one = courses(runs, "small", [RESNET101])[0]
+    found, which = fig7_10.regret(one, ["gravac07", "gravac09"])
+    assert which == "dense (36 s)"  # the target is 76.7 - 5.8, reached after 9 of 10 epochs
+    assert frame.of(found, fig7_10.REGRET, f"{RESNET101}.gravac09") == [math.inf]
+
+
+def test_dense_runs_of_other_seeds_set_the_target_and_are_not_shown() -> None:
+    runs = [run for run in as_printed("fig7") if run.seed == 0 or run.method == DENSE]
+    assert {run.seed for run in made_page("fig7", runs).runs} == {0}
+
+
+def test_runs_of_unlike_settings_make_no_page() -> None:
+    other = made(f"{RESNET101}.gravac09", used=EVEN, launch={"workers": 8, "kind": "simulated"})
+    with pytest.raises(UserError, match=r"launch\.workers"):
+        made_page("fig7", [made(f"{RESNET101}.dense"), other])

@@ -1,0 +1,246 @@
+"""Publishing and rebuilding: the pool, an artifact's folder, the overview; byte for byte."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import ROWS, write_run, write_table1
+
+import dgc_repro
+from dgc_repro.errors import UserError
+from dgc_repro.paper import index, pool
+from dgc_repro.paper.__main__ import main
+from dgc_repro.paper.dynamic import table1 as table1_module
+from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids
+from dgc_repro.paper.records import Run, read_run, read_runs
+
+
+def runs_in(root: Path, seeds: range, rows: tuple[str, ...] = tuple(ROWS)) -> list[Run]:
+    return [read_run(write_run(root, row, seed)) for row in rows for seed in seeds]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder by its relative name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("table1")
+    return publish(runs_in(root / "runs", range(2)), "dynamic", "table1", "quick", root / "results")
+
+
+def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
+    assert table1.parts[-3:] == ("dynamic", "quick", "table1")
+    assert set(contents(table1.parent)) == {
+        *("runs.jsonl", "epochs.parquet", "trace.parquet"),
+        *(f"table1/{name}" for name in ("table.md", "table.csv", "verdicts.json")),
+        *(f"table1/{stem}.{kind}" for stem in ("table1", "policy") for kind in ("svg", "png")),
+    }
+    assert len(run_ids(table1)) == 2 * len(ROWS)
+
+
+def test_runs_read_from_a_pool_are_the_runs(table1: Path, tmp_path: Path) -> None:
+    before = {run.id: run for run in runs_in(tmp_path, range(2))}
+    after = pool.read(table1.parent)
+    assert {run.id for run in after} == before.keys()
+    for run in after:
+        assert (run.config["model"], run.summary) == (
+            before[run.id].config["model"],
+            before[run.id].summary,
+        )
+        pd.testing.assert_frame_equal(run.epochs, before[run.id].epochs)
+
+
+def test_a_rebuild_gives_the_same_bytes(table1: Path) -> None:
+    before = contents(table1.parent)
+    rebuild(table1)
+    assert contents(table1.parent) == before
+    pool.write(pool.read(table1.parent), table1.parent)
+    assert contents(table1.parent) == before
+
+
+def test_the_page_states_scale_model_data_workers_n_hardware_and_code(table1: Path) -> None:
+    text = (table1 / "table.md").read_text()
+    for part in (
+        "reduced scale: quick", "synthetic CPU, 2 cores", "2 local workers", "data: synthetic",
+        "n = 2 a row", "0123456789ab", "in place of ResNet18", "- source: Distributed Model",
+    ):  # fmt: skip
+        assert part in text
+    assert "/somewhere" not in text  # the user's data folder
+    for note in table1_module.NOTES:
+        assert note.arithmetic in text
+    for choice in table1_module.CHOICES:
+        assert f"`{choice.key}`" in text
+
+
+def test_table_csv_has_printed_and_measured_numbers(table1: Path) -> None:
+    table = pd.read_csv(table1 / "table.csv").set_index(["row", "quantity"])
+    static = table.loc[("static8", "test accuracy")]
+    assert static["printed"] == 85.97
+    assert static["mean"] == pytest.approx(86.05)  # seeds 0 and 1 end at 86.0 and 86.1
+    assert (static["n"], static["scale"], static["unit"]) == (2, "quick", "%")
+    assert pd.isna(table.loc[("static8_ef", "test accuracy")]["printed"])
+
+
+def test_publishing_again_adds_runs_and_drops_those_that_no_page_names(tmp_path: Path) -> None:
+    root = tmp_path / "results"
+    first = runs_in(tmp_path / "a", range(1))
+    folder = publish(first, "dynamic", "table1", "quick", root)
+    (folder / "stale.txt").write_text("old")
+    publish(first[:3], "dynamic", "table1", "quick", root)
+    assert not (folder / "stale.txt").exists()
+    assert {run.id for run in pool.read(folder.parent)} == {run.id for run in first[:3]}
+    assert not list(folder.parent.glob(".*"))
+
+
+def test_a_failed_publication_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = runs_in(tmp_path / "runs", range(1))
+    folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
+    before = contents(folder.parent)
+
+    def fail(*_: object) -> None:
+        raise UserError("broken")
+
+    monkeypatch.setattr(table1_module, "page", fail)
+    with pytest.raises(UserError, match="broken"):
+        publish(runs[:2], "dynamic", "table1", "quick", tmp_path / "results")
+    assert contents(folder.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (("dynamic", "table1", "small"), "dynamic/table1/small, got dynamic/table1/quick"),
+        (("dynamic", "tabel1", "quick"), "dynamic/tabel1: no module"),
+        (("dynamo", "table1", "quick"), "dynamo/table1: no module"),
+    ],
+)
+def test_runs_of_another_place_are_refused(
+    tmp_path: Path, place: tuple[str, str, str], message: str
+) -> None:
+    run = read_run(write_run(tmp_path / "runs", "none", 0))
+    with pytest.raises(UserError, match=message):
+        publish([run], *place, tmp_path / "results")
+
+
+def test_nothing_is_published_from_no_finished_run(tmp_path: Path) -> None:
+    runs, skipped = read_runs([write_run(tmp_path / "runs", "none", 0, status="stopped")])
+    assert "not finished" in skipped[0]
+    with pytest.raises(UserError, match="at least one finished run"):
+        publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "epochs.parquet"])
+def test_a_damaged_pool_is_one_line(tmp_path: Path, name: str) -> None:
+    runs = runs_in(tmp_path / "runs", range(1))
+    folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
+    path = folder.parent / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match="a damaged pool") as caught:
+        page_of(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_rebuilds_without_torch_and_names_what_failed(
+    table1: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from dgc_repro.paper.__main__ import main; "
+        f"code = main([{str(table1)!r}]); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 110
+    made = tmp_path / "reproduced" / "published" / "dynamic" / "quick" / "table1" / "table.md"
+    assert made.read_bytes() == (table1 / "table.md").read_bytes()
+
+
+def test_one_broken_artifact_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = runs_in(tmp_path / "runs", range(1))
+    for scale in ("quick", "small"):
+        own = [run if scale == "quick" else _at(run, scale) for run in runs]
+        publish(own, "dynamic", "table1", scale, Path("results"))
+    (tmp_path / "results/dynamic/quick/runs.jsonl").write_text("{")
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert "results/dynamic/quick" in said.err
+    assert (tmp_path / "reproduced/published/dynamic/small/table1/table.md").is_file()
+
+
+def _at(run: Run, scale: str) -> Run:
+    return Run(run.id, run.config | {"scale": scale}, run.environment, run.summary, run.epochs)
+
+
+def test_with_nothing_to_rebuild_the_command_says_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "give results/" in line
+
+
+def test_the_overview_links_every_page_and_embeds_every_figure(table1: Path) -> None:
+    root = table1.parents[2]
+    index.write(root)
+    text = (root / "README.md").read_text()
+    assert "(dynamic/quick/table1/table.md)" in text
+    page = (root / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page  # self-contained
+    record = json.loads((table1 / "verdicts.json").read_text())
+    for verdict in record["verdicts"]:
+        assert f"data-verdict='{verdict['verdict']}'" in page
+
+
+def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None:
+    write_table1(tmp_path / "runs", range(1))
+    own = dgc_repro.load_runs(tmp_path / "runs")
+    assert set(own.runs["row"]) == set(ROWS)
+    assert own.runs.set_index("row").loc["static8", "compressor"] == "Uniform"
+    assert len(own.epochs) == own.runs["epochs"].sum()
+    found = dgc_repro.load_results("dynamic/quick", root=table1.parents[2])
+    assert len(found.runs) == 2 * len(ROWS)
+    assert found.runs["train.epochs"].eq(9).all()
+    with pytest.raises(UserError, match="there are dynamic/quick"):
+        dgc_repro.load_results("dynamic/smal", root=table1.parents[2])
+    with pytest.raises(UserError, match="no finished run"):
+        dgc_repro.load_runs(tmp_path / "nothing")
+
+
+def test_a_publication_that_was_killed_between_its_two_renames_loses_no_run(tmp_path: Path) -> None:
+    runs = runs_in(tmp_path / "runs", range(1))
+    folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
+    folder.rename(folder.with_name(".table1.old-99"))
+    publish(runs[:1], "dynamic", "table1", "quick", tmp_path / "results")  # any publication
+    assert not list(folder.parent.glob(".*"))
+    assert folder.is_dir()
+
+
+def test_a_pool_keeps_columns_without_values_and_columns_of_two_types(tmp_path: Path) -> None:
+    first, second = runs_in(tmp_path / "runs", range(1))[:2]
+    first = replace(first, epochs=first.epochs.assign(**{"test/loss": float("nan")}))
+    first = replace(first, trace=first.trace.assign(label=8))
+    pool.write([first, second], tmp_path / "pool")
+    after = {run.id: run for run in pool.read(tmp_path / "pool")}
+    assert list(after[first.id].epochs) == list(first.epochs)
+    assert list(after[first.id].trace["label"]) == ["8"] * len(first.trace)

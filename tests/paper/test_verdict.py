@@ -1,0 +1,265 @@
+"""The judge: every word is reached, and the numbers that once misled it no longer do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dgc_repro.paper.claims import OURS, Check, Claim, near
+from dgc_repro.paper.frame import lines
+from dgc_repro.paper.verdict import Effect, Verdict, by_chance, interval, judge, proportion, tally
+
+INF, NAN = math.inf, math.nan
+ABOVE = Check("steps", "a", "b")
+RATIO = Check("steps", "a", "b", above=1.0, ratio=True)
+
+
+def frame_of(**rows: Sequence[float] | Mapping[int, float]) -> pd.DataFrame:
+    """The quantity ``steps`` of each row: by seed, or of seeds 0, 1, 2, ..."""
+    found = {
+        row: values if isinstance(values, Mapping) else dict(enumerate(values))
+        for row, values in rows.items()
+    }
+    return lines(
+        {"row": row, "seed": seed, "quantity": "steps", "unit": "steps", "value": value}
+        for row, values in found.items()
+        for seed, value in values.items()
+    )
+
+
+def claim(*checks: Check, **more: Any) -> Claim:
+    return Claim("c", "as said", "Table I", checks, **more)
+
+
+def judged(check: Check | Claim, *, modelled: bool = False, **rows: Any) -> Verdict:
+    asked = check if isinstance(check, Claim) else claim(check)
+    (found,) = judge([asked], frame_of(**rows), modelled=modelled)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("check", "a", "b", "word"),
+    [
+        (ABOVE, [5.1, 5.0, 5.3], [4, 4, 4], "agrees"),
+        (ABOVE, [3.1, 3.0, 3.3], [4, 4, 4], "differs"),
+        (ABOVE, [3.1, 4.9, 4.3], [4, 4, 4], "inconclusive"),
+        (ABOVE, [4, 4, 4], [4, 4, 4], "differs"),
+        (replace(ABOVE, above=-INF, below=0.0), [3.1, 3.0, 3.3], [4, 4, 4], "agrees"),
+        (RATIO, [5.1, 5.0, 5.3], [4, 4, 4], "agrees"),
+        (RATIO, [3.1, 3.0, 3.3], [4, 4, 4], "differs"),
+        (near(ABOVE, 1.0, 0.5), [5.1, 5.0, 5.1], [4, 4, 4], "agrees"),
+        (near(ABOVE, 1.0, 0.5), [6.1, 6.0, 6.1], [4, 4, 4], "differs"),
+        (near(RATIO, 1.3, 1.2), [5.2, 5.1, 5.3], [4, 4, 4], "agrees"),
+        (near(RATIO, 1.3, 1.2), [4.1, 4.0, 4.1], [4, 4, 4], "differs"),
+        # Seeds that point everywhere, and whose mean is the printed number.
+        (near(ABOVE, 0.48, 0.24), [-20, 1, 20.5], [0, 0, 0], "inconclusive"),
+        (near(RATIO, 1.3, 1.3), [0.5, 0.5, 2.9], [1, 1, 1], "inconclusive"),
+        # Rows that never reach a target have infinite values.
+        (ABOVE, [INF] * 3, [10, 12, 11], "agrees"),
+        (ABOVE, [10, 12, 11], [INF] * 3, "differs"),
+        (replace(ABOVE, above=-INF, below=0.0), [10, 12, 11], [INF] * 3, "agrees"),
+        (near(ABOVE, 5.0, 2.0), [INF] * 3, [10, 12, 11], "differs"),
+        (RATIO, [INF] * 3, [10, 12, 11], "agrees"),
+        (RATIO, [10, 12, 11], [INF] * 3, "differs"),
+        (replace(RATIO, above=0.0, below=1.0), [10, 12, 11], [INF] * 3, "agrees"),
+        (replace(RATIO, above=0.1, below=1.0), [10, 12, 11], [INF] * 3, "differs"),
+        (near(RATIO, 2.0, 2.0), [INF] * 3, [10, 12, 11], "differs"),
+        (ABOVE, [INF, INF, 50], [10, 12, 11], "inconclusive"),
+        (ABOVE, [INF, 20, 50], [10, INF, 11], "inconclusive"),
+        (RATIO, [INF, INF, 50], [10, 12, 11], "inconclusive"),
+        (ABOVE, [INF, 50], [10, 12], "inconclusive"),
+        (ABOVE, [INF] * 3, [INF] * 3, "not tested"),
+        (ABOVE, [INF, INF, 12], [INF, INF, 10], "indicative (+)"),  # one pair is left
+        # Ratios that are none.
+        (RATIO, [3, 3, 3], [0, 0, 0], "agrees"),
+        (RATIO, [0, 0, 0], [0, 0, 0], "inconclusive"),
+        (RATIO, [0, 0, 0], [3, 3, 3], "differs"),
+        (RATIO, [3, 3, 3], [0, 1, 1], "inconclusive"),
+        (RATIO, [-3, -3, -3], [1, 1, 1], "inconclusive"),
+        (RATIO, [-3, -3, -3], [0, 0, 0], "inconclusive"),
+        # Few seeds, and none.
+        (ABOVE, [5], [4], "indicative (+)"),
+        (ABOVE, [5, 1], [4, 4], "indicative (-)"),
+        (ABOVE, [5, 5, 5], {3: 4, 4: 4, 5: 4}, "not run"),
+        (ABOVE, [5, NAN, 5, NAN, 5], [4] * 5, "agrees"),  # the frame leaves NaN out
+        (ABOVE, [NAN] * 3, [4] * 3, "not run"),
+        (ABOVE, [5, 5, 5], [], "not run"),
+    ],
+)
+def test_two_rows(check: Check, a: Any, b: Any, word: str) -> None:
+    assert judged(check, a=a, b=b).word == word
+
+
+@pytest.mark.parametrize(
+    ("values", "below", "word"),
+    [
+        ([5, 5.1, 4.9], 10.0, "agrees"),
+        ([11, 11.1, 10.9], 10.0, "differs"),
+        ([5, 12, 11], 10.0, "inconclusive"),
+        ([INF] * 3, 10.0, "differs"),
+        ([INF] * 3, INF, "differs"),  # "reaches the target" does not hold of a row that never does
+        ([5, INF, 5], INF, "inconclusive"),
+    ],
+)
+def test_the_value_of_one_row(values: list[float], below: float, word: str) -> None:
+    assert judged(Check("steps", "a", below=below), a=values).word == word
+
+
+def no_effect(seed: int, make: Callable[[np.random.Generator], list[float]], check: Check) -> float:
+    """How often the verdict is *agrees*, of 2,000 triples of seeds whose rows do not differ."""
+    generator = np.random.default_rng(seed)
+    trials = 2000
+    hits = 0
+    for _ in range(trials):
+        mean, low, high = interval(make(generator), ratio=check.ratio)
+        hits += Effect(check, 3, mean, low, high, "", {}).inside
+    return hits / trials
+
+
+@pytest.mark.parametrize("spread", [0.05, 1.0, 30.0])
+@pytest.mark.parametrize(
+    "check", [ABOVE, near(ABOVE, 0.48, 0.24), near(ABOVE, 0.48, 0.47), near(ABOVE, 20.0, 19.0)]
+)
+def test_differences_without_an_effect_rarely_agree(check: Check, spread: float) -> None:
+    assert no_effect(1, lambda g: list(g.normal(0, spread, 3)), check) <= 0.05
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("check", [RATIO, near(RATIO, 1.3, 1.25), near(RATIO, 462.0, 400.0)])
+def test_ratios_without_an_effect_rarely_agree(check: Check, spread: float) -> None:
+    assert no_effect(2, lambda g: list(np.exp(g.normal(0, spread, 3))), check) <= 0.05
+
+
+def test_an_effect_far_above_the_spread_is_found() -> None:
+    assert no_effect(3, lambda g: list(g.normal(30, 1, 3)), ABOVE) > 0.99
+    near_thirty = near(ABOVE, 30.0, 15.0)
+    assert no_effect(4, lambda g: list(g.normal(30, 1, 3)), near_thirty) > 0.99
+
+
+def test_the_interval_is_students() -> None:
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, round(low, 4), round(high, 4)) == (2.0, -0.4841, 4.4841)  # 2 -+ 4.3027 / sqrt(3)
+    mean, low, high = interval([0.5, 2.0], ratio=True)
+    assert mean == pytest.approx(1.0)
+    assert low * high == pytest.approx(1.0)
+
+
+def test_several_checks_agree_together_and_differ_alone() -> None:
+    rows = {"a": [5, 5, 5], "b": [4, 4, 4], "c": [3, 3.1, 5]}
+    flipped = Check("steps", "b", "a")
+    unclear = Check("steps", "b", "c")
+    assert judged(claim(ABOVE, Check("steps", "a", below=6.0)), **rows).word == "agrees"
+    assert judged(claim(ABOVE, flipped), **rows).word == "differs"
+    assert judged(claim(ABOVE, unclear), **rows).word == "inconclusive"
+    assert judged(claim(flipped, unclear), **rows).word == "differs"
+    assert judged(claim(ABOVE, Check("steps", "a", "d")), **rows).word == "not run"
+
+
+@pytest.mark.parametrize(
+    ("premise", "word", "reason"),
+    [
+        (Check("steps", "a", above=4.0), "agrees", ""),
+        (Check("steps", "a", above=80.0), "not tested", "premise does not hold"),
+        (Check("gain", "a"), "not tested", "premise unknown"),
+        (Check("steps", "never"), "not tested", "premise does not hold"),
+    ],
+)
+def test_premises(premise: Check, word: str, reason: str) -> None:
+    asked = claim(ABOVE, premises=(premise,))
+    found = judged(asked, a=[5, 5, 5], b=[4, 4, 4], never=[INF] * 3)
+    assert found.word == word
+    assert reason in found.detail
+
+
+def test_an_assumed_input_is_at_most_indicative() -> None:
+    asked = claim(ABOVE, assumed="compute time")
+    assert judged(asked, a=[5] * 9, b=[4] * 9).text == "indicative (+) (assumed: compute time)"
+    assert judged(asked, a=[3] * 9, b=[4] * 9).word == "indicative (-)"
+    modelled = judged(asked, a=[5], b=[4], modelled=True)
+    assert modelled.text == "indicative (+) (modelled; assumed: compute time)"
+
+
+def test_what_holds_by_construction_agrees_with_nobody_and_a_defect_still_shows() -> None:
+    asked = claim(ABOVE, by_construction=True)
+    assert judged(asked, a=[5], b=[4]).word == "by construction"
+    assert judged(asked, a=[3], b=[4]).word == "differs"
+    assert judged(
+        replace(asked, premises=(Check("steps", "a", above=9.0),)), a=[5], b=[4]
+    ).word == ("not tested")
+
+
+def test_contradicting_numbers_cannot_be_followed_whether_run_or_not() -> None:
+    asked = claim(ABOVE, cannot_follow="8 of 32 bits are 25 %.")
+    for rows, measured in (({"a": [5], "b": [4]}, "+1"), ({"a": [5]}, "not run")):
+        found = judged(asked, **rows)
+        assert found.word == "cannot follow"
+        assert "8 of 32 bits are 25 %." in found.detail
+        assert measured in found.detail
+
+
+@pytest.mark.parametrize(("value", "word"), [(1.2, "agrees"), (0.9, "differs"), (1.0, "differs")])
+def test_one_modelled_number_is_judged_as_it_is(value: float, word: str) -> None:
+    found = judged(ABOVE, a=[value], b=[1.0], modelled=True)
+    assert found.text == f"{word} (modelled)"
+    assert by_chance([found]) == 0.0
+
+
+def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> None:
+    frame = frame_of(a=[5, 5, 5], twin=[5, 5, 5], b=[4, 4, 4])
+    same = {"twin": "a"}
+    claims = (
+        Claim("1", "a above b", "F1", (ABOVE,)),
+        Claim("2", "twin above b", "F1", (Check("steps", "twin", "b"),)),
+        Claim("3", "twin above b by 0.5", "F1", (Check("steps", "twin", "b", above=0.5),)),
+        Claim("4", "a above its twin", "F1", (Check("steps", "a", "twin", above=-1.0),)),
+    )
+    found = judge(claims, frame, same=same)
+    assert [v.word for v in found] == ["agrees", "agrees", "agrees", "not tested"]
+    assert [v.repeats for v in found] == ["", "1", "", ""]
+    assert found[1].text == "agrees (same runs as 1)"
+    assert "same training" in found[3].detail
+    assert tally(found) == {"agrees": 2, "not tested": 1}
+    assert by_chance(found) == pytest.approx(0.05)
+
+
+def test_the_measured_text_has_the_rows_the_interval_and_the_claimed_range() -> None:
+    asked = claim(near(RATIO, 1.3, 2.0), margin=OURS)
+    (found,) = judge([asked], frame_of(a=[5, 5, 6], b=[4, 4, 4]), labels={"a": "row A"})
+    assert found.detail.startswith("steps, row A / b: 1.33x [1.02x, 1.73x]")
+    assert found.detail.endswith("(claimed 0.65x to 2.6x, printed 1.3x)")
+
+
+def test_three_equal_outcomes_of_yes_or_no_decide_nothing() -> None:
+    frame = lines(
+        {"row": "a", "seed": seed, "quantity": "failed", "unit": "runs", "value": 1.0}
+        for seed in range(3)
+    )
+    (found,) = judge([claim(Check("failed", "a", above=0.5))], frame)
+    assert found.word == "inconclusive"
+    assert proportion([1.0] * 3)[0] == pytest.approx(0.292, abs=1e-3)
+
+
+def test_a_premise_holds_by_its_interval_and_not_by_its_mean() -> None:
+    asked = claim(ABOVE, premises=(Check("steps", "p", above=80.0),))
+    found = judged(asked, a=[5, 5, 5], b=[4, 4, 4], p=[95, 95, 51])
+    assert found.word == "inconclusive"
+    assert "premise unclear" in found.detail
+
+
+def test_seeds_in_which_neither_row_gets_there_are_counted_and_make_it_indicative() -> None:
+    found = judged(claim(ABOVE), a=[9, 9, 9, INF], b=[4, 4, 4, INF])
+    assert found.word == "indicative (+)"
+    assert "in 1 of 4 seeds" in found.detail
+
+
+def test_chance_is_told_of_claims_that_exclude_no_effect_only() -> None:
+    near_zero = claim(Check("steps", "a", "b", above=-2.0, below=2.0))
+    found = judged(near_zero, a=[5, 5, 5], b=[5.1, 4.9, 5.0])
+    assert found.word == "agrees"
+    assert by_chance([found]) == 0.0

@@ -1,0 +1,70 @@
+"""The numbers of README.md are those of the published table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = REPOSITORY / "README.md"
+TABLE = REPOSITORY / "results" / "dynamic" / "small" / "table1" / "table.csv"
+ROWS = {
+    "no compression": "none",
+    "static 8-bit": "static8",
+    "dynamic 4-16-bit": "dynamic",
+    "static 8-bit + error feedback, stochastic rounding": "static8_ef",
+    "dynamic 4-16-bit + error feedback, stochastic rounding": "dynamic_ef",
+}
+HEADING = ("test accuracy %, printed", "test accuracy %, ours", "payload, % of none, ours")
+
+
+def lines_of_the_readme() -> dict[str, list[str]]:
+    """The cells of the README's table by method."""
+    text = README.read_text(encoding="utf-8")
+    table = text.partition(f"| method | {' | '.join(HEADING)} |\n")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {method: own for method, *own in cells[1:]}
+
+
+def lines_of(table: pd.DataFrame) -> dict[str, list[str]]:
+    """The same lines, written from table.csv."""
+    found = table.set_index(["row", "quantity"])
+
+    def line(row: str) -> list[str]:
+        accuracy, payload = found.loc[(row, "test accuracy")], found.loc[(row, "payload of none's")]
+        printed = "-" if pd.isna(accuracy["printed"]) else f"{accuracy['printed']:.2f}"
+        ours = f"{accuracy['mean']:.2f} ± {accuracy['sd']:.2f}"
+        return [printed, ours, f"{payload['mean']:.1f}"]
+
+    return {label: line(row) for label, row in ROWS.items()}
+
+
+def test_the_readme_has_the_five_rows_of_the_table() -> None:
+    assert list(lines_of_the_readme()) == list(ROWS)
+
+
+def test_the_numbers_of_the_readme_are_the_published_ones() -> None:
+    if not TABLE.is_file():
+        pytest.skip(f"{TABLE.relative_to(REPOSITORY)} is not published yet: make publish")
+    table = pd.read_csv(TABLE)
+    assert lines_of_the_readme() == lines_of(table)
+    text = README.read_text(encoding="utf-8")
+    (seeds,) = re.findall(r"standard deviation of (\d+) seeds", text)
+    assert set(table["n"]) == {int(seeds)}
+
+
+def test_a_number_of_the_readme_that_differs_is_noticed() -> None:
+    """The comparison itself, on a table with one digit changed."""
+    numbers = {"test accuracy": (74.47, 0.49, 92.96), "payload of none's": (100.0, 0.0, 100.0)}
+    lines = [
+        {"row": row, "quantity": quantity, "mean": mean, "sd": sd, "printed": printed}
+        for row in ROWS.values()
+        for quantity, (mean, sd, printed) in numbers.items()
+    ]
+    label = next(iter(ROWS))
+    assert lines_of(pd.DataFrame(lines))[label] == lines_of_the_readme()[label]
+    lines[0]["mean"] = 74.48
+    assert lines_of(pd.DataFrame(lines))[label] != lines_of_the_readme()[label]
