@@ -13,8 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the handler below speaks
@@ -33,12 +32,12 @@ from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.overrides import check_overrides, resolved
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import conf_dir, keys_of
 from dgc_repro.launch.predict import predict
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
-from dgc_repro.launch.sweep import is_plain, own_name, sweep
+from dgc_repro.launch.sweep import is_plain, sweep
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.interfaces import counted_line
 
@@ -74,7 +73,7 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     sys.argv[1:] = with_profiles(sys.argv[1:])
 
     if is_plain(sys.argv[1:]) and execute is None:
-        if failed := sweep(sys.argv[1:], run_own):
+        if failed := sweep(sys.argv[1:], run_config):
             raise failed[0]
         return
 
@@ -109,48 +108,18 @@ def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None
     # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
     given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
 
-    def run() -> None:
-        refuse_unread(given)
-        report_run(resolved(config), given, execute)
-
-    code = answer(run)
-    if code:
+    if code := answer(lambda: report_run(resolved(config), given, execute)):
         sys.exit(code)
-
-
-def refuse_unread(given: Sequence[str]) -> None:
-    """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
-    have keys of their own, so that sections.py cannot know them.)"""
-    added = [text.lstrip("+").partition("=")[0].split(".") for text in given if text[0] == "+"]
-    keys = [path[1] for path in added if path[0] == "sink" and len(path) > 1]
-    if not keys:
-        return
-    roots = [Path(source.path) for source in HydraConfig.get().runtime.config_sources]
-    files = [(path, root) for root in roots for path in root.rglob("*.yaml")]
-    dotted = [key.split(".") for path, root in files for key in keys_of(path, root)]
-    known = {path[1] for path in dotted if path[0] == "sink" and len(path) > 1}
-    for key in keys:
-        if key not in known:
-            raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")
 
 
 def report_run(
     config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
 ) -> None:
     """Run, and say where the record lies."""
-    folder = run_own(config, given, execute)
+    folder = run_config(config, given, execute)
     if line := counted_line(folder):
         print(line, flush=True)
     print(f"run folder: {folder}", flush=True)
-
-
-def run_own(
-    config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
-) -> Path:
-    """Run; a run of no paper is named after its settings."""
-    if config["experiment"]["paper"] == "none":
-        config["experiment"]["row"] = own_name(given)
-    return run_config(config, given, execute)
 
 
 def answer(action: Callable[[], None]) -> int:
@@ -239,26 +208,3 @@ def known_keys() -> list[str]:
             continue
         keys |= keys_of(path)
     return sorted(keys)
-
-
-def keys_of(path: Path, root: Path | None = None) -> set[str]:
-    """The dotted keys that a file of conf/, or of another root, sets."""
-    group = path.relative_to(root or conf_dir()).parent.as_posix().replace("/", ".")
-    is_global = "# @package _global_" in path.read_text(encoding="utf-8")
-    prefix = "" if is_global or group == "." else f"{group}."
-    return {f"{prefix}{key}" for key in flat_keys(OmegaConf.load(path))}
-
-
-def flat_keys(config: Any, prefix: str = "") -> list[str]:
-    """Dotted names of the leaves; interpolations are not resolved."""
-    found = []
-    for key in config:
-        if key in ("defaults", "_target_", "hydra"):
-            continue
-        value = config._get_node(key)
-        found += (
-            flat_keys(value, f"{prefix}{key}.")
-            if isinstance(value, DictConfig)
-            else [f"{prefix}{key}"]
-        )
-    return found

@@ -1,4 +1,4 @@
-"""Where the configs lie: in the wheel, or beside the package in a checkout."""
+"""The config files: where they lie (in the wheel, or beside the package in a checkout), and their keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig, OmegaConf
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -42,3 +43,26 @@ def option(group: str, name: str) -> dict[str, Any]:
     path = conf_dir() / group / f"{name}.yaml"
     node: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return node
+
+
+def keys_of(path: Path, root: Path | None = None) -> set[str]:
+    """The dotted keys that a file of conf/, or of another root, sets."""
+    group = path.relative_to(root or conf_dir()).parent.as_posix().replace("/", ".")
+    is_global = "# @package _global_" in path.read_text(encoding="utf-8")
+    prefix = "" if is_global or group == "." else f"{group}."
+    return {f"{prefix}{key}" for key in flat_keys(OmegaConf.load(path))}
+
+
+def flat_keys(config: Any, prefix: str = "") -> list[str]:
+    """Dotted names of the leaves; interpolations are not resolved."""
+    found = []
+    for key in config:
+        if key in ("defaults", "_target_", "hydra"):
+            continue
+        value = config._get_node(key)
+        found += (
+            flat_keys(value, f"{prefix}{key}.")
+            if isinstance(value, DictConfig)
+            else [f"{prefix}{key}"]
+        )
+    return found

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
@@ -18,8 +20,17 @@ from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, read_config,
 from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_in_lab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
 from dgc_repro.launch.torchrun import Execute, check_launch
+from dgc_repro.launch.typed import nearest
+
+NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
+NO_SETTINGS = (
+    "launch.threads",
+    "launch.timeout_seconds",
+    "launch.start_timeout_seconds",
+    "launch.device",
+)
 
 
 def run_config(
@@ -33,10 +44,9 @@ def run_config(
     """
     if train is not None:
         check_launch(config)
-    _refuse_unused_wrapper_settings(config, given)
-    validate(config)
-    if config["sink"]["mirror"]:
-        component(config["sink"]["mirror"], "sink").check()
+    check(config, given)
+    if config["experiment"]["paper"] == "none":
+        config["experiment"]["row"] = own_name(given)
     print(scale_line(config, given), flush=True)
     folder = run_folder(config)
     if is_done(folder):
@@ -57,6 +67,32 @@ def run_config(
     if (folder / "summary.json").is_file() and (why := divergence(_summary(folder))):
         print(f"warning: the run diverged ({why})", flush=True)
     return folder
+
+
+def check(config: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Build what can be built without data or processes. Raises UserError, also for a key in ``given`` that
+    nothing would read."""
+    validate(config)
+    _refuse_unused_wrapper_settings(config, given)
+    _refuse_unread(given)
+    if config["sink"]["mirror"]:
+        component(config["sink"]["mirror"], "sink").check()
+
+
+def own_name(overrides: Sequence[str]) -> str:
+    """What a run of one's own is called: the compressor and the settings that were given, such as
+    ``topk-density0.01``."""
+    compressor, parts = "dense", []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if key == "compressor":
+            compressor = value
+        elif not (
+            key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override.is_delete()
+        ):
+            parts.append(f"{key.rpartition('.')[2]}{value}" if "." in key else value)
+    name = "-".join([compressor, *parts])
+    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)[:80]
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -146,3 +182,21 @@ def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[s
                 f"{'.'.join(parts)}: {parts[1]} is not in wrap={list(config['wrap'])}, so that this would "
                 "do nothing; add it to wrap"
             )
+
+
+def _refuse_unread(given: Sequence[str]) -> None:
+    """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
+    have keys of their own, so that sections.py cannot know them.)"""
+    added = [text.lstrip("+").partition("=")[0].split(".") for text in given if text[0] == "+"]
+    keys = [path[1] for path in added if path[0] == "sink" and len(path) > 1]
+    if not keys:
+        return
+    roots = conf_dirs()
+    if HydraConfig.initialized():  # inside Hydra, whose search path plugins extend
+        roots = [Path(source.path) for source in HydraConfig.get().runtime.config_sources]
+    files = [(path, root) for root in roots for path in root.rglob("*.yaml")]
+    dotted = [key.split(".") for path, root in files for key in keys_of(path, root)]
+    known = {path[1] for path in dotted if path[0] == "sink" and len(path) > 1}
+    for key in keys:
+        if key not in known:
+            raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")

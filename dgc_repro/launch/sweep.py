@@ -18,21 +18,14 @@ from rich.console import Console
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import RunStopped
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import add_conf_dir
+from dgc_repro.launch.single import check
 from dgc_repro.paper.records import read_run
 from dgc_repro.results import frames_of
 
 FLAGS = ("-m", "--multirun")
-NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
-NO_SETTINGS = (
-    "launch.threads",
-    "launch.timeout_seconds",
-    "launch.start_timeout_seconds",
-    "launch.device",
-)
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -65,22 +58,6 @@ def _conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     return given.config_dir, others
 
 
-def own_name(overrides: Sequence[str]) -> str:
-    """What a run of one's own is called: the compressor and the settings that were given, such as
-    ``topk-density0.01``."""
-    compressor, parts = "dense", []
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
-        if key == "compressor":
-            compressor = value
-        elif not (
-            key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override.is_delete()
-        ):
-            parts.append(f"{key.rpartition('.')[2]}{value}" if "." in key else value)
-    name = "-".join([compressor, *parts])
-    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)[:80]
-
-
 def sweep(
     arguments: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
 ) -> list[BaseException]:
@@ -94,7 +71,7 @@ def sweep(
     jobs = [(composed(given), given) for given in expand(overrides)]
     for config, given in jobs:
         try:
-            validate(config)
+            check(config, given)
         except UserError as error:
             raise UserError(f"{error} (in {' '.join(given)}; nothing was trained)") from error
     folders: list[Path] = []

@@ -667,6 +667,16 @@ def test_a_mistake_in_a_sweep_ends_it_with_one_line(
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("given", ["wrapper.clip_local.threshold=1,2", "+sink.every_step=1,2"])
+def test_a_setting_that_nothing_reads_ends_a_sweep_before_it_trains(
+    given: str, command: Command, tmp_path: Path
+) -> None:
+    line = refused(command("--multirun", *TINY, "train.epochs=1", given))
+    assert line.startswith(given.lstrip("+").partition("=")[0])
+    assert "nothing was trained" in line
+    assert left_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("override", ["compressor=dense,unifrom", "train.epoch=1,2"])
 def test_an_unknown_name_in_a_sweep_is_one_line(
     override: str, command: Command, tmp_path: Path

@@ -15,6 +15,7 @@ from tiny_run import TINY
 
 from dgc_repro.launch import calibrate, cli_args, main, measure, predict, reproduce
 from dgc_repro.launch.build import SECTIONS
+from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.study import build_study
 
@@ -95,7 +96,7 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
         for key in known:
             found.append((key, lambda o, known=known: cli_args.split([o], known, SECTIONS)))
     for name in reproduce.artifacts():
-        node = reproduce._plain(reproduce._artifact(name))
+        node = resolved(reproduce._artifact(name))
         for part, settings in node.get("study", {}).items():
             for key in settings:
 
