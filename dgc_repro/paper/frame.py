@@ -74,11 +74,16 @@ def join(*frames: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(kept, ignore_index=True) if kept else lines([])
 
 
-def of(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> list[float]:
-    """The values of a quantity of a row, by seed."""
+def values(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> pd.Series:
+    """A quantity of a row by seed."""
     chosen = (frame["quantity"] == quantity) & (frame["row"] == row) & frame["step"].isna()
     chosen &= frame["setting"] == setting
-    return list(frame[chosen].sort_values("seed")["value"])
+    return frame[chosen].set_index("seed")["value"].sort_index()
+
+
+def of(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> list[float]:
+    """The same without the seeds."""
+    return list(values(frame, quantity, row, setting))
 
 
 def relative(

@@ -22,6 +22,7 @@ from dgc_repro.model.resnet101 import ResNet101
 from dgc_repro.model.vgg16 import VGG16 as Vgg
 from dgc_repro.paper import frame, page
 from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.frame import values
 from dgc_repro.paper.gravac import (
     ACCORDION,
     DENSE,
@@ -42,7 +43,7 @@ from dgc_repro.paper.gravac import (
 )
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import judge, values
+from dgc_repro.paper.verdict import judge
 
 # papers.md, Tables B2 and B4, written out once more: a slip in the package's copy shows here.
 TABLE_2 = """

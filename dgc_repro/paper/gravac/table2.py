@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, pivot
+from dgc_repro.paper.frame import Column, pivot, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import (
@@ -31,7 +31,6 @@ from dgc_repro.paper.gravac.runs import (
 )
 from dgc_repro.paper.page import Page, Section
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import values
 
 POOL = "training"
 BASELINE = "topk10"
