@@ -21,6 +21,8 @@ from dgc_repro.paper.records import Run
 
 COLUMNS = ("row", "setting", "seed", "quantity", "unit", "value", "step", "clock")
 Values = Sequence[float]
+Known = dict[tuple[str, str], float]
+"""Printed numbers by row and quantity."""
 BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 TWIN_METRICS = ("train/loss", "test/loss")
@@ -120,29 +122,25 @@ def twins(runs: Sequence[Run]) -> dict[str, str]:
             curve = tuple(run.epochs[list(TWIN_METRICS)].to_numpy(float).ravel())
             found.setdefault(run.row, {})[run.seed] = curve
     same: dict[str, str] = {}
-    firsts: list[str] = []
     for row, curves in found.items():
-        for first in firsts:
+        for first in found:
             shared = curves.keys() & found[first].keys()
-            if shared and all(curves[seed] == found[first][seed] for seed in shared):
-                same[row] = first
+            is_twin = shared and all(curves[seed] == found[first][seed] for seed in shared)
+            if first == row or (first not in same and is_twin):
                 break
-        else:
-            firsts.append(row)
+        if first != row:
+            same[row] = first
     return same
 
 
-def summary(
-    frame: pd.DataFrame, printed: Mapping[tuple[str, str], float] | None = None
-) -> pd.DataFrame:
+def summary(frame: pd.DataFrame, printed: Known | None = None) -> pd.DataFrame:
     """table.csv: mean, sample standard deviation and n over seeds of every number, beside the printed one
     (``printed``: by row and quantity)."""
     keys = ["row", "setting", "quantity", "unit", "clock", "step"]
     grouped = frame.groupby(keys, sort=False, dropna=False)["value"]
     table = grouped.agg(mean="mean", sd="std", n="count").reset_index()
     pairs = zip(table["row"], table["quantity"], strict=True)
-    table["printed"] = [(printed or {}).get(pair, math.nan) for pair in pairs]
-    return table
+    return table.assign(printed=[(printed or {}).get(pair, math.nan) for pair in pairs])
 
 
 def number(values: Values, decimals: int | None = None, unit: str = "") -> str:
@@ -191,9 +189,14 @@ def count(values: Values) -> str:
     return amount(values, COUNT_UNITS)
 
 
-def plain(value: float, unit: str = "") -> str:
-    """A printed number as the paper has it; '-' for none."""
-    return "-" if math.isnan(value) else f"{value:g}{unit}"
+def seeds(values: Values) -> str:
+    """How many seeds there are: the form of a column n."""
+    return str(len(values))
+
+
+def hits(values: Values) -> str:
+    """In how many seeds a quantity that is 0 or 1 is 1."""
+    return f"{sum(values):.0f} of {len(values)}"
 
 
 @dataclass(frozen=True)
@@ -209,28 +212,28 @@ class Column:
     printed_unit: str = ""
 
 
+def printed_in(known: Known, quantity: str) -> Callable[[str], float]:
+    """A quantity's printed number by row, NaN where the paper prints none: for `Column.printed`."""
+    return lambda row: known.get((row, quantity), math.nan)
+
+
 def pivot(
     frame: pd.DataFrame, rows: Mapping[str, str], columns: Sequence[Column], first: str = "method"
 ) -> pd.DataFrame:
     """A table of text: a line for each row (``rows``: their labels), a column for each quantity."""
     table: dict[str, list[str]] = {first: list(rows.values())}
     for column in columns:
+        heading, form = column.heading, column.form
         if column.printed is not None:
-            printed = [plain(column.printed(row), column.printed_unit) for row in rows]
-            table[f"{column.heading}: printed"] = printed
-        heading = f"{column.heading}: ours" if column.printed is not None else column.heading
+            known, unit = map(column.printed, rows), column.printed_unit
+            table[f"{heading}: printed"] = ["-" if math.isnan(v) else f"{v:g}{unit}" for v in known]
+            heading += ": ours"
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]
-        form = column.form
         table[heading] = [form(c) if callable(form) else number(c, form) for c in cells]
     return pd.DataFrame(table)
 
 
-def num_seeds(frame: pd.DataFrame, row: str) -> int:
-    """How many seeds a row has."""
-    return int(frame.loc[frame["row"] == row, "seed"].nunique())
-
-
-def printed_numbers(table: Printed, columns: Mapping[str, str]) -> dict[tuple[str, str], float]:
+def printed_numbers(table: Printed, columns: Mapping[str, str]) -> Known:
     """A printed table for `summary`: by row and quantity (``columns``: quantity by printed column)."""
     return {
         (row, quantity): table(row, column)

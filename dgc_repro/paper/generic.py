@@ -22,8 +22,8 @@ from dgc_repro.paper.frame import (
     amount,
     join,
     measure,
-    number,
     pivot,
+    printed_in,
     printed_numbers,
     relative,
     twins,
@@ -68,15 +68,17 @@ def generic_page(
         own = [run for row in rows for run in runs if run.row == row]
         found = measure(own, {**quantities, **SENT})
         frame = join(found, relative(found, "payload", first, inverse=True, name=LESS))
-        known = set(printed.columns) if printed is not None else set()
+        both = [name for name in quantities if printed is not None and name in printed.columns]
+        known = printed_numbers(printed, dict(zip(both, both, strict=True))) if printed else {}
         columns = [
             Column(
-                f"{name} {quantity.unit}".rstrip(), name, number,
-                printed=_reader(printed, name) if printed is not None and name in known else None,
+                f"{name} {quantity.unit}".rstrip(),
+                name,
+                printed=printed_in(known, name) if name in both else None,
             )
             for name, quantity in quantities.items()
-        ]  # fmt: skip
-        columns += [Column("payload", "payload", amount), Column("times less", LESS, number)]
+        ]
+        columns += [Column("payload", "payload", amount), Column("times less", LESS)]
         return Page(
             title=title,
             scale=scale,
@@ -91,19 +93,13 @@ def generic_page(
             ),
             verdicts=judge(claims, frame, labels=rows, same=twins(own)),
             frame=frame,
-            printed=printed_numbers(printed, {name: name for name in known & set(quantities)})
-            if printed is not None
-            else {},
+            printed=known,
             notes=notes,
             choices=choices,
             figures={"curve": partial(_curve, title, own, scale, looks)},
         )
 
     return page
-
-
-def _reader(table: Printed, column: str) -> Callable[[str], float]:
-    return lambda row: table(row, column)
 
 
 def _curve(title: str, runs: Sequence[Run], scale: str, looks: Mapping[str, plot.Look]) -> Figure:
