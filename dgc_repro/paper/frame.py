@@ -133,7 +133,9 @@ def twins(runs: Sequence[Run]) -> dict[str, str]:
     return same
 
 
-def summary(frame: pd.DataFrame, printed: Known | None = None) -> pd.DataFrame:
+def summary(
+    frame: pd.DataFrame, printed: Mapping[tuple[str, str], float] | None = None
+) -> pd.DataFrame:
     """table.csv: mean, sample standard deviation and n over seeds of every number, beside the printed one
     (``printed``: by row and quantity)."""
     keys = ["row", "setting", "quantity", "unit", "clock", "step"]
@@ -189,6 +191,11 @@ def count(values: Values) -> str:
     return amount(values, COUNT_UNITS)
 
 
+def plain(value: float, unit: str = "") -> str:
+    """A printed number as the paper has it; '-' for none."""
+    return "-" if math.isnan(value) else f"{value:g}{unit}"
+
+
 def seeds(values: Values) -> str:
     """How many seeds there are: the form of a column n."""
     return str(len(values))
@@ -212,9 +219,9 @@ class Column:
     printed_unit: str = ""
 
 
-def printed_in(known: Known, quantity: str) -> Callable[[str], float]:
-    """A quantity's printed number by row, NaN where the paper prints none: for `Column.printed`."""
-    return lambda row: known.get((row, quantity), math.nan)
+def printed_in(known: Known, quantity: str, decimals: int = 9) -> Callable[[str], float]:
+    """A quantity's printed number by row, rounded; NaN where the paper prints none: for `Column.printed`."""
+    return lambda row: round(known.get((row, quantity), math.nan), decimals) + 0.0
 
 
 def pivot(
@@ -225,8 +232,8 @@ def pivot(
     for column in columns:
         heading, form = column.heading, column.form
         if column.printed is not None:
-            known, unit = map(column.printed, rows), column.printed_unit
-            table[f"{heading}: printed"] = ["-" if math.isnan(v) else f"{v:g}{unit}" for v in known]
+            known = map(column.printed, rows)
+            table[f"{heading}: printed"] = [plain(v, column.printed_unit) for v in known]
             heading += ": ours"
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]
         table[heading] = [form(c) if callable(form) else number(c, form) for c in cells]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, pivot, values
+from dgc_repro.paper.frame import Column, pivot, printed_in, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import (
@@ -29,6 +29,7 @@ from dgc_repro.paper.gravac.runs import (
     QUALITY,
     Course,
 )
+from dgc_repro.paper.gravac.steps import with_norm_gain
 from dgc_repro.paper.page import Page, Section
 from dgc_repro.paper.records import Run
 
@@ -198,7 +199,7 @@ CLAIMS = tuple(
     for model in MODELS
     for claim in (
         *_gravac_claims(model),
-        *map(training.with_norm_gain, _gravac_claims(model)),
+        *map(with_norm_gain, _gravac_claims(model)),
         *(c for compressor in ("topk", "dgc", "redsync") for c in _static_claims(model, compressor)),
         *(_random_claim(model, f"randomk{factor}") for factor in (10, 1000)),
         *(claim for method in GRAVAC_ROWS for claim in _against_dense(model, method)),
@@ -240,9 +241,8 @@ NOTES = (
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = training.courses([run for run in runs if run.method in METHODS], scale)
-    own = [run for one in found for run in one.runs]
-    table = frame.join(*(_measure(one) for one in found))
+    found = training.courses(runs, scale, methods=METHODS)
+    own, table = training.runs_of(found), frame.join(*map(_measure, found))
     return Page(
         title="GraVAC, Table II: final quality and speedup",
         scale=scale,
@@ -260,20 +260,21 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 def _measure(one: Course) -> pd.DataFrame:
     """With quality over dense's and over the paper's target, per cent, and speedups."""
-    found = training.measure(one)
-    final, sign = QUALITY if one.metric.sign > 0 else PERPLEXITY, one.metric.sign
-    over_dense = frame.relative(found, final, row_id(one.model, DENSE), name=BETTER, unit="%")
+    found, final, sign = training.measure(one), one.metric.final, one.metric.sign
     own = found[found["quantity"] == final]
-    share = 100 * own["value"] / one.papers_target
-    over_target = own.assign(value=share, quantity=BETTER_PAPERS, unit="%").dropna(subset="value")
-    better = frame.join(over_dense, over_target)
+    better = frame.join(
+        frame.relative(found, final, row_id(one.model, DENSE), name=BETTER, unit="%"),
+        own.assign(
+            value=100 * own["value"] / one.papers_target, quantity=BETTER_PAPERS, unit="%"
+        ).dropna(subset="value"),
+    )
     base, seconds = row_id(one.model, BASELINE), training.PLATEAU_SECONDS
     quick = frame.relative(found, seconds, base, inverse=True, name=SPEEDUP)
     quick = quick[np.isfinite(quick["value"]) & (quick["value"] > 0)]
     return frame.join(found, better.assign(value=sign * (better["value"] - 100)), quick)
 
 
-def _printed_numbers() -> dict[tuple[str, str], float]:
+def _printed_numbers() -> frame.Known:
     found = {}
     for model in MODELS:
         for method in TABLE_2.rows:
@@ -288,35 +289,33 @@ def _printed_numbers() -> dict[tuple[str, str], float]:
 
 def _sections(found: Sequence[Course], table: pd.DataFrame) -> tuple[Section, ...]:
     clocks, known = training.shown_clocks(table), _printed_numbers()
-
-    def of(quantity: str, decimals: int = 9) -> Callable[[str], float]:
-        return lambda row: round(known.get((row, quantity), NAN), decimals) + 0.0
-
-    sections = []
+    legend = f" {LEGEND} {training.clocks_text(clocks)}"
+    sections: list[Section] = []
     for one in found:
-        final = QUALITY if one.metric.sign > 0 else PERPLEXITY
-        is_papers = not math.isnan(one.papers_target)
-        columns = (
-            Column("failed", training.FAILED, lambda values: f"{sum(values):.0f} of {len(values)}"),
-            Column(f"final {one.metric.unit}".rstrip(), final, 2 if one.metric.unit else 1,
-                   printed=of(final)),
-            Column("better by %", BETTER, lambda v: frame.signed(v, 1), printed=of(BETTER, 1)),
-            *([Column("better than the paper's target by %", BETTER_PAPERS, 1)] if is_papers else []),
-            *(
-                Column(f"speedup, {clock}", SPEEDUP, frame.times, clock,
-                       of(SPEEDUP) if clock == MODELLED else None)
-                for clock in clocks
+        final, unit = one.metric.final, one.metric.unit
+        columns = [
+            Column("failed", training.FAILED, frame.hits),
+            Column(
+                f"final {unit}".rstrip(), final, 2 if unit else 1, printed=printed_in(known, final)
             ),
-        )  # fmt: skip
+            Column(
+                "better by %", BETTER, partial(frame.signed, decimals=1),
+                printed=printed_in(known, BETTER, 1),
+            ),
+        ]  # fmt: skip
+        if not math.isnan(one.papers_target):
+            columns.append(Column("better than the paper's target by %", BETTER_PAPERS, 1))
+        for clock in clocks:
+            beside = printed_in(known, SPEEDUP) if clock == MODELLED else None
+            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, beside))
         rows = {row_id(one.model, method): LOOKS[method].label for method in METHODS}
         text = f"{training.target_text(one)} {training.failed_text(one)}"
-        if one is found[0]:
-            text += f" {LEGEND} {training.clocks_text(clocks)}"
         title = f"{gravac.FAMILIES[one.model]}: {one.metric.label} (printed: {MODELS[one.model]})"
-        sections.append(Section(title, text, pivot(table, rows, columns)))
+        more = "" if sections else legend
+        sections.append(Section(title, text + more, pivot(table, rows, columns)))
     compared = (
         Column("final test loss", training.TEST_LOSS),
-        Column("floats", FEWER[FLOATS], frame.times, printed=of(FEWER[FLOATS]), printed_unit="x"),
+        Column("floats", FEWER[FLOATS], frame.times, "", printed_in(known, FEWER[FLOATS]), "x"),
         *(Column(unit, FEWER[unit], frame.times) for unit in ("payload", "wire")),
         Column("wire, N = 32", training.WIRE_MANY, frame.times),
     )
@@ -352,9 +351,9 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         cells = {}
         for row in (row_id(model, method) for method in METHODS):
             quick, good = values(table, SPEEDUP, row, MODELLED), values(table, BETTER, row)
-            seeds = quick.index.intersection(good.index)
-            if len(seeds):
-                cells[row] = (list(quick[seeds]), list(good[seeds]))
+            both = pd.concat([quick, good], axis=1, join="inner")
+            if len(both):
+                cells[row] = (list(both.iloc[:, 0]), list(both.iloc[:, 1]))
         return cells
 
     def draw(axes: Axes, model: str, cells: Cells, base: str) -> None:
@@ -367,13 +366,19 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         axes.set_xlabel("speedup to the plateau over Top-k 10x (log)")
         axes.set_ylabel(f"better than {base} by (%)")
 
-    panels: list[tuple[str, Callable[[Axes], None]]] = []
-    for m, name in MODELS.items():
-        of_paper = partial(draw, model=m, cells=papers(m), base="the target")
-        panels.append((f"paper: {name}", of_paper))
-    for one in found:
-        title = f"ours: {gravac.FAMILIES[one.model]}, {one.metric.label}"
-        panels.append((title, partial(draw, model=one.model, cells=ours(one.model), base="dense")))
-    runs = [run for one in found for run in one.runs]
+    panels: list[tuple[str, Callable[[Axes], None]]] = [
+        *(
+            (f"paper: {name}", partial(draw, model=m, cells=papers(m), base="the target"))
+            for m, name in MODELS.items()
+        ),
+        *(
+            (
+                f"ours: {gravac.FAMILIES[one.model]}, {one.metric.label}",
+                partial(draw, model=one.model, cells=ours(one.model), base="dense"),
+            )
+            for one in found
+        ),
+    ]
+    caption = facts.caption(training.runs_of(found), scale)
     title = "Table II: rows that have not failed (our speedup is modelled; bars: one standard deviation)"
-    return plot.figure(title, facts.caption(runs, scale), panels, legend=5)
+    return plot.figure(title, caption, panels, legend=5)

@@ -18,6 +18,7 @@ from dgc_repro.paper.frame import SENT, Column, Quantity, pivot
 from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
+from dgc_repro.paper.gravac.steps import with_norm_gain
 from dgc_repro.paper.page import Page, Section
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -117,9 +118,7 @@ def _claims(model: str) -> tuple[Claim, ...]:
 
 
 CLAIMS = tuple(
-    claim
-    for model in MODELS
-    for claim in (*_claims(model), *map(training.with_norm_gain, _claims(model)))
+    claim for model in MODELS for claim in (*_claims(model), *map(with_norm_gain, _claims(model)))
 )
 
 
