@@ -204,6 +204,11 @@ class Column:
     printed_unit: str = ""
 
 
+def seeds(quantity: str) -> Column:
+    """The column n: the seeds that have a quantity."""
+    return Column("n", quantity, lambda values: str(len(values)))
+
+
 def pivot(
     frame: pd.DataFrame, rows: Mapping[str, str], columns: Sequence[Column], first: str = "method"
 ) -> pd.DataFrame:
