@@ -29,6 +29,8 @@ GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 CHARACTERS_AN_INCH = 13.0
+Panels = list[tuple[str, Callable[[Axes], None]]]
+"""Titles, and functions that draw."""
 
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "dgc_repro",  # element ids, random otherwise

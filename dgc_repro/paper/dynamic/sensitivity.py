@@ -183,7 +183,7 @@ def _points(
         axes.plot(values, [place] * len(values), ".", color=colour, alpha=0.5, markersize=4)
         reach = [[mean - low], [high - mean]] if len(values) >= MIN_SEEDS else None
         face = "white" if of_row[row].error_feedback else colour
-        look = {"fmt": "o", "color": colour, "markersize": 6, "capsize": 2}
+        look: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 6, "capsize": 2}
         axes.errorbar(mean, place, xerr=reach, markerfacecolor=face, **look)
     for x, dashes in ((0, "-"), (GAP, ":")):
         axes.axvline(x, color="#888888", linewidth=1, linestyle=dashes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -325,7 +326,10 @@ def _rungs(axes: Axes, runs: Sequence[Run]) -> None:
         rungs = run.epochs["policy/rung"].astype(int)
         labels |= dict(zip(rungs, run.epochs["policy/label"].astype(str), strict=True))
         aside = rungs + 0.08 * (place - (len(runs) - 1) / 2)
-        look = {"color": plot.CYCLE[place % len(plot.CYCLE)], "label": f"seed {run.seed}"}
+        look: dict[str, Any] = {
+            "color": plot.CYCLE[place % len(plot.CYCLE)],
+            "label": f"seed {run.seed}",
+        }
         axes.step(run.epochs["epoch"], aside, where="mid", **look)
     axes.set_yticks(sorted(labels), [labels[rung] for rung in sorted(labels)])
     plot.name_axes(axes, "epoch", "rung (higher compresses more)")
