@@ -196,11 +196,6 @@ def plain(value: float, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:g}{unit}"
 
 
-def seeds(values: Values) -> str:
-    """How many seeds there are: the form of a column n."""
-    return str(len(values))
-
-
 def hits(values: Values) -> str:
     """In how many seeds a quantity that is 0 or 1 is 1."""
     return f"{sum(values):.0f} of {len(values)}"
@@ -222,6 +217,11 @@ class Column:
 def printed_in(known: Known, quantity: str, decimals: int = 9) -> Callable[[str], float]:
     """A quantity's printed number by row, rounded; NaN where the paper prints none: for `Column.printed`."""
     return lambda row: round(known.get((row, quantity), math.nan), decimals) + 0.0
+
+
+def seeds(quantity: str) -> Column:
+    """The column n: the seeds that have a quantity."""
+    return Column("n", quantity, lambda values: str(len(values)))
 
 
 def pivot(
