@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,10 +20,20 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import SENT, Column, Quantity, amount, lines, measure, number, pivot
-from dgc_repro.paper.gravac.studies import name_axes
+from dgc_repro.paper.frame import (
+    SENT,
+    Column,
+    Quantity,
+    amount,
+    join,
+    lines,
+    measure,
+    number,
+    pivot,
+    seeds,
+)
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
@@ -121,45 +130,26 @@ CHOICES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Steps ``first`` to ``last`` (from 1), in which the links have one rate, as the config writes it."""
-
-    rate: str
-    first: int
-    last: int
-    low: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.rate}: steps {self.first}-{self.last}"
-
-    def of(self, steps: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table by step."""
-        return steps[(steps["step"] >= self.first) & (steps["step"] <= self.last)]
-
-    def seconds(self, run: Run) -> float:
-        """Seconds in training steps; between ends of epochs, in proportion."""
-        ends = [0.0, *run.epochs["step"].astype(float)]
-        times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
-        begin, end = np.interp([self.first - 1, self.last], ends, times)
-        return float(end - begin)
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
-
-
-def stretches(run: Run) -> list[Stretch]:
-    """In order, without those that the run never came to; ``low``: slower than at other times."""
+def timeline(run: Run) -> pd.DataFrame:
+    """A line for each step: its ``seconds`` (between ends of epochs, in proportion), factor, gain and
+    throughput where they are recorded, and its ``stretch``: the rate of the links, with the first and last step
+    of that rate. ``low``: the rate is lower than at other times."""
+    ends = [0.0, *run.epochs["step"].astype(float)]
+    times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
+    before = np.arange(int(ends[-1]))
     changes = run.setting("network.schedule") or []
-    total = int(run.last("step"))
-    edges = [0, *(min(int(change["step"]), total) for change in changes), total]
-    rates = [str(run.setting("network.rate")), *(str(change["rate"]) for change in changes)]
-    most = max(map(_bits, rates))
-    return [
-        Stretch(rate, begin + 1, end, _bits(rate) < most)
-        for rate, begin, end in zip(rates, edges[:-1], edges[1:], strict=True)
-        if begin < end
-    ]
+    starts = [0, *(int(change["step"]) for change in changes)]
+    rates = np.array([str(run.setting("network.rate")), *(str(c["rate"]) for c in changes)])
+    bits = np.array(list(map(_bits, rates)))
+    place = np.searchsorted(starts, before, side="right") - 1
+    steps = pd.DataFrame({
+        "step": before + 1, "seconds": np.diff(np.interp([*before, ends[-1]], ends, times)),
+        "rate": rates[place], "low": (bits < bits.max())[place],
+    })  # fmt: skip
+    edges = steps.groupby(place)["step"].transform
+    span = edges("min").astype(str) + "-" + edges("max").astype(str)
+    steps["stretch"] = steps["rate"] + ": steps " + span
+    return steps.merge(steps_of(run), on="step", how="left")
 
 
 def _bits(rate: str) -> float:
@@ -170,13 +160,17 @@ def _bits(rate: str) -> float:
 
 def slowdown(run: Run) -> float:
     """A step while the rate is low over one at other times; NaN without both."""
-    means = []
-    for low in (True, False):
-        own = [part for part in stretches(run) if part.low == low]
-        if not own:
-            return math.nan
-        means.append(sum(part.seconds(run) for part in own) / sum(map(len, own)))
-    return means[0] / means[1]
+    means = timeline(run).groupby("low")["seconds"].mean().reindex([True, False])
+    return float(means[True] / means[False])
+
+
+def by_stretch(run: Run) -> pd.DataFrame:
+    """Milliseconds of a step, factor and gain of each stretch, in order; and whether its rate is ``low``."""
+    stretches = timeline(run).groupby("stretch", sort=False)
+    return stretches.agg(
+        ms=("seconds", lambda seconds: 1e3 * seconds.mean()), factor=("factor", _geometric),
+        gain=("gain", "mean"), low=("low", "first"),
+    )  # fmt: skip
 
 
 def target_of(runs: Sequence[Run]) -> tuple[float, str]:
@@ -237,28 +231,24 @@ def _geometric(values: pd.Series) -> float:
 
 def reaction(run: Run) -> float:
     """log2 of the factor while the rate is low over that after it; NaN where the rate never rises again."""
-    parts = stretches(run)
-    low = [place for place, part in enumerate(parts) if part.low]
-    if len(low) != 1 or low[0] + 1 == len(parts):
+    parts = by_stretch(run)
+    if parts["low"].sum() != 1 or parts["low"].iloc[-1]:
         return math.nan
-    during, after = (part.of(steps_of(run))["factor"] for part in (parts[low[0]], parts[-1]))
-    return math.log2(_geometric(during) / _geometric(after))
+    return math.log2(parts.loc[parts["low"], "factor"].iloc[0] / parts["factor"].iloc[-1])
 
 
-def _by_stretch(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def _by_stretch(runs: Sequence[Run]) -> pd.DataFrame:
     """Step, factor and gain of each stretch."""
-    for run in runs:
-        for part in stretches(run):
-            steps = part.of(steps_of(run))
-            found = {
-                STEP: ("ms", 1e3 * part.seconds(run) / len(part)),
-                FACTOR: ("x", _geometric(steps["factor"])),
-                GAIN: ("", steps["gain"].mean()),
-            }
-            fixed = {"row": run.row, "setting": str(part), "seed": run.seed}
-            for name, (unit, value) in found.items():
-                clock = "measured" if unit == "ms" else ""
-                yield {**fixed, "quantity": name, "unit": unit, "value": value, "clock": clock}
+    found = ((STEP, "ms", "ms", "measured"), (FACTOR, "x", "factor", ""), (GAIN, "", "gain", ""))
+    return lines(
+        {
+            "row": run.row, "setting": stretch, "seed": run.seed, "quantity": name, "unit": unit,
+            "value": line[column], "clock": clock,
+        }
+        for run in runs
+        for stretch, line in by_stretch(run).iterrows()
+        for name, unit, column, clock in found
+    )  # fmt: skip
 
 
 def _share(run: Run, branch: str) -> float:
@@ -286,25 +276,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         **SENT,
         **{f"steps of {b}": Quantity("%", partial(_share, branch=b)) for b in BRANCHES},
     }
-    frame = pd.concat([measure(own, quantities), lines(_by_stretch(own))], ignore_index=True)
-    return Page(
-        title="GraVAC in the lab: a rate that drops and rises again (ours)",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale, _more(own, target_text)),
-        sections=_sections(frame, own),
+    frame = join(measure(own, quantities), _by_stretch(own))
+    return made(
+        "GraVAC in the lab: a rate that drops and rises again (ours)",
+        scale,
+        own,
+        frame,
+        _sections(frame, own),
         verdicts=judge(CLAIMS, frame, labels=LABELS),
-        frame=frame,
+        head=_more(own, target_text),
         choices=CHOICES,
         warning=facts.busy(own),
         figures={"lab": partial(_figure, own, scale, target)},
-    )  # fmt: skip
+    )
 
 
 def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
     """Links, target, and interfaces against the ledger, for the head of the page."""
     links = facts.distinct(
-        ", then ".join(f"{part.rate} (steps {part.first}-{part.last})" for part in stretches(run))
+        ", then ".join(f"{part.replace(': ', ' (')})" for part in by_stretch(run).index)
         for run in runs
     )
     apart = {run.id: difference_percent(run.summary) for run in runs}
@@ -329,9 +319,9 @@ def _met(values: Sequence[float]) -> str:
 
 
 def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
-    parts = [str(part) for part in stretches(runs[0])]
+    parts = list(by_stretch(runs[0]).index)
     times = [
-        Column("n", STEP, lambda values: str(len(values))),
+        seeds(STEP),
         *(Column(f"{part}, ms", STEP, setting=part) for part in parts),
         Column("slowdown", SLOWDOWN),
         Column("s to target", TARGET_SECONDS, _met),
@@ -371,30 +361,29 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
 
 def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:
     """Factor, gain and throughput by step with the low rate shaded; training loss by time. One seed."""
-    shown: dict[str, Run] = {}
-    for run in runs:
-        if run.row not in shown or run.seed < shown[run.row].seed:
-            shown[run.row] = run
-    parts = [part for part in stretches(runs[0]) if part.low]
+    shown = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
+    shown = {row: shown[row] for row in dict.fromkeys(run.row for run in runs)}
+    first = timeline(runs[0])
+    low = first[first["low"]].groupby("stretch", sort=False)
 
     def by_step(axes: Axes, column: str, label: str, log: str = "y") -> None:
         for row, run in shown.items():
             steps = steps_of(run)
+            drawn = steps[column]
             if column == "throughput":
-                smooth = steps[column].rolling(ROLLING, center=True, min_periods=1).median()
-                steps = steps.assign(throughput=smooth)
+                drawn = drawn.rolling(ROLLING, center=True, min_periods=1).median()
             how = LOOKS[row].line | {"marker": "", "linewidth": 1.4, "label": None}
-            axes.plot(steps["step"], steps[column], **how)
-        for part in parts:
-            axes.axvspan(part.first - 0.5, part.last + 0.5, color="#E8E8E8", zorder=0, lw=0)
-        name_axes(axes, "step", label, log)
+            axes.plot(steps["step"], drawn, **how)
+        for _, part in low["step"]:
+            axes.axvspan(part.min() - 0.5, part.max() + 0.5, color="#E8E8E8", zorder=0, lw=0)
+        plot.name_axes(axes, "step", label, log)
 
     def losses(axes: Axes) -> None:
         for row, run in shown.items():
             axes.plot(run.epochs["time/train_seconds"], run.epochs["train/loss"], **LOOKS[row].line)
         if not math.isnan(target):
             axes.axhline(target, color="#666666", linewidth=0.8)
-        name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
+        plot.name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
 
     rate = "samples a second times gain"
     panels: list[tuple[str, Callable[[Axes], None]]] = [
@@ -404,7 +393,7 @@ def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:
          partial(by_step, column="throughput", label=rate)),
         ("time to the target loss (grey line)", losses),
     ]  # fmt: skip
-    rates = ", ".join(part.rate for part in parts) or "nothing"
+    rates = ", ".join(low["rate"].first()) or "nothing"
     caption = f"{facts.caption(runs, scale)}; drawn: the first seed; shaded: {rates}"
     title = "GraVAC in the lab: a rate that drops and rises again"
     return plot.figure(title, caption, panels, columns=2, size=(4.9, 3.5))
