@@ -167,9 +167,9 @@ def signed(values: Values, decimals: int | None = None, unit: str = "") -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
-def percent(values: Values, decimals: int = 1) -> str:
+def percent(values: Values, decimals: int = 1, unit: str = " %") -> str:
     """A share as percent."""
-    return number([100 * value for value in values], decimals, " %")
+    return number([100 * value for value in values], decimals, unit)
 
 
 def times(values: Values) -> str:

@@ -13,10 +13,10 @@ from matplotlib.ticker import FixedLocator
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, Values, number, of, pivot
+from dgc_repro.paper.frame import Column, of, percent, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
-from dgc_repro.paper.gravac.studies import by_model, found_in, head, name_axes, numbers
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import by_model, found_in, head, numbers
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
 
@@ -30,6 +30,7 @@ COLUMNS = {
 }  # fmt: skip
 ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
 ASSUMED = "compute times"
+SHARE = partial(percent, unit="")
 
 
 def place(series: str, workers: float = WORKERS, latency: float | None = None) -> str:
@@ -81,21 +82,17 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         "modelled",
     )
     verdicts, flip = judge(CLAIMS, frame, labels=MODELS, modelled=True), order_flips_at(frame)
-    return Page(
-        title="GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
-        scale=scale,
-        runs=runs,
+    return made(
+        "GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
+        scale,
+        runs,
+        frame,
+        _sections(frame, runs),
         facts=head(runs, scale, network(runs)),
-        sections=_sections(frame, runs),
         verdicts=[replace(v, detail=f"{v.detail}; {flip}") if flip else v for v in verdicts],
-        frame=frame,
         choices=CHOICES,
         figures={"fig1a": partial(_figure, frame, runs, own, scale)},
     )
-
-
-def _percent(values: Values) -> str:
-    return number([100 * value for value in values], 1)
 
 
 def own_latency(runs: Sequence[Run]) -> float:
@@ -146,7 +143,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
                 Column("messages", MESSAGES, 0, place(series)),
                 Column("sync ms", SYNC, 0, place(series)),
                 *(
-                    Column(f"N = {n:g}", EFFICIENCY, _percent, place(series, n))
+                    Column(f"N = {n:g}", EFFICIENCY, SHARE, place(series, n))
                     for n in found_in(runs, "workers")
                 ),
             ],
@@ -173,7 +170,7 @@ def _figure(frame: pd.DataFrame, runs: Sequence[Run], own: float, scale: str) ->
         for series, dashes in DASHES.items():
             settings = {count: place(series, count) for count in counts}
             by_model(axes, frame, EFFICIENCY, settings, series, dashes, 100)
-        name_axes(axes, "workers", "throughput, % of ideal", "xy")
+        plot.name_axes(axes, "workers", "throughput, % of ideal", "xy")
         axes.xaxis.set_major_locator(FixedLocator(counts))
         axes.xaxis.set_minor_locator(FixedLocator([]))
 
@@ -183,7 +180,7 @@ def _figure(frame: pd.DataFrame, runs: Sequence[Run], own: float, scale: str) ->
             by_model(axes, frame, EFFICIENCY, settings, series, DASHES[series], 100)  # type: ignore[arg-type]
         axes.axvline(latencies.index(own), color=plot.BLACK, linewidth=0.8)
         axes.set_xticks(range(len(latencies)), [f"{us:g}" for us in latencies])
-        name_axes(
+        plot.name_axes(
             axes, "latency between nodes (us); line: the network's", "throughput, % of ideal", "y"
         )
 

@@ -16,18 +16,15 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, join, lines, number, of, pivot
+from dgc_repro.paper.frame import Column, join, lines, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
-from dgc_repro.paper.gravac.studies import COLOURS, by_model, found_in, head, name_axes, numbers
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import COLOURS, by_model, found_in, head, numbers
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
 
-THROUGHPUT, COMMUNICATION, SATURATION = (
-    "throughput",
-    "communication speedup",
-    "factor of saturation",
-)
+THROUGHPUT, COMMUNICATION = "throughput", "communication speedup"
+SATURATION = "factor of saturation"
 SYNC, COMPRESS = "communication of a step", "compression of a step"
 NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
@@ -119,18 +116,18 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             f"medians of n = {runs[0].setting('study.repeats')} repeats, {threads} threads",
         ),
     ]
-    return Page(
-        title="GraVAC, figure 3: throughput and communication by compression factor, modelled",
-        scale=scale,
-        runs=runs,
+    return made(
+        "GraVAC, figure 3: throughput and communication by compression factor, modelled",
+        scale,
+        runs,
+        frame,
+        _sections(frame, runs, own),
         facts=head(runs, scale, more),
-        sections=_sections(frame, runs, own),
         verdicts=judge(CLAIMS, frame, labels=MODELS, modelled=True),
-        frame=frame,
         choices=CHOICES,
         warning=facts.busy(runs),
         figures={"fig3": partial(_figure, frame, runs, scale)},
-    )  # fmt: skip
+    )
 
 
 def _setting(line: Mapping[Any, Any], own: float) -> str:
@@ -182,16 +179,9 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
             if us != own
         },
     }
-    saturates = [
-        {"of": "paper", **{name: str(PRINTED[model]) for model, name in MODELS.items()}},
-        *(
-            {
-                "of": what,
-                **{name: number(of(frame, SATURATION, m, s), 0) for m, name in MODELS.items()},
-            }
-            for s, what in settings.items()
-        ),
-    ]
+    columns = [Column(what, SATURATION, 0, setting) for setting, what in settings.items()]
+    saturates = pivot(frame, MODELS, columns, "of")
+    saturates.insert(1, "paper", [str(PRINTED[model]) for model in MODELS])
     return (
         Section(
             "Speedups over 10x",
@@ -204,7 +194,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
             "Factors at which throughput and communication saturate",
             f"{_share} value at the largest one, by the time of compressing and the latency between nodes "
             f"({own:g} us where none is given).",
-            pd.DataFrame(saturates),
+            saturates.set_index("of").T.rename_axis("of").reset_index(),
         ),
     )
 
@@ -218,7 +208,7 @@ def _figure(frame: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
         for model, at in PRINTED.items():
             where = at * 1.06 if model == VGG16 else at  # beside ResNet101's
             axes.axvline(where, color=COLOURS[model][0], linewidth=0.8, alpha=0.6)
-        name_axes(axes, "compression factor", f"{quantity}, of that at 10x", "xy")
+        plot.name_axes(axes, "compression factor", f"{quantity}, of that at 10x", "xy")
 
     panels = [
         ("a: throughput", partial(draw, quantity=THROUGHPUT, shown={s: s for s in SERIES})),

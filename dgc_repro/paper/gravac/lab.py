@@ -132,8 +132,8 @@ CHOICES = (
 
 def timeline(run: Run) -> pd.DataFrame:
     """A line for each step: its ``seconds`` (between ends of epochs, in proportion), factor, gain and
-    throughput where they are recorded, and its ``stretch``: the rate of the links, with the first and last step
-    of that rate. ``low``: the rate is lower than at other times."""
+    throughput where they are recorded, its ``stretch`` (the rate of the links, with the first and last step
+    of that rate), and whether the rate is ``low``: lower than at other times."""
     ends = [0.0, *run.epochs["step"].astype(float)]
     times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
     before = np.arange(int(ends[-1]))

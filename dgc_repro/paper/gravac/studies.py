@@ -79,12 +79,3 @@ def by_model(
             look = {model: Look(f"{MODELS[model]}, {label}", colour, marker, dashes)}
             points = {model: (list(found), [factor * value for value in found.values()])}
             plot.points(axes, points, look, joined=True)  # fmt: skip
-
-
-def name_axes(axes: Axes, x: str, y: str, log: str = "") -> None:
-    """Labels of both axes; ``log``: which of them are logarithmic."""
-    axes.set_xlabel(f"{x} (log)" if "x" in log else x)
-    axes.set_ylabel(f"{y} (log)" if "y" in log else y)
-    for name in log:
-        getattr(axes, f"set_{name}scale")("log")
-        plot.plain_log(getattr(axes, f"{name}axis"))

@@ -18,13 +18,22 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, Values, lines, of, pivot, printed_numbers
+from dgc_repro.paper.frame import (
+    Column,
+    Known,
+    Values,
+    lines,
+    of,
+    pivot,
+    printed_in,
+    printed_numbers,
+)
 from dgc_repro.paper.gravac import COMPRESSORS, LSTM, MODELS, PARAMETERS, RESNET101, VGG16
-from dgc_repro.paper.gravac.studies import head, labels, name_axes
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import head, labels
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import interval, judge
+from dgc_repro.paper.verdict import interval
 
 DIRECT, MULTILEVEL, SPEEDUP = "direct", "multilevel", "speedup"
 WEAK, STRONG, SINGLE_PASS = "weak", "strong", "single_pass"
@@ -173,22 +182,24 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         for row, label in rows.items()
         for way, name in WAYS.items()
     }
-    return Page(
-        title="GraVAC, Table III: compressing twice, direct and multi-level",
-        scale=scale,
-        runs=own,
+    known = printed_numbers(
+        TABLE_3, {DIRECT: _median(DIRECT), MULTILEVEL: _median(MULTILEVEL), SPEEDUP: SPEEDUP}
+    )
+    return made(
+        "GraVAC, Table III: compressing twice, direct and multi-level",
+        scale,
+        own,
+        frame,
+        _sections(frame, rows, known),
+        CLAIMS,
+        labels=rows | ways,
         facts=head(own, scale, _more(own)),
-        sections=_sections(frame, rows),
-        verdicts=judge(CLAIMS, frame, labels=rows | ways),
-        frame=frame,
-        printed=printed_numbers(
-            TABLE_3, {DIRECT: _median(DIRECT), MULTILEVEL: _median(MULTILEVEL), SPEEDUP: SPEEDUP}
-        ),
+        printed=known,
         notes=tuple(_notes()),
         choices=CHOICES,
         warning=facts.busy(own),
         figures={"table3": partial(_figure, frame, rows, _caption(own, scale))},
-    )  # fmt: skip
+    )
 
 
 def _median(way: str) -> str:
@@ -257,13 +268,11 @@ def _speedup(values: Values) -> str:
     return f"{mean:.2f}x [{low:.2f}, {high:.2f}]"
 
 
-def _sections(frame: pd.DataFrame, rows: dict[str, str]) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, rows: dict[str, str], known: Known) -> tuple[Section, ...]:
     times = [
-        Column(
-            SPEEDUP, SPEEDUP, _speedup, printed=partial(TABLE_3, column=SPEEDUP), printed_unit="x"
-        ),
+        Column(SPEEDUP, SPEEDUP, _speedup, "", printed_in(known, SPEEDUP), "x"),
         *(
-            Column(_median(way), _median(way), printed=partial(TABLE_3, column=way))
+            Column(_median(way), _median(way), printed=printed_in(known, _median(way)))
             for way in (DIRECT, MULTILEVEL)
         ),
         *(Column(_median(way), _median(way)) for way in (WEAK, SINGLE_PASS)),
@@ -310,7 +319,7 @@ def _figure(frame: pd.DataFrame, rows: dict[str, str], caption: str) -> Figure:
             found = (of(frame, COPIES, f"{row}.{way}") for row in shown)
             spans = [np.quantile(values, [0.5, 0.25, 0.75]) if values else None for values in found]
             _whiskers(axes, spans, shift, look)
-        name_axes(axes, "time in multiples of a copy_ of the gradient", "", "x")
+        plot.name_axes(axes, "time in multiples of a copy_ of the gradient", "", "x")
         axes.set_yticks(range(len(shown)), [rows[row] for row in shown])
 
     def right(axes: Axes) -> None:
@@ -321,7 +330,7 @@ def _figure(frame: pd.DataFrame, rows: dict[str, str], caption: str) -> Figure:
             found = (of(frame, SPEEDUP, f"{row}{end}") for row in shown)
             spans = [interval(values, ratio=True) if values else None for values in found]
             _whiskers(axes, spans, shift, look)
-        name_axes(axes, "time of direct / time of multi-level", "")
+        plot.name_axes(axes, "time of direct / time of multi-level", "")
         axes.set_yticks(range(len(shown)), [])
 
     panels = [("compressing to 10x and to 1000x", left), ("speedup of multi-level", right)]
