@@ -22,13 +22,15 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, frame, gravac
+from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import Check, Claim, near
 from dgc_repro.paper.frame import SENT, Quantity
 from dgc_repro.paper.gravac import DENSE, LABELS, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
 from dgc_repro.paper.page import Section
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import Verdict, judge
 
@@ -79,6 +81,11 @@ class Metric:
     unit: str = "%"
     sign: int = 1
 
+    @property
+    def axis(self) -> str:
+        """The label with its unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
 
 METRICS = {
     "accuracy": Metric("test/accuracy_percent", "test accuracy"),
@@ -98,6 +105,11 @@ class Course:
     metric: Metric
     target: float = math.nan
     papers_target: float = math.nan
+
+    @property
+    def final(self) -> str:
+        """The quantity of the final quality."""
+        return QUALITY if self.metric.sign > 0 else PERPLEXITY
 
     def of(self, method: str) -> list[Run]:
         """The runs of a row, by seed."""
@@ -275,9 +287,8 @@ def _is_met(run: Run, one: Course, target: float) -> float:
 def measure(one: Course) -> pd.DataFrame:
     """Every quantity of this file for the runs of a model; those relative to dense are paired by seed."""
     metric, targets = one.metric, {"": one.target, PAPERS: one.papers_target}
-    final = QUALITY if metric.sign > 0 else PERPLEXITY
     plain = {
-        final: Quantity(metric.unit, lambda run: float(one.quality(run)[-1])),
+        one.final: Quantity(metric.unit, lambda run: float(one.quality(run)[-1])),
         FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
         TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
         **SENT,
@@ -331,6 +342,16 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """Claims judged on a frame of these runs."""
     return judge(claims, found, labels=LABELS, same=frame.twins(runs))
+
+
+def curves(one: Course, looks: dict[str, Look]) -> tuple[str, Callable[[Axes], None]]:
+    """The panel of quality by iteration."""
+
+    def draw(axes: Axes) -> None:
+        metric = one.metric
+        plot.curves(axes, one.runs, metric.column, looks, ylabel=metric.axis, log=metric.sign < 0)
+
+    return f"{one.metric.label} by iteration", draw
 
 
 # -- parts of claims

@@ -212,6 +212,11 @@ def thinning(runs: Sequence[Run]) -> str:
     return " or ".join(said) or "no step"
 
 
+def recorded(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The line of a page's head that says which steps are recorded."""
+    return [("decisions recorded", f"of {thinning(runs)}")]
+
+
 def of_norm(
     claim: Claim,
     rows: Mapping[str, str] | None = None,
