@@ -46,10 +46,15 @@ SENT = {
 scales as packed; what the collectives moved."""
 
 
-def lines(found: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def lines(found: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     """A frame of these lines; columns that a line lacks are empty, and lines whose value is NaN left out."""
-    empty = {"setting": "", "clock": "", "unit": "", "step": math.nan}
-    frame = pd.DataFrame([empty | dict(line) for line in found], columns=list(COLUMNS))
+    if not isinstance(found, pd.DataFrame):
+        found = pd.DataFrame([dict(line) for line in found])
+    words = {
+        name: found[name].astype(object).fillna("") if name in found else ""
+        for name in ("setting", "unit", "clock")
+    }
+    frame = found.assign(**words).reindex(columns=list(COLUMNS))
     frame = frame.astype({"value": float, "step": float})
     return frame[frame["value"].notna()].reset_index(drop=True)
 

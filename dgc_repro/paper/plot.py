@@ -177,8 +177,6 @@ def traces(axes: Axes, seeds: Iterable[tuple[Any, Any]], label: str = "", **line
     """A thin line through (x, y) of each seed; the first one carries the ``label``."""
     for place, (x, y) in enumerate(seeds):
         axes.plot(x, y, label=None if place else label or None, **{"linewidth": 1.0, **line})
-    if not axes.lines:
-        empty(axes, "no run")
 
 
 def bars(
@@ -234,13 +232,13 @@ def title(axes: Axes, what: str, caption: str) -> None:
     )  # fmt: skip
 
 
-def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "") -> None:
-    """Labels of the axes; ``log``: which of them are logarithmic, with plain ticks."""
+def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "", unit: str = "") -> None:
+    """Labels of the axes; ``log``: which of them are logarithmic, with plain ticks in a ``unit``."""
     axes.set_xlabel(f"{x} (log)" if "x" in log else x)
     axes.set_ylabel(f"{y} (log)" if "y" in log else y)
     for name in log:
         axes.set(**{f"{name}scale": "log"})
-        plain_log(axes.xaxis if name == "x" else axes.yaxis)
+        plain_log(axes.xaxis if name == "x" else axes.yaxis, unit=unit)
 
 
 def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:

@@ -66,17 +66,22 @@ def _found(name: str) -> bool:
 
 
 def artifact_of(paper: str, artifact: str) -> Any:
-    """The module of an artifact. Raises UserError where there is none."""
-    name = f"{package_of(paper)}.{artifact}"
+    """The module of an artifact, or its entry in ``ARTIFACTS`` of a module for several, which the paper's
+    ``MODULES`` names. Raises UserError where there is none."""
+    package = package_of(paper)
     try:
-        found = importlib.util.find_spec(name)
+        several = getattr(importlib.import_module(package), "MODULES", {})
+        module = f"{package}.{several.get(artifact, artifact)}"
+        found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         found = None
     if found is None:
         raise UserError(
-            f"{paper}/{artifact}: no module {name}; write it (docs/adding-a-paper.md), or correct the name"
+            f"{paper}/{artifact}: no module {package}.{artifact}; write it (docs/adding-a-paper.md), or "
+            "correct the name"
         )
-    return importlib.import_module(name)
+    loaded = importlib.import_module(module)
+    return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
 
 
 def pool_of(paper: str, artifact: str) -> str:

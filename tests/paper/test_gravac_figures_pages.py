@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from dgc_repro.paper.gravac import (
 )
 from dgc_repro.paper.gravac.runs import courses
 from dgc_repro.paper.page import Page
+from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run
 
 FIGURES = ("fig1b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11")
@@ -168,7 +168,7 @@ def fixed_factors(
 
 
 def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
-    module = importlib.import_module(f"dgc_repro.paper.gravac.{name}")
+    module = artifact_of("gravac", name)
     assert module.POOL == "training"
     found: Page = module.page(runs, scale)
     return found

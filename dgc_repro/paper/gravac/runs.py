@@ -22,15 +22,16 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, frame, gravac
-from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper import facts, frame, gravac, plot
+from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import SENT, Quantity
 from dgc_repro.paper.gravac import DENSE, LABELS, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
 from dgc_repro.paper.page import Section
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import Verdict, judge
 
 Series = NDArray[np.float64]
 ALIKE = (*facts.ALIKE, "train.step_time", "goal.metric")
@@ -80,9 +81,9 @@ class Metric:
     sign: int = 1
 
     @property
-    def final(self) -> str:
-        """The quantity of the last epoch's value."""
-        return QUALITY if self.sign > 0 else PERPLEXITY
+    def axis(self) -> str:
+        """The label with its unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
 METRICS = {
@@ -103,6 +104,11 @@ class Course:
     metric: Metric
     target: float = math.nan
     papers_target: float = math.nan
+
+    @property
+    def final(self) -> str:
+        """The quantity of the final quality."""
+        return QUALITY if self.metric.sign > 0 else PERPLEXITY
 
     def of(self, method: str) -> list[Run]:
         """The runs of a row, by seed."""
@@ -304,7 +310,7 @@ def measure(one: Course) -> pd.DataFrame:
 
     reached = {REACHED + w: Quantity("runs", partial(is_met, target=t)) for w, t in targets.items()}
     plain = {
-        metric.final: Quantity(metric.unit, one.last),
+        one.final: Quantity(metric.unit, one.last),
         FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
         TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
         **SENT,
@@ -336,11 +342,14 @@ def _fewer_of_many(run: Run, one: Course) -> float:
     return dense[0] * there / (payload * (share * (WORKERS - 1) + (1 - share) * there))
 
 
-def verdicts(
-    claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
-) -> tuple[Verdict, ...]:
-    """Claims judged on a frame of these runs."""
-    return judge(claims, found, labels=LABELS, same=frame.twins(runs))
+def curves(one: Course, looks: dict[str, Look]) -> tuple[str, Callable[[Axes], None]]:
+    """The panel of quality by iteration."""
+
+    def draw(axes: Axes) -> None:
+        metric = one.metric
+        plot.curves(axes, one.runs, metric.column, looks, ylabel=metric.axis, log=metric.sign < 0)
+
+    return f"{one.metric.label} by iteration", draw
 
 
 # -- parts of claims

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
-from dgc_repro.paper.frame import join, lines, twins
+from dgc_repro.paper.frame import Quantity, join, measure, twins
 from dgc_repro.paper.gravac import DENSE, LABELS, norm_of
 from dgc_repro.paper.gravac.runs import FLOATS
 from dgc_repro.paper.page import Section
@@ -149,14 +149,9 @@ def by_setting(
     clock: str = "",
 ) -> pd.DataFrame:
     """One quantity of each run at several settings, as lines of a frame."""
-    return lines(
-        {
-            "row": run.row, "setting": setting, "seed": run.seed, "quantity": quantity, "unit": unit,
-            "value": of(run), "clock": clock,
-        }
-        for setting, of in settings.items()
-        for run in runs
-    )  # fmt: skip
+    own = {setting: Quantity(unit, of, clock) for setting, of in settings.items()}
+    found = (measure(runs, {quantity: one}).assign(setting=name) for name, one in own.items())
+    return join(*found)
 
 
 def at_factor(factor: float) -> str:
@@ -212,6 +207,11 @@ def thinning(runs: Sequence[Run]) -> str:
     }
     said = ["every step" if gap == 1 else f"one step in {gap}" for gap in sorted(gaps)]
     return " or ".join(said) or "no step"
+
+
+def recorded(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The line of a page's head that says which steps are recorded."""
+    return [("decisions recorded", f"of {thinning(runs)}")]
 
 
 def of_norm(

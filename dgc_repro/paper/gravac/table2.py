@@ -30,7 +30,7 @@ from dgc_repro.paper.gravac.runs import (
     Course,
 )
 from dgc_repro.paper.gravac.steps import with_norm_gain
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
 POOL = "training"
@@ -242,15 +242,15 @@ NOTES = (
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     found = training.courses(runs, scale, methods=METHODS)
-    own, table = training.runs_of(found), frame.join(*map(_measure, found))
-    return Page(
-        title="GraVAC, Table II: final quality and speedup",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=_sections(found, table),
-        verdicts=training.verdicts(CLAIMS, table, own),
-        frame=table,
+    table = frame.join(*map(_measure, found))
+    return made(
+        "GraVAC, Table II: final quality and speedup",
+        scale,
+        training.runs_of(found),
+        table,
+        _sections(found, table),
+        CLAIMS,
+        labels=gravac.LABELS,
         printed=_printed_numbers(),
         notes=NOTES,
         choices=gravac.CHOICES,
@@ -260,7 +260,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 def _measure(one: Course) -> pd.DataFrame:
     """With quality over dense's and over the paper's target, per cent, and speedups."""
-    found, final, sign = training.measure(one), one.metric.final, one.metric.sign
+    found, final, sign = training.measure(one), one.final, one.metric.sign
     own = found[found["quantity"] == final]
     better = frame.join(
         frame.relative(found, final, row_id(one.model, DENSE), name=BETTER, unit="%"),
@@ -292,7 +292,7 @@ def _sections(found: Sequence[Course], table: pd.DataFrame) -> tuple[Section, ..
     legend = f" {LEGEND} {training.clocks_text(clocks)}"
     sections: list[Section] = []
     for one in found:
-        final, unit = one.metric.final, one.metric.unit
+        final, unit = one.final, one.metric.unit
         columns = [
             Column("failed", training.FAILED, frame.hits),
             Column(

@@ -38,7 +38,7 @@ def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, str]]) -> pd
         table.assign(quantity=name, unit=unit, value=table[column].astype(float))
         for column, (name, unit) in quantities.items()
     ]
-    return lines(pd.concat(parts).rename(columns=str).to_dict("records"))  # type: ignore[arg-type]
+    return lines(pd.concat(parts, ignore_index=True))
 
 
 def exact(values: Values) -> str:
