@@ -26,11 +26,9 @@ from dgc_repro.paper.frame import (
     printed_in,
     printed_numbers,
     relative,
-    twins,
 )  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -79,20 +77,15 @@ def generic_page(
             for name, quantity in quantities.items()
         ]
         columns += [Column("payload", "payload", amount), Column("times less", LESS)]
-        return Page(
-            title=title,
-            scale=scale,
-            runs=own,
-            facts=facts.facts(own, scale),
-            sections=(
-                Section(
-                    "Rows",
-                    "Mean ± sample standard deviation over n seeds; payload of one worker, whole run.",
-                    pivot(frame, rows, columns),
-                ),
-            ),
-            verdicts=judge(claims, frame, labels=rows, same=twins(own)),
-            frame=frame,
+        text = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
+        return made(
+            title,
+            scale,
+            own,
+            frame,
+            (Section("Rows", text, pivot(frame, rows, columns)),),
+            claims,
+            labels=rows,
             printed=known,
             notes=notes,
             choices=choices,

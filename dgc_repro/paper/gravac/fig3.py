@@ -18,7 +18,15 @@ from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
 from dgc_repro.paper.frame import Column, join, lines, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
-from dgc_repro.paper.gravac.studies import COLOURS, by_model, found_in, head, numbers
+from dgc_repro.paper.gravac.studies import (
+    COLOURS,
+    at_latency,
+    by_model,
+    found_in,
+    head,
+    numbers,
+    own_latency,
+)
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
@@ -100,9 +108,13 @@ def saturation(by_factor: Mapping[float, float]) -> float:
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ALIKE)
-    own = fig1a.own_latency(runs)
+    own = own_latency(runs)
+
+    def setting(line: Mapping[Any, Any]) -> str:
+        return at_latency(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
+
     saturations = lines(line for run in runs for line in _saturations(run, own))
-    frame = join(numbers(runs, COLUMNS, partial(_setting, own=own), "modelled"), saturations)
+    frame = join(numbers(runs, COLUMNS, setting, "modelled"), saturations)
     gradients = (
         f"{run.row} step {run.summary['steps']} of {run.environment.get('data')}" for run in runs
     )
@@ -130,19 +142,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )
 
 
-def _setting(line: Mapping[Any, Any], own: float) -> str:
-    return _series(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
-
-
-def _series(name: str, latency: float, own: float) -> str:
-    return name if latency == own else f"{name}, {latency:g} us"
-
-
 def _saturations(run: Run, own: float) -> list[dict[str, Any]]:
     """Where a model saturates, by series and latency; of communication, at the network's own latency."""
     found = {}
     for (series, latency), group in run.lines.groupby(["compress", "latency_us"]):
-        curves = {_series(str(series), float(str(latency)), own): "throughput"}
+        curves = {at_latency(str(series), float(str(latency)), own): "throughput"}
         if (series, latency) == (NONE, own):
             curves[COMMUNICATION] = "communication"
         for setting, column in curves.items():
@@ -174,7 +178,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
         **{series: f"throughput, compressing {label}" for series, label in SERIES.items()},
         COMMUNICATION: "communication",
         **{
-            _series(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
+            at_latency(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
             for us in found_in(runs, "latency_us")
             if us != own
         },

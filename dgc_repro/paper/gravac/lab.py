@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,19 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Quantity,
-    amount,
-    join,
-    lines,
-    measure,
-    number,
-    pivot,
-    seeds,
-)
+from dgc_repro.paper.frame import SENT, Column, Quantity, lines, number, pivot
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
@@ -176,16 +166,13 @@ def by_stretch(run: Run) -> pd.DataFrame:
 def target_of(runs: Sequence[Run]) -> tuple[float, str]:
     """Dense's training loss in its last quarter of epochs plus one standard deviation, and how it came about;
     NaN without a run of dense."""
-    last = [
-        run.epochs["train/loss"].astype(float).tail(max(1, len(run.epochs) // LAST_SHARE))
-        for run in runs
-        if run.row == DENSE
-    ]
-    if not last:
+    losses = [run.epochs["train/loss"].astype(float) for run in runs if run.row == DENSE]
+    if not losses:
         return math.nan, "no run of dense"
+    last = [loss.tail(max(1, len(loss) // LAST_SHARE)) for loss in losses]
     means = pd.Series([own.mean() for own in last])
-    spread = float(means.std(ddof=1) if len(means) > 1 else last[0].std(ddof=1))
-    spread = 0.0 if math.isnan(spread) else spread
+    spread = means.std() if len(means) > 1 else last[0].std()
+    spread = 0.0 if math.isnan(spread) else float(spread)
     over = f"over {len(means)} seeds" if len(means) > 1 else "over those epochs"
     loss = float(means.mean()) + spread
     return loss, (
@@ -211,14 +198,11 @@ def steps_of(run: Run) -> pd.DataFrame:
     if run.row == DENSE and not recorded.empty:
         rate = recorded["samples"] / recorded["seconds"]
         return recorded[["step"]].assign(factor=1.0, gain=1.0, throughput=rate)
-    ends = run.epochs["step"].astype(int)
-    steps = ends.diff().fillna(ends.iloc[0]).astype(int)
-    sent = run.epochs["comm/floats"].astype(float)
-    factors = float(run.summary["parameters"]) * steps / sent.diff().fillna(sent.iloc[0])
-    each = np.repeat(factors.to_numpy(), steps.to_numpy())
-    return pd.DataFrame(
-        {"step": np.arange(len(each)) + 1, "factor": each, "gain": math.nan, "throughput": math.nan}
-    )
+    epochs = run.epochs[["step", "comm/floats"]].astype(float).diff().fillna(run.epochs.iloc[0])
+    factors = float(run.summary["parameters"]) * epochs["step"] / epochs["comm/floats"]
+    each = np.repeat(factors.to_numpy(), epochs["step"].astype(int))
+    steps = {"step": np.arange(len(each)) + 1, "factor": each}
+    return pd.DataFrame(steps).assign(gain=math.nan, throughput=math.nan)
 
 
 def _decides(run: Run) -> bool:
@@ -276,7 +260,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         **SENT,
         **{f"steps of {b}": Quantity("%", partial(_share, branch=b)) for b in BRANCHES},
     }
-    frame = join(measure(own, quantities), _by_stretch(own))
+    frame = frames.join(frames.measure(own, quantities), _by_stretch(own))
     return made(
         "GraVAC in the lab: a rate that drops and rises again (ours)",
         scale,
@@ -305,7 +289,7 @@ def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
         said = (
             f"interfaces of {len(read)} of {len(runs)} runs were read; they differ from the ledger with "
             f"headers by at most {abs(apart[worst.id]):.2f} % ({LABELS[worst.row]}, "
-            f"{amount([worst.summary[COUNTED]])})"
+            f"{frames.amount([worst.summary[COUNTED]])})"
         )
     return [("links", links), ("target", target), ("bytes", said)]
 
@@ -321,13 +305,13 @@ def _met(values: Sequence[float]) -> str:
 def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
     parts = list(by_stretch(runs[0]).index)
     times = [
-        seeds(STEP),
+        frames.seeds(STEP),
         *(Column(f"{part}, ms", STEP, setting=part) for part in parts),
         Column("slowdown", SLOWDOWN),
         Column("s to target", TARGET_SECONDS, _met),
         Column("s in all", SECONDS),
         *(Column(name, name) for name in (LOSS, PERPLEXITY)),
-        *(Column(name, name, amount) for name in ("payload", INTERFACE)),
+        *(Column(name, name, frames.amount) for name in ("payload", INTERFACE)),
     ]
     by_part = [(name, part) for name in (FACTOR, GAIN) for part in parts]
     sent = [
@@ -386,7 +370,7 @@ def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:
         plot.name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
 
     rate = "samples a second times gain"
-    panels: list[tuple[str, Callable[[Axes], None]]] = [
+    panels: plot.Panels = [
         ("factor", partial(by_step, column="factor", label="compression factor")),
         ("gain (Accordion has none)", partial(by_step, column="gain", label="gain of what was sent", log="")),
         (f"compression throughput, medians of {ROLLING} steps",

@@ -79,3 +79,13 @@ def by_model(
             look = {model: Look(f"{MODELS[model]}, {label}", colour, marker, dashes)}
             points = {model: (list(found), [factor * value for value in found.values()])}
             plot.points(axes, points, look, joined=True)  # fmt: skip
+
+
+def own_latency(runs: Sequence[Run]) -> float:
+    """Microseconds between nodes as the network's file has them: the first line's."""
+    return float(runs[0].lines["latency_us"].iloc[0])
+
+
+def at_latency(setting: str, latency: float, own: float) -> str:
+    """The setting of a number at a latency; the network's own goes without saying."""
+    return setting if latency == own else f"{setting}, {latency:g} us"

@@ -6,7 +6,7 @@ Qualities are compared with dense, paired by seed; how plateau and failed are re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,15 +20,7 @@ from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
 from dgc_repro.paper.frame import Column, pivot, printed_in, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import (
-    ASSUMED,
-    FEWER,
-    FLOATS,
-    MODELLED,
-    PERPLEXITY,
-    QUALITY,
-    Course,
-)
+from dgc_repro.paper.gravac.runs import ASSUMED, FEWER, FLOATS, MODELLED, Course
 from dgc_repro.paper.gravac.steps import with_norm_gain
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
@@ -175,7 +167,7 @@ loss in nats a word the same share would be a quarter of the perplexity."""
 
 def _against_dense(model: str, method: str) -> tuple[Claim, ...]:
     name = f"{MODELS[model]}, {GRAVAC_ROWS[method]}: "
-    quantity = PERPLEXITY if model == LSTM else training.TEST_LOSS
+    quantity = training.PERPLEXITY if model == LSTM else training.TEST_LOSS
     rows = row_id(model, method), row_id(model, DENSE)
     reduction = gravac.REDUCTIONS[model][method]
     return (
@@ -277,9 +269,10 @@ def _measure(one: Course) -> pd.DataFrame:
 def _printed_numbers() -> frame.Known:
     found = {}
     for model in MODELS:
+        final = training.PERPLEXITY if model == LSTM else training.QUALITY
         for method in TABLE_2.rows:
             row = row_id(model, method)
-            found[row, PERPLEXITY if model == LSTM else QUALITY] = printed(model, method, "quality")
+            found[row, final] = printed(model, method, "quality")
             found[row, BETTER] = printed_better(model, method)
             found[row, SPEEDUP] = printed(model, method, "speedup")
         for method, reduction in gravac.REDUCTIONS[model].items():
@@ -290,24 +283,21 @@ def _printed_numbers() -> frame.Known:
 def _sections(found: Sequence[Course], table: pd.DataFrame) -> tuple[Section, ...]:
     clocks, known = training.shown_clocks(table), _printed_numbers()
     legend = f" {LEGEND} {training.clocks_text(clocks)}"
+    one_decimal = partial(frame.signed, decimals=1)
     sections: list[Section] = []
     for one in found:
         final, unit = one.final, one.metric.unit
+        decimals, beside = 2 if unit else 1, partial(printed_in, known)
         columns = [
             Column("failed", training.FAILED, frame.hits),
-            Column(
-                f"final {unit}".rstrip(), final, 2 if unit else 1, printed=printed_in(known, final)
-            ),
-            Column(
-                "better by %", BETTER, partial(frame.signed, decimals=1),
-                printed=printed_in(known, BETTER, 1),
-            ),
-        ]  # fmt: skip
+            Column(f"final {unit}".rstrip(), final, decimals, printed=beside(final)),
+            Column("better by %", BETTER, one_decimal, printed=beside(BETTER, 1)),
+        ]
         if not math.isnan(one.papers_target):
             columns.append(Column("better than the paper's target by %", BETTER_PAPERS, 1))
         for clock in clocks:
-            beside = printed_in(known, SPEEDUP) if clock == MODELLED else None
-            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, beside))
+            speedup = beside(SPEEDUP) if clock == MODELLED else None
+            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, speedup))
         rows = {row_id(one.model, method): LOOKS[method].label for method in METHODS}
         text = f"{training.target_text(one)} {training.failed_text(one)}"
         title = f"{gravac.FAMILIES[one.model]}: {one.metric.label} (printed: {MODELS[one.model]})"
@@ -361,24 +351,18 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         if not cells:
             plot.empty(axes, "no run, or all have failed")
         axes.axhline(0.0, color=plot.BLACK, linewidth=0.8)
-        axes.set_xscale("log")
+        plot.name_axes(
+            axes, "speedup to the plateau over Top-k 10x", f"better than {base} by (%)", "x"
+        )
         plot.plain_log(axes.xaxis, unit="x")
-        axes.set_xlabel("speedup to the plateau over Top-k 10x (log)")
-        axes.set_ylabel(f"better than {base} by (%)")
 
-    panels: list[tuple[str, Callable[[Axes], None]]] = [
-        *(
-            (f"paper: {name}", partial(draw, model=m, cells=papers(m), base="the target"))
-            for m, name in MODELS.items()
-        ),
-        *(
-            (
-                f"ours: {gravac.FAMILIES[one.model]}, {one.metric.label}",
-                partial(draw, model=one.model, cells=ours(one.model), base="dense"),
-            )
-            for one in found
-        ),
-    ]
+    panels: plot.Panels = []
+    for m, name in MODELS.items():
+        printed_cells = partial(draw, model=m, cells=papers(m), base="the target")
+        panels.append((f"paper: {name}", printed_cells))
+    for one in found:
+        title = f"ours: {gravac.FAMILIES[one.model]}, {one.metric.label}"
+        panels.append((title, partial(draw, model=one.model, cells=ours(one.model), base="dense")))
     caption = facts.caption(training.runs_of(found), scale)
     title = "Table II: rows that have not failed (our speedup is modelled; bars: one standard deviation)"
     return plot.figure(title, caption, panels, legend=5)
