@@ -1,8 +1,8 @@
-"""What a policy has decided, step by step: decisions.jsonl of a run folder as one small table.
+"""The decisions of a policy by step: decisions.jsonl of a run folder as one small table.
 
-A line of decisions.jsonl has the step's decision and, as a policy hears of each step one step later, the
-time of the step before; here each time stands with its own step. Published records hold the table
-(decisions.csv), thinned to evenly spaced steps.
+A line of decisions.jsonl holds the decision of a step and the time of the step before. In the table each time
+is in the row of its own step. Published records hold the table (decisions.csv), thinned to evenly spaced
+steps.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
     for number, line in enumerate(json_lines(path), start=1):
         if not isinstance(line.get("decision"), int):
             raise UserError(f"{path}: line {number} has no step; run again from its checkpoint")
-        told = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
-        decided[line["decision"]] = _decided(told)
-        if told.get(f"{_TIMED}step") is not None:
-            found = {name: told.get(f"{_TIMED}{name}") for name in _TIMES}
-            timed[int(told[f"{_TIMED}step"]) + 1] = found
+        entry = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
+        decided[line["decision"]] = _decided(entry)
+        if entry.get(f"{_TIMED}step") is not None:
+            found = {name: entry.get(f"{_TIMED}{name}") for name in _TIMES}
+            timed[int(entry[f"{_TIMED}step"]) + 1] = found
     steps = sorted(decided.keys() | timed.keys())
     rows = [{"step": step, **decided.get(step, {}), **timed.get(step, {})} for step in steps]
     return thinned(_typed(pd.DataFrame(rows, columns=list(COLUMNS))), most)
@@ -93,15 +93,15 @@ def thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:
     return table.iloc[::every].reset_index(drop=True)
 
 
-def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one decision; none where a policy only watches."""
-    branch = told.get("branch")
+def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one decision; none where a policy only records."""
+    branch = line.get("branch")
     if branch is None:
         return {}
-    numbers = [float(number) for number in told.get("energies") or ()]
+    numbers = [float(number) for number in line.get("energies") or ()]
     norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in numbers[:3]]
-    found = {name: told.get(name) for name in _DECIDED}
-    found["factor"] = told.get(branch) if branch in _SENT else 1.0
+    found = {name: line.get(name) for name in _DECIDED}
+    found["factor"] = line.get(branch) if branch in _SENT else 1.0
     if norms:
         found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
     if len(numbers) > 3:

@@ -1,4 +1,4 @@
-"""One long table of numbers: everything that a page says of its runs is a line of it.
+"""One long table of numbers, the source of every number on a page.
 
 Columns: ``row`` (the run's row, ``<model>.<method>``), ``setting`` (where a row has several numbers of one
 quantity), ``seed``, ``quantity``, ``unit``, ``value``, ``step`` (of a curve; else NaN), ``clock`` (of

@@ -175,7 +175,7 @@ def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def judged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that come of an interval. Modelled numbers have none."""
+    """The verdicts that rest on an interval. Modelled numbers have none."""
     words = ("agrees", "differs", "inconclusive")
     return [v for v in verdicts if v.word in words and not v.repeats and not v.modelled]
 
@@ -307,7 +307,7 @@ def _verdict(
     if claim.by_construction:
         return say("by construction" if points_inside else "differs", numbers)
     if any(math.isnan(effect.mean) for effect in measured):
-        why = "a ratio of nothing, or a target reached in some seeds only"
+        why = "a ratio with zero, or a target that only some seeds reach"
         return say("inconclusive", f"{numbers}: {why}")
     dropped = [text for check in claim.checks if (text := _never(check, frame))]
     numbers = "; ".join((numbers, *dropped))
@@ -319,15 +319,15 @@ def _verdict(
 
 
 def _never(check: Check, frame: pd.DataFrame) -> str:
-    """How many common seeds were left out because both rows never get there; empty for none."""
+    """How many common seeds were left out because neither row ever reaches it; empty for none."""
     never = np.isinf(_common(check, frame).to_numpy()).all(axis=1)
     if check.lesser is None or not never.any():
         return ""
-    return f"neither row gets there in {never.sum()} of {len(never)} seeds"
+    return f"neither row reaches it in {never.sum()} of {len(never)} seeds"
 
 
 def _missing(claim: Claim, frame: pd.DataFrame, labels: Mapping[str, str]) -> tuple[Word, str]:
-    """Why a check has no number: no run, no seed in common, or neither row ever gets there."""
+    """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
     rows = sorted({row for check in claim.checks for row in check.rows})
     absent = [labels.get(row, row) for row in rows if row not in set(frame["row"])]
     if absent:

@@ -52,8 +52,8 @@ CLAIMS = (
         "lstm", "The LSTM (252 MB) scales better than ResNet101 (170 MB), although larger.", "figure 1a",
         (Check(EFFICIENCY, LSTM, RESNET101, above=1.0, setting=place(PER_STEP), ratio=True),),
         f"Throughput of {WORKERS} workers over {WORKERS} times that of one. A step sends all tensors in one "
-        "allreduce, after compute. Indicative at most: the compute times are assumed, and at another one of "
-        "ResNet101 the order flips; the verdict says at which.",
+        "allreduce, after compute. Indicative at most: the compute times are assumed. With another compute "
+        "time of ResNet101 the order flips; the verdict names that time.",
         assumed=ASSUMED,
     ),
     Claim(

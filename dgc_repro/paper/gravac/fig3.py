@@ -1,7 +1,7 @@
 """GraVAC's figure 3: throughput (a) and communication speedup (b) by compression factor.
 
-Communication is modelled: one allgather a step of all tensors' entries. Compressing takes nothing, what Table
-III says of a V100, or what was measured on this machine: three series.
+Communication is modelled: one allgather a step of all tensors' entries. Three series differ in the time of
+compressing: none, that of Table III (a V100), and that measured on this machine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CLAIMS = (
             f"{model}.communication", f"{name}: communication speedup saturates at {PRINTED[model]}x.",
             "figure 3b", _saturates(model, COMMUNICATION),
             f"{_share} communication speedup at the largest factor, as near to the printed one. The "
-            "latencies of the network are assumed; the entries alone would never saturate.",
+            "latencies of the network are assumed; without them the speedup would never saturate.",
             margin=OURS, assumed="latencies of the network",
         )
         for model, name in MODELS.items()
@@ -85,7 +85,7 @@ CLAIMS = (
         Claim(
             f"lstm.after.{model}", f"The LSTM saturates later than {MODELS[model]}.", "figure 3a",
             (Check(SATURATION, LSTM, model, above=1.0, setting=STATED, ratio=True),),
-            "The same factors of saturation of throughput.", assumed=fig1a.ASSUMED,
+            "Compares the factors at which throughput saturates.", assumed=fig1a.ASSUMED,
         )
         for model in (RESNET101, VGG16)
     ),

@@ -114,7 +114,7 @@ CHOICES = (
     Choice("the time of a step in GraVAC", "measured, mean over workers", "train.step_time"),
     Choice("when a step's gains decide", "in the step, which needs all of them after backward; in a row of "
            "its own in the next one, so that buckets leave during backward", "policy.decide"),
-    Choice("what follows from an ideal factor", "it stays for good; in a row of its own, the next window "
+    Choice("after an ideal factor is found", "it stays for good; in a row of its own, the next window "
            "decides anew", "policy.freeze"),
     Choice("Accordion's regimes", "judged every epoch, between 10x and 1000x", "policy.values"),
 )  # fmt: skip
@@ -295,7 +295,7 @@ def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
 
 
 def _met(values: Sequence[float]) -> str:
-    """Seconds of the runs that got there, and how many did."""
+    """Seconds of the runs that reached the target, and how many these are."""
     met = [value for value in values if math.isfinite(value)]
     if not met:
         return number(values)
@@ -322,8 +322,8 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
     first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
     policies = (
         "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
-        "recorded compression throughputs differ by at most omega. Throughputs of factors that are no longer "
-        "sent stay on record as they were, at the rate of that time.\n"
+        "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
+        "is no longer sent is not updated when the rate changes.\n"
     )
     return (
         Section(

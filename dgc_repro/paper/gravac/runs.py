@@ -60,7 +60,7 @@ HYPER = {
 PLATEAU_SHARE = 0.01
 """For runs that name none."""
 CLASSES = {"Digits": 10, "Cifar10": 10, "Cifar100": 100, "Ptb": 10_000}
-"""Possible answers by data set, for summaries that do not say."""
+"""Classes of each data set, for runs whose summary lacks them."""
 WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
     ("ptb (valid as train)", 63_720, 20_000): 447.2,
     ("topics of Python 3.11's documentation (embedded, sha256 d9dc35bc)", 1_936, 800): 468.7,
@@ -213,7 +213,7 @@ def shown_clocks(found: pd.DataFrame) -> list[str]:
 def clocks_text(clocks: Sequence[str]) -> str:
     """What each clock is, for the text above a table."""
     said = "; ".join(f"{clock}: {CLOCK_TEXTS[clock]}" for clock in clocks)
-    return f"Seconds, {said}. Measured seconds are rough where other work ran beside a run."
+    return f"Seconds, {said}. Measured seconds are rough where the machine was busy."
 
 
 def num_steps(run: Run) -> int:
@@ -261,7 +261,7 @@ def failed_text(one: Course) -> str:
     worse = any(one.metric.sign * (one.target - value) <= 0 for value, _ in found)
     return (
         f"Failed: less than {gravac.failed_share():.3f} of the way from chance ({said}) to the target, or "
-        "not finite; such a row has no speedup."
+        "not finite; a failed row has no speedup."
         + (" The target itself is no better than chance." if worse else "")
     )
 
@@ -435,8 +435,8 @@ def setup_section(found: Sequence[Course]) -> Section:
     text = (
         f"{MODELS[RESNET101]}'s learning rate falls to a tenth at iterations {gravac.MILESTONES[0]:,} and "
         f"{gravac.MILESTONES[1]:,}, the others' is constant; the paper does not say how many steps it takes. "
-        "Rows that are the same training bit for bit, because nothing was compressed or two selections "
-        f"agree: {'; '.join(same) or 'none'}."
+        "Rows whose training is the same bit for bit (nothing was compressed, or two methods select the same "
+        f"entries): {'; '.join(same) or 'none'}."
     )
     return Section("Set-up: the paper's and ours", text, pd.DataFrame(lines))
 

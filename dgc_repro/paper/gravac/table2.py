@@ -1,6 +1,6 @@
 """GraVAC's Table II: final quality, speedup to the plateau over Top-k 10x, and what is sent.
 
-Qualities are compared with dense, paired by seed; how plateau and failed are read: runs.py.
+Qualities are compared with dense, paired by seed; runs.py defines plateau and failed.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _DENSE = (
     "Test metric after the last epoch, paired by seed: points of accuracy, ratio of perplexities."
 )
 _AS_GOOD = (
-    f"{_DENSE} The target becomes dense of the same seed: at most half a point, or 2 %, worse."
+    f"{_DENSE} Dense of the same seed stands for the target: at most half a point, or 2 %, worse."
 )
 _MAGNITUDE = (
     "The same difference, within half of the printed one either way, or half a point, or 2 %."
 )
-_SPEED = "Modelled seconds to the plateau, paired by seed; a failed row never gets there."
+_SPEED = "Modelled seconds to the plateau, paired by seed; a failed row never reaches one."
 _SPEEDUP = "The same ratio, within half of the printed gain either way."
 
 
@@ -218,7 +218,7 @@ def _beside(method: str) -> str:
 
 
 NOTES = (
-    Note("Speedups are printed for rows that never meet the target: they lead to each row's own plateau.",
+    Note("Speedups are printed for rows that never meet the target: they are to each row's own plateau.",
          _missed()),
     Note("GraVAC starts at 10x and uses at most DGC 1000x, so its speedup lies between theirs; on the LSTM "
          "it is printed above.", _beside("dgc1000")),

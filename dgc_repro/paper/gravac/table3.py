@@ -127,7 +127,7 @@ def _notes() -> Iterator[Note]:
     speedups = [TABLE_3(row, SPEEDUP) for row in TABLE_3.rows]
     yield Note(
         "Not a contradiction: what multi-level compression can gain at most.",
-        "Time in proportion to the values looked at, whatever the factor, gives 2 / (1 + 1/10) = "
+        "Time in proportion to the values that are read, whatever the factor, gives 2 / (1 + 1/10) = "
         f"{2 / (1 + 1 / 10):.2f}; printed {min(speedups):g} to {max(speedups):g}. A method whose second "
         "compression is cheaper than its first gains less.",
     )
@@ -152,8 +152,8 @@ CHOICES = (
            "need (1,000 classes, 10,000 words)", "model"),
     Choice("the data of VGG16 (CIFAR-100 elsewhere in the paper)", "CIFAR-10", "dataset"),
     Choice("DGC: with momentum correction and clipping or without (its published code)",
-           "the sampled threshold alone: the others do not compress", "measure.methods"),
-    Choice("how often was measured, and which number is printed",
+           "the sampled threshold alone: correction and clipping do not compress", "measure.methods"),
+    Choice("the number of repeats, and which average is shown",
            "medians in the table, geometric means of paired quotients in the verdicts", "measure.repeats"),
 )  # fmt: skip
 

@@ -86,17 +86,17 @@ NOTES = (
         f"{gravac.REDUCTIONS[gravac.RESNET101][GRAVAC]:g}x.",
     ),
     Note(
-        "A lead, no proof: Accordion's published defaults are top-k ratios 0.99 and 0.25.",
+        "A hint, not a proof: Accordion's published defaults are top-k ratios 0.99 and 0.25.",
         f"Their factors, {PUBLISHED_FACTORS[0]} to {PUBLISHED_FACTORS[1]}, bracket the implied "
         + ", ".join(f"{implied_factor(model):.1f}" for model in MODELS)
         + ".",
     ),
 )  # fmt: skip
 _SENT = (
-    "Floats of the whole run, Accordion's over GraVAC's, paired by seed; both take as many steps. Accordion "
-    "is as published, ranks 1 and 4, not tuned towards the printed floats."
+    "Floats of the whole run, Accordion's over GraVAC's, paired by seed, in the same number of steps. "
+    "Accordion is as published, ranks 1 and 4, not tuned towards the printed floats."
 )
-_TIME = "Modelled seconds of the whole run, paired by seed; both take as many steps."
+_TIME = "Modelled seconds of the whole run, paired by seed, in the same number of steps."
 
 
 def _claims(model: str) -> tuple[Claim, ...]:
@@ -188,7 +188,7 @@ def _savings(table: pd.DataFrame) -> Section:
         columns.append(Column(heading, SAVING[RUN_SECONDS], frame.times, clock, beside, "x"))
     return Section(
         "What GraVAC saves: Accordion's over its own",
-        "Of whole runs of as many steps, paired by seed; below 1x Accordion sends less, or is faster. The "
+        "Of whole runs of the same length, paired by seed; below 1x Accordion sends less, or is faster. The "
         f"paper counts floats, and does not say with which gain. {training.clocks_text(clocks)}",
         pivot(table, _rows(GRAVAC, norm_of(GRAVAC)), columns, "row"),
     )
