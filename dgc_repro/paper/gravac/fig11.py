@@ -196,21 +196,17 @@ def _figure(one: training.Course, found: pd.DataFrame, scale: str) -> Figure:
 
     def sent(axes: Axes) -> None:
         """The factor of each recorded step; Accordion's by epoch."""
-        for place, (row, look) in enumerate(own.items()):
-            for run in (run for run in one.runs if run.row == row):
-                found_at, sent = steps.column(run, "step"), steps.column(run, "factor")
-                if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
-                    ends = run.epochs.set_index("epoch")["step"]
-                    found_at = np.append(0, ends.reindex(run.trace["epoch"]).to_numpy(float))
-                    used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
-                    sent = np.append(used[:1], used)
-                line: dict[str, Any] = {
-                    "color": look.colour,
-                    "linestyle": look.dashes,
-                    "linewidth": 1.4,
-                }
-                how = "steps-pre" if run.method == ACCORDION else "default"
-                axes.plot(found_at, sent * 1.05 ** (place - 1), drawstyle=how, **line)
+        places = {row: place for place, row in enumerate(own, start=-1)}
+        for run in one.runs:
+            look, aside, how = own[run.row], 1.05 ** places[run.row], "default"
+            when, sent = steps.column(run, "step"), steps.column(run, "factor")
+            if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
+                ends = run.epochs.set_index("epoch")["step"].reindex(run.trace["epoch"])
+                used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
+                when, sent = np.append(0, ends.to_numpy(float)), np.append(used[:1], used)
+                how = "steps-pre"
+            line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+            axes.plot(when, sent * aside, drawstyle=how, linewidth=1.4, **line)
         plot.name_axes(axes, "iteration", "compression factor, 1 = dense", log="y", unit="x")
 
     both = gravac.looks(RESNET101, (ENERGY, NORM))

@@ -13,18 +13,9 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
 from dgc_repro.paper.frame import Column, Quantity, join, measure, number, pivot, seeds
-from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
 from dgc_repro.paper.gravac.runs import ALIKE
-from dgc_repro.paper.gravac.steps import (
-    STEPS,
-    Series,
-    at,
-    by_setting,
-    column,
-    mean,
-    recorded,
-    thinning,
-)
+from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
@@ -52,19 +43,17 @@ DRASTIC = 1.0
 
 def variance(run: Run) -> tuple[Series, Series]:
     """The recorded starting iterations, and the variance of the gradient in each."""
-    steps, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
-    known = (steps <= at(run, STARTING)) & np.isfinite(spread)
-    return steps[known], spread[known]
+    when, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
+    known = (when <= at(run, STARTING)) & np.isfinite(spread)
+    return when[known], spread[known]
 
 
 def in_part(run: Run, part: str) -> float:
     """Mean variance in a tenth of the starting iterations."""
-    steps, spread = variance(run)
-    end, tenth, place = at(run, STARTING), at(run, STARTING) / NUM_PARTS, PARTS[part]
-    if place == 0:
-        return mean(spread[steps <= tenth])
-    after, upto = end - tenth * (NUM_PARTS - place), end - tenth * (NUM_PARTS - place - 1)
-    return mean(spread[(steps > after) & (steps <= upto)])
+    when, spread = variance(run)
+    end, left = at(run, STARTING), NUM_PARTS - PARTS[part]
+    after = end - end / NUM_PARTS * left if PARTS[part] else -math.inf
+    return mean(spread[(when > after) & (when <= end - end / NUM_PARTS * (left - 1))])
 
 
 def _doublings(run: Run, before: str, after: str) -> float:
@@ -144,7 +133,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [_section(found, own)],
         CLAIMS,
         labels=ROWS,
-        head=recorded(own),
+        head=steps.recorded(own),
         choices=CHOICES,
         figures={"fig1b": lambda: _figure(own, scale)},
     )
@@ -163,8 +152,8 @@ def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
     return Section(
         "Variance of the gradient",
         "Mean over workers of ||g_i||^2 less ||mean g||^2, all tensors together, dense training, over "
-        f"{thinning(runs)} of the starting iterations. Change: the larger of two tenths over the smaller. "
-        "Norms of different models are not comparable.",
+        f"{steps.thinning(runs)} of the starting iterations. Change: the larger of two tenths over the "
+        "smaller. Norms of different models are not comparable.",
         pivot(found, ROWS, columns, first="model"),
     )
 

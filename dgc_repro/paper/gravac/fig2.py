@@ -168,24 +168,23 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         if math.isnan(one.target):
             plot.empty(axes, "no dense run")
             return
-        for place, method in enumerate(STATIC):
-            row, look = row_id(one.model, method), LOOKS[method]
+        heights, texts = [], []
+        for row in (row_id(one.model, method) for method in STATIC):
             speed = [v for v in frame.of(table, SPEEDUP, row, MODELLED) if v > 0]
             reached, short = frame.of(table, REACHED, row), frame.of(table, SHORT, row)
-            height = float(np.mean(speed)) if speed else 0.0
-            axes.barh(place, height, 0.75, color=look.colour)
+            heights.append(float(np.mean(speed)) if speed else 0.0)
             if not reached:
                 text = "no run"
             elif not any(reached):
                 text = f"never, {np.mean(short):.1f} % short"
             else:
-                text = f"{height:.3g}x" if speed else "reached, 10x never"
+                text = f"{heights[-1]:.3g}x" if speed else "reached, 10x never"
                 text += "" if all(reached) else f" ({sum(reached):.0f} of {len(reached)})"
-            axes.annotate(
-                text, (height, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5,
-                color="#333333" if speed else "#777777",
-            )  # fmt: skip
-        axes.set_yticks(range(len(STATIC)), [LOOKS[method].label for method in STATIC])
+            texts.append(text)
+        looks = [LOOKS[method] for method in STATIC]
+        drawn = axes.barh(range(len(looks)), heights, 0.75, color=[look.colour for look in looks])
+        axes.bar_label(drawn, texts, padding=3, fontsize=7.5, color="#444444")
+        axes.set_yticks(range(len(looks)), [look.label for look in looks])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.axvline(1.0, color="#888888", linewidth=0.8, linestyle=":")

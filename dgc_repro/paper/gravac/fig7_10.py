@@ -6,7 +6,6 @@ Regret: modelled time to our dense target over that of the best static row in hi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +34,7 @@ FEWER_FLOATS = training.FEWER[FLOATS]
 BANDWIDTH = 0.1
 """Of the density of steps, in log10 of the factor: the paper's number, our unit."""
 SECONDS, REGRET = "modelled seconds to the target", "regret"
-_STATIC = re.compile(rf"(?:{'|'.join(gravac.COMPRESSORS)})\d+|{DENSE}")
+_STATIC = rf"(?:{'|'.join(gravac.COMPRESSORS)})\d+|{DENSE}"
 BEFORE, LOWEST = "quality before the decay", "lowest quality soon after"
 GAIN_BEFORE, GAIN_AFTER = "gain before the decay", "gain after the decay"
 
@@ -125,22 +124,19 @@ def regret(one: Course, methods: Sequence[str]) -> tuple[pd.DataFrame, str]:
     of the best static row in hindsight, by seed; and which rows these are. Where the dense run of a seed
     misses the target, dense counts with the mean of its other seeds."""
     clock = training.MODELLED
-    taken = {run.id: training.seconds_to_target(run, one, one.target, clock) for run in one.runs}
-    table = (
-        pd.DataFrame(
-            [(run.row, run.method, run.seed, taken[run.id]) for run in one.runs],
-            columns=["row", "method", "seed", "value"],
-        )
-        .astype({"value": float})
-        .assign(quantity=SECONDS, unit="s", clock=clock)
-    )
+    seconds = partial(training.seconds_to_target, one=one, target=one.target, clock=clock)
+    table = frames.measure(one.runs, {SECONDS: Quantity("s", seconds, clock)})
+    table["method"] = [row.partition(".")[2] for row in table["row"]]
     own = table[table["method"].isin(methods)]
-    static = table[np.isfinite(table["value"]) & table["method"].str.fullmatch(_STATIC)]
+    is_static = table["method"].astype(str).str.fullmatch(_STATIC)
+    static = table[np.isfinite(table["value"]) & is_static]
+    seeds = sorted({run.seed for run in one.runs if run.method in methods})
     dense = static[static["method"] == DENSE]
-    missed = set(own["seed"]) - set(dense["seed"]) if len(dense) else ()
-    more = [{"seed": s, "method": DENSE, "value": dense["value"].mean()} for s in sorted(missed)]
-    tried = pd.concat([static, pd.DataFrame(more)]).sort_values(["seed", "value", "method"])
-    best = tried[tried["seed"].isin(own["seed"])].groupby("seed").first()
+    missed = [seed for seed in seeds if len(dense) and seed not in set(dense["seed"])]
+    more = pd.DataFrame({"seed": missed, "method": DENSE, "value": dense["value"].mean()})
+    tried = pd.concat([static, more]) if missed else static
+    best = tried[tried["seed"].isin(seeds)].sort_values(["seed", "value", "method"])
+    best = best.groupby("seed").first()
     over = own["value"] / own["seed"].map(best["value"])
     regrets = own.assign(value=over, quantity=REGRET, unit="x")
     named = zip(best["method"], best["value"], strict=True)
@@ -163,13 +159,9 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
     judged = steps.judged(claims.claims_of(shown), found, own)
     goal = f"{training.target_text(whole)} Best static row by seed: {best}."
     reductions = gravac.REDUCTIONS[shown.model]
-    keys = (
-        "policy.gain",
-        "policy.smoothing",
-        "policy.freeze",
-        "policy.throughput",
-        "train.step_time",
-    )
+    keys = {"train.step_time"} | {
+        f"policy.{k}" for k in ("gain", "smoothing", "freeze", "throughput")
+    }
     return made(
         f"{gravac.PAPER.label}, figure {number} ({gravac.MODELS[shown.model]} in the paper): convergence and "
         "compression factors",
@@ -398,21 +390,20 @@ def _row_axis(axes: Axes, rows: Mapping[str, Look]) -> None:
 
 
 def _factor_axis(axes: Axes, y: str = "", log: str = "x") -> None:
-    plot.name_axes(axes, "compression factor, 1 = dense", y, log)
-    plot.plain_log(axes.xaxis, (1.0,))
     axes.set_xlim(0.4, 3000)
+    plot.name_axes(axes, "compression factor, 1 = dense", y, log)
 
 
 def _sweep(one: Course, found: pd.DataFrame, quantity: str, label: str, axes: Axes) -> None:
     """Mean by eps with one standard deviation over seeds; dense as a pale line."""
-    by_eps = {eps: row_id(one.model, method) for method, eps in gravac.EPS_SWEEP.items()}
-    known = {eps: v for eps, row in by_eps.items() if (v := frames.of(found, quantity, row))}
+    eps = {row_id(one.model, method): value for method, value in gravac.EPS_SWEEP.items()}
+    own = found[found["quantity"] == quantity]
+    own = own.assign(eps=own["row"].map(eps))
     if dense := frames.of(found, quantity, row_id(one.model, DENSE)):
         axes.axhline(float(np.mean(dense)), **gravac.LOOKS[DENSE].line)
-    means = [float(np.mean(values)) for values in known.values()]
-    spread = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in known.values()]
-    axes.errorbar(list(known), means, yerr=spread, color=plot.BLACK, marker="o", capsize=3)
+    line = {"color": plot.BLACK, "marker": "o", "capsize": 3}
+    plot.means(axes, own, "eps", "value", spread=True, **line)
     is_ratio = quantity == FEWER_FLOATS
     plot.name_axes(axes, "eps", label, log="y" if is_ratio else "", unit="x" if is_ratio else "")
     axes.set_xlim(0.47, 0.98)
-    axes.set_xticks(list(by_eps), [f"{eps:g}" for eps in by_eps])
+    axes.set_xticks(list(eps.values()), [f"{value:g}" for value in eps.values()])
