@@ -169,6 +169,7 @@ def _fresh(folder: Path) -> Iterator[Path]:
     fresh = folder / f".new-{os.getpid()}"
     with FileLock(folder / ".lock"):
         _recover(folder)
+        shutil.rmtree(fresh, ignore_errors=True)  # of a killed process with our number
         try:
             yield fresh
         finally:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
@@ -218,7 +219,7 @@ def throughput(
 def _sections(
     one: Course, shown: claims.Shown, found: pd.DataFrame, goal: str
 ) -> tuple[Section, ...]:
-    rows = labels(one.model, shown.methods)
+    rows, dense = (labels(one.model, methods) for methods in (shown.methods, (DENSE,)))
     count, quality = frames.seeds(one.final), Column(f"final {one.metric.label}", one.final, 2)
     branches = [Column(name, BRANCH, percent, name) for name in steps.BRANCHES]
     theta_min = Column("largest theta_min", steps.THETA_MIN)
@@ -243,13 +244,9 @@ def _sections(
         Column("gain after", GAIN_AFTER),
     ]
     timed = [Column("seconds", SECONDS, 0), Column("regret", REGRET, times), floats]
-    others = labels(one.model, shown.others)
-    found_decay = claims.DIP in set(found["quantity"])
+    more = [count, quality, *branches, largest, floats]
     sections = {
-        "What is sent: times less than dense": (
-            _SENT,
-            pivot(found, labels(one.model, (DENSE, *shown.methods)), sent),
-        ),
+        "What is sent: times less than dense": (_SENT, pivot(found, dense | rows, sent)),
         "Steps by factor": (
             f"Shares of {steps.thinning(one.runs)}.",
             _by_factor(one, found, shown.methods, SHARE, percent),
@@ -260,12 +257,9 @@ def _sections(
         "Branches": (_BRANCHES, pivot(found, rows, [*branches, theta_min, largest])),
         "Where the learning rate first falls": (
             claims.DIP_READING,
-            pivot(found, rows if found_decay else {}, decay),
+            pivot(found, rows if claims.DIP in set(found["quantity"]) else {}, decay),
         ),
-        "Other settings": (
-            _OTHERS,
-            pivot(found, others, [count, quality, *branches, largest, floats]),
-        ),
+        "Other settings": (_OTHERS, pivot(found, labels(one.model, shown.others), more)),
         "Regret: time to the target over that of the best static row in hindsight": (
             f"{goal} {_REGRET}",
             pivot(found, rows, timed),
@@ -299,9 +293,8 @@ def density(grid: steps.Series, factors: steps.Series) -> steps.Series:
     """A Gaussian of `BANDWIDTH` at log10 of each step's factor, at the points ``grid`` of log10; the
     integral over log10 of the factor is one."""
     places, counts = np.unique(np.log10(factors), return_counts=True)
-    bells = np.exp(-0.5 * ((grid[:, None] - places[None, :]) / BANDWIDTH) ** 2)
-    scaled: steps.Series = bells @ counts / (counts.sum() * BANDWIDTH * math.sqrt(2 * math.pi))
-    return scaled
+    bells = stats.norm.pdf(grid[:, None], places, BANDWIDTH)
+    return np.asarray(bells @ (counts / counts.sum()))
 
 
 def _figure(one: Course, shown: claims.Shown, found: pd.DataFrame, scale: str) -> Figure:
