@@ -1,8 +1,8 @@
-"""What a policy has decided, step by step: decisions.jsonl of a run folder as one small table.
+"""The decisions of a policy by step: decisions.jsonl of a run folder as one small table.
 
-A line of decisions.jsonl has the step's decision and, as a policy hears of each step one step later, the
-time of the step before; here each time stands with its own step. Published records hold the table
-(decisions.csv), thinned to evenly spaced steps.
+A line of decisions.jsonl holds the decision of a step and the time of the step before. In the table each time
+is in the row of its own step. Published records hold the table (decisions.csv), thinned to evenly spaced
+steps.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dgc_repro.errors import UserError
 
 LINES_FILE, TABLE_FILE = "decisions.jsonl", "decisions.csv"
 MOST_STEPS = 1000
+_TIMES = ("seconds", "samples", "throughput", "own_square", "mean_square")
 COLUMNS = (
     *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
-    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms"),
-    *("seconds", "samples", "throughput", "own_square", "mean_square"),
+    *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms", *_TIMES),
 )
 """``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
 ``gain``: of what was sent; ``norm_before``, ``norm_after``: of the whole error-fed gradient and of what was
@@ -30,30 +30,41 @@ sent; ``raw_norms``, ``sent_norms``: sums over tensors of the norms of the gradi
 of what was sent (none for a dense step)."""
 _SENT = {"theta_min": 1, "candidate": 2}
 """By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
+_DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
 _PREFIX, _TIMED = "decision/", "timed_"
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one JSON object a line. UserError names the file and a broken line."""
+    found = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                value = json.loads(line) if line.strip() else {}
+                if not isinstance(value, dict):
+                    raise ValueError(f"got {type(value).__name__}")
+            except ValueError as error:
+                raise UserError(
+                    f"{path}: line {number} is not a JSON object ({error}); run again from its checkpoint"
+                ) from error
+            found.append(value)
+    return found
 
 
 def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
     """The decisions of a run, `thinned` to ``most`` steps; UserError names a broken line."""
     decided: dict[int, dict[str, Any]] = {}
     timed: dict[int, dict[str, Any]] = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            step, told = int(line["decision"]), _of(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}: line {number} is no decision ({error}); run again from its checkpoint"
-            ) from error
-        decided[step] = _decided(told)
-        if told.get(f"{_TIMED}step") is not None:
-            names = ("seconds", "samples", "throughput", "own_square", "mean_square")
-            found = {name: told.get(f"{_TIMED}{name}") for name in names}
-            timed[int(told[f"{_TIMED}step"]) + 1] = found
-    rows = [
-        {"step": step, **decided.get(step, {}), **timed.get(step, {})}
-        for step in sorted(decided.keys() | timed.keys())
-    ]
+    for number, line in enumerate(json_lines(path), start=1):
+        if not isinstance(line.get("decision"), int):
+            raise UserError(f"{path}: line {number} has no step; run again from its checkpoint")
+        entry = {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
+        decided[line["decision"]] = _decided(entry)
+        if entry.get(f"{_TIMED}step") is not None:
+            found = {name: entry.get(f"{_TIMED}{name}") for name in _TIMES}
+            timed[int(entry[f"{_TIMED}step"]) + 1] = found
+    steps = sorted(decided.keys() | timed.keys())
+    rows = [{"step": step, **decided.get(step, {}), **timed.get(step, {})} for step in steps]
     return thinned(_typed(pd.DataFrame(rows, columns=list(COLUMNS))), most)
 
 
@@ -82,26 +93,15 @@ def thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:
     return table.iloc[::every].reset_index(drop=True)
 
 
-def _of(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line without the prefix of its keys."""
-    return {k.removeprefix(_PREFIX): v for k, v in line.items() if k.startswith(_PREFIX)}
-
-
-def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one decision; none where a policy only watches."""
-    branch = told.get("branch")
+def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one decision; none where a policy only records."""
+    branch = line.get("branch")
     if branch is None:
         return {}
-    numbers = [float(number) for number in told.get("energies") or ()]
+    numbers = [float(number) for number in line.get("energies") or ()]
     norms = [math.sqrt(energy) if energy > 0 else 0.0 for energy in numbers[:3]]
-    found = {
-        "branch": branch,
-        "factor": 1.0 if branch not in _SENT else told.get(branch),
-        **{
-            name: told.get(name)
-            for name in ("theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
-        },
-    }
+    found = {name: line.get(name) for name in _DECIDED}
+    found["factor"] = line.get(branch) if branch in _SENT else 1.0
     if norms:
         found |= {"norm_before": norms[0], "norm_after": norms[_SENT.get(branch, 0)]}
     if len(numbers) > 3:
@@ -113,11 +113,7 @@ def _decided(told: Mapping[str, Any]) -> dict[str, Any]:
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """All columns, in order: steps whole numbers, branches words, all else numbers."""
     table = table.reindex(columns=list(COLUMNS))
-    for name in COLUMNS:
-        if name == "step":
-            table[name] = table[name].astype("int64")
-        elif name == "branch":
-            table[name] = table[name].astype(object)
-        else:
-            table[name] = pd.to_numeric(table[name])
-    return table
+    types: dict[str, Any] = {"step": "int64", "branch": object}
+    numbers = [name for name in COLUMNS if name not in types]
+    table[numbers] = table[numbers].apply(pd.to_numeric)
+    return table.astype(types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ FULL_MODELS = {
 """Parameters of the models at full size, as the papers train them. Tied: one matrix for words in and out."""
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
+NEW_NAMES = {"error_fed": "energy"}
+"""Settings that older runs record by another name."""
 ALIKE = (
     *("scale.name", "launch.kind", "launch.workers", "dataset", "model", "optimizer", "schedule"),
     *("train.epochs", "train.batch_size"),
@@ -78,10 +81,8 @@ def data_text(runs: Sequence[Run]) -> str:
 
 def seeds_text(runs: Sequence[Run]) -> str:
     """n by row, where rows differ."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        counts[run.row] = counts.get(run.row, 0) + 1
-    low, high = min(counts.values(), default=0), max(counts.values(), default=0)
+    counts = Counter(run.row for run in runs).values()
+    low, high = min(counts, default=0), max(counts, default=0)
     return f"n = {low}" if low == high else f"n = {low} to {high}"
 
 
@@ -98,26 +99,26 @@ def code_text(environments: Sequence[Mapping[str, Any]]) -> str:
 
 def time_text(runs: Sequence[Run]) -> str:
     """Which seconds are modelled, and from what."""
-    computes = {
-        (run.model or run.row): ms
-        for run in runs
-        if (ms := run.setting("train.compute_ms")) is not None
-    }
+
+    def by_model(key: str, unit: str = "") -> str:
+        known = {
+            run.model or run.row: f"{value:g}{unit}"
+            for run in runs
+            if (value := run.setting(key)) is not None
+        }
+        return ", ".join(f"{name} {text}" for name, text in known.items())
+
+    computes = by_model("train.compute_ms", " ms")
     if not computes:
         return "measured on this machine; no network is modelled"
-    scales = {
-        (run.model or run.row): times
-        for run in runs
-        if (times := run.setting("network.message_scale")) is not None
-    }
-    workers = distinct(run.setting("network.as_workers") for run in runs)
+    source, workers = (
+        distinct(run.setting(f"network.{key}") for run in runs) for key in ("source", "as_workers")
+    )
     return (
-        f"modelled: network {distinct(run.setting('network.source') for run in runs)}, collectives of "
-        f"{workers} workers, one a step; compute time assumed "
-        f"({', '.join(f'{name} {ms:g} ms' for name, ms in computes.items())} a step); compression and "
-        "decompression count as free; message sizes of the reduced models times "
-        f"{', '.join(f'{name} {times:g}' for name, times in scales.items())}. Measured seconds are wall time "
-        "here, where simulated workers take turns"
+        f"modelled: network {source}, collectives of {workers} workers, one a step; compute time assumed "
+        f"({computes} a step); compression and decompression count as free; message sizes of the reduced "
+        f"models times {by_model('network.message_scale')}. Measured seconds are wall time here, where "
+        "simulated workers take turns"
     )
 
 
@@ -129,19 +130,19 @@ def facts(
     # A run that was stopped and continued has an environment for each stretch.
     stretches = [stretch for e in environments for stretch in (*e.get("before", ()), e)]
     models = {run.model: model_text(run) for run in runs if run.setting("model")}
-    said = [f"{name}: {text}" if name else text for name, text in models.items()]
     continued = sum(bool(e.get("before")) for e in environments)
     stopped = f"; {continued} of {len(runs)} runs were stopped and continued" if continued else ""
+    full = scale == PAPER_SCALE
+    found = {
+        "scale": scale_text(scale) + ("" if full else ", not the paper's setting"),
+        "model": "; ".join(f"{name}: {text}" if name else text for name, text in models.items()),
+        "data": data_text(runs).strip("-"),
+        "workers": distinct(map(world_text, runs)) if models else "",
+        "seconds": time_text(runs) if models else "",
+        "seeds": f"{seeds_text(runs)} a row{stopped}",
+    }
     return (
-        (
-            "scale",
-            scale_text(scale) + ("" if scale == PAPER_SCALE else ", not the paper's setting"),
-        ),
-        *([("model", "; ".join(said))] if said else []),
-        *([("data", data_text(runs))] if data_text(runs) != "-" else []),
-        *([("workers", distinct(map(world_text, runs)))] if said else []),
-        *([("seconds", time_text(runs))] if said else []),
-        ("seeds", f"{seeds_text(runs)} a row{stopped}"),
+        *((name, text) for name, text in found.items() if text),
         *more,
         ("hardware", distinct(map(_hardware, stretches))),
         ("code", code_text(stretches)),
@@ -157,15 +158,13 @@ def _hardware(environment: Mapping[str, Any]) -> str | None:
 
 def caption(runs: Sequence[Run], scale: str) -> str:
     """One line for a figure: scale, model, data, workers, n."""
-    models = distinct(model_text(run) for run in runs if run.setting("model"))
-    parts = [
-        scale_text(scale),
-        *([models] if models != "-" else []),
-        *([data_text(runs)] if data_text(runs) != "-" else []),
-        *([distinct(map(world_text, runs))] if models != "-" else []),
-        seeds_text(runs),
-    ]
-    return ", ".join(parts)
+    trained = [run for run in runs if run.setting("model")]
+    parts = (
+        distinct(map(model_text, trained)),
+        data_text(runs),
+        distinct(map(world_text, runs)) if trained else "-",
+    )
+    return ", ".join((scale_text(scale), *(p for p in parts if p != "-"), seeds_text(runs)))
 
 
 def busy(runs: Sequence[Run]) -> str:
@@ -187,10 +186,10 @@ def short(value: Any) -> str:
         inside = ", ".join(f"{k}={short(v)}" for k, v in sorted(settings.items()))
         return f"{name}({inside})" if name and inside else name or inside
     if isinstance(value, list):
-        return "[" + ", ".join(short(item) for item in value) + "]"
+        return "[" + ", ".join(map(short, value)) + "]"
     if isinstance(value, float):
         return f"{value:g}"
-    return "null" if value is None else str(value)
+    return "null" if value is None else NEW_NAMES.get(str(value), str(value))
 
 
 def used(runs: Sequence[Run], key: str) -> str:
@@ -198,22 +197,17 @@ def used(runs: Sequence[Run], key: str) -> str:
     runs that have the wrapper."""
     group, _, rest = key.partition(".")
     wrapper = rest.partition(".")[0] if group == "wrapper" else ""
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[str, None]] = {}
     for run in runs:
         value = run.setting(key, "")
-        if value == "" or (wrapper and wrapper not in run.setting("wrap", [wrapper])):
-            continue
-        found = rows.setdefault(short(value), [])
-        if run.row not in found:
-            found.append(run.row)
+        if value != "" and (not wrapper or wrapper in run.setting("wrap", [wrapper])):
+            text = "not set" if value is None else short(value)
+            rows.setdefault(text, {})[run.row] = None
     if len(rows) == 1 and {run.row for run in runs} == set(*rows.values()):
         return next(iter(rows))
-    return "; ".join(f"{_named(names)}: {value}" for value, names in rows.items()) or "-"
-
-
-def _named(rows: Sequence[str]) -> str:
-    """Rows by name, or their number where they are many."""
-    return ", ".join(rows) if len(rows) <= 3 else f"{len(rows)} rows"
+    # Many rows by their number.
+    named = {v: ", ".join(r) if len(r) <= 3 else f"{len(r)} rows" for v, r in rows.items()}
+    return "; ".join(f"{names}: {value}" for value, names in named.items()) or "-"
 
 
 def traces(runs: Sequence[Run]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One long table of numbers: everything that a page says of its runs is a line of it.
+"""One long table of numbers, the source of every number on a page.
 
 Columns: ``row`` (the run's row, ``<model>.<method>``), ``setting`` (where a row has several numbers of one
 quantity), ``seed``, ``quantity``, ``unit``, ``value``, ``step`` (of a curve; else NaN), ``clock`` (of
@@ -21,6 +21,8 @@ from dgc_repro.paper.records import Run
 
 COLUMNS = ("row", "setting", "seed", "quantity", "unit", "value", "step", "clock")
 Values = Sequence[float]
+Known = dict[tuple[str, str], float]
+"""Printed numbers by row and quantity."""
 BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 TWIN_METRICS = ("train/loss", "test/loss")
@@ -44,10 +46,15 @@ SENT = {
 scales as packed; what the collectives moved."""
 
 
-def lines(found: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def lines(found: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     """A frame of these lines; columns that a line lacks are empty, and lines whose value is NaN left out."""
-    empty = {"setting": "", "clock": "", "unit": "", "step": math.nan}
-    frame = pd.DataFrame([empty | dict(line) for line in found], columns=list(COLUMNS))
+    if not isinstance(found, pd.DataFrame):
+        found = pd.DataFrame([dict(line) for line in found])
+    words = {
+        name: found[name].astype(object).fillna("") if name in found else ""
+        for name in ("setting", "unit", "clock")
+    }
+    frame = found.assign(**words).reindex(columns=list(COLUMNS))
     frame = frame.astype({"value": float, "step": float})
     return frame[frame["value"].notna()].reset_index(drop=True)
 
@@ -74,11 +81,16 @@ def join(*frames: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(kept, ignore_index=True) if kept else lines([])
 
 
-def of(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> list[float]:
-    """The values of a quantity of a row, by seed."""
+def values(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> pd.Series:
+    """A quantity of a row by seed."""
     chosen = (frame["quantity"] == quantity) & (frame["row"] == row) & frame["step"].isna()
     chosen &= frame["setting"] == setting
-    return list(frame[chosen].sort_values("seed")["value"])
+    return frame[chosen].set_index("seed")["value"].sort_index()
+
+
+def of(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> list[float]:
+    """The same without the seeds."""
+    return list(values(frame, quantity, row, setting))
 
 
 def relative(
@@ -115,15 +127,14 @@ def twins(runs: Sequence[Run]) -> dict[str, str]:
             curve = tuple(run.epochs[list(TWIN_METRICS)].to_numpy(float).ravel())
             found.setdefault(run.row, {})[run.seed] = curve
     same: dict[str, str] = {}
-    firsts: list[str] = []
     for row, curves in found.items():
-        for first in firsts:
+        for first in found:
             shared = curves.keys() & found[first].keys()
-            if shared and all(curves[seed] == found[first][seed] for seed in shared):
-                same[row] = first
+            is_twin = shared and all(curves[seed] == found[first][seed] for seed in shared)
+            if first == row or (first not in same and is_twin):
                 break
-        else:
-            firsts.append(row)
+        if first != row:
+            same[row] = first
     return same
 
 
@@ -136,8 +147,7 @@ def summary(
     grouped = frame.groupby(keys, sort=False, dropna=False)["value"]
     table = grouped.agg(mean="mean", sd="std", n="count").reset_index()
     pairs = zip(table["row"], table["quantity"], strict=True)
-    table["printed"] = [(printed or {}).get(pair, math.nan) for pair in pairs]
-    return table
+    return table.assign(printed=[(printed or {}).get(pair, math.nan) for pair in pairs])
 
 
 def number(values: Values, decimals: int | None = None, unit: str = "") -> str:
@@ -162,9 +172,9 @@ def signed(values: Values, decimals: int | None = None, unit: str = "") -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
-def percent(values: Values, decimals: int = 1) -> str:
+def percent(values: Values, decimals: int = 1, unit: str = " %") -> str:
     """A share as percent."""
-    return number([100 * value for value in values], decimals, " %")
+    return number([100 * value for value in values], decimals, unit)
 
 
 def times(values: Values) -> str:
@@ -191,6 +201,11 @@ def plain(value: float, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:g}{unit}"
 
 
+def hits(values: Values) -> str:
+    """In how many seeds a quantity that is 0 or 1 is 1."""
+    return f"{sum(values):.0f} of {len(values)}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
@@ -204,28 +219,33 @@ class Column:
     printed_unit: str = ""
 
 
+def printed_in(known: Known, quantity: str, decimals: int = 9) -> Callable[[str], float]:
+    """A quantity's printed number by row, rounded; NaN where the paper prints none: for `Column.printed`."""
+    return lambda row: round(known.get((row, quantity), math.nan), decimals) + 0.0
+
+
+def seeds(quantity: str) -> Column:
+    """The column n: the seeds that have a quantity."""
+    return Column("n", quantity, lambda values: str(len(values)))
+
+
 def pivot(
     frame: pd.DataFrame, rows: Mapping[str, str], columns: Sequence[Column], first: str = "method"
 ) -> pd.DataFrame:
     """A table of text: a line for each row (``rows``: their labels), a column for each quantity."""
     table: dict[str, list[str]] = {first: list(rows.values())}
     for column in columns:
+        heading, form = column.heading, column.form
         if column.printed is not None:
-            printed = [plain(column.printed(row), column.printed_unit) for row in rows]
-            table[f"{column.heading}: printed"] = printed
-        heading = f"{column.heading}: ours" if column.printed is not None else column.heading
+            known = map(column.printed, rows)
+            table[f"{heading}: printed"] = [plain(v, column.printed_unit) for v in known]
+            heading += ": ours"
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]
-        form = column.form
         table[heading] = [form(c) if callable(form) else number(c, form) for c in cells]
     return pd.DataFrame(table)
 
 
-def num_seeds(frame: pd.DataFrame, row: str) -> int:
-    """How many seeds a row has."""
-    return int(frame.loc[frame["row"] == row, "seed"].nunique())
-
-
-def printed_numbers(table: Printed, columns: Mapping[str, str]) -> dict[tuple[str, str], float]:
+def printed_numbers(table: Printed, columns: Mapping[str, str]) -> Known:
     """A printed table for `summary`: by row and quantity (``columns``: quantity by printed column)."""
     return {
         (row, quantity): table(row, column)

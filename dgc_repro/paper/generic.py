@@ -22,15 +22,13 @@ from dgc_repro.paper.frame import (
     amount,
     join,
     measure,
-    number,
     pivot,
+    printed_in,
     printed_numbers,
     relative,
-    twins,
 )  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -68,42 +66,33 @@ def generic_page(
         own = [run for row in rows for run in runs if run.row == row]
         found = measure(own, {**quantities, **SENT})
         frame = join(found, relative(found, "payload", first, inverse=True, name=LESS))
-        known = set(printed.columns) if printed is not None else set()
+        both = [name for name in quantities if printed is not None and name in printed.columns]
+        known = printed_numbers(printed, dict(zip(both, both, strict=True))) if printed else {}
         columns = [
             Column(
-                f"{name} {quantity.unit}".rstrip(), name, number,
-                printed=_reader(printed, name) if printed is not None and name in known else None,
+                f"{name} {quantity.unit}".rstrip(),
+                name,
+                printed=printed_in(known, name) if name in both else None,
             )
             for name, quantity in quantities.items()
-        ]  # fmt: skip
-        columns += [Column("payload", "payload", amount), Column("times less", LESS, number)]
-        return Page(
-            title=title,
-            scale=scale,
-            runs=own,
-            facts=facts.facts(own, scale),
-            sections=(
-                Section(
-                    "Rows",
-                    "Mean ± sample standard deviation over n seeds; payload of one worker, whole run.",
-                    pivot(frame, rows, columns),
-                ),
-            ),
-            verdicts=judge(claims, frame, labels=rows, same=twins(own)),
-            frame=frame,
-            printed=printed_numbers(printed, {name: name for name in known & set(quantities)})
-            if printed is not None
-            else {},
+        ]
+        columns += [Column("payload", "payload", amount), Column("times less", LESS)]
+        text = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
+        return made(
+            title,
+            scale,
+            own,
+            frame,
+            (Section("Rows", text, pivot(frame, rows, columns)),),
+            claims,
+            labels=rows,
+            printed=known,
             notes=notes,
             choices=choices,
             figures={"curve": partial(_curve, title, own, scale, looks)},
         )
 
     return page
-
-
-def _reader(table: Printed, column: str) -> Callable[[str], float]:
-    return lambda row: table(row, column)
 
 
 def _curve(title: str, runs: Sequence[Run], scale: str, looks: Mapping[str, plot.Look]) -> Figure:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -52,20 +53,13 @@ class Entry:
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name."""
-
-    def order(entry: Entry) -> tuple[str, int, str]:
-        scales = ("paper", "small", "quick")
-        place = scales.index(entry.scale) if entry.scale in scales else len(scales)
-        return entry.paper, place, entry.artifact
-
-    return sorted(_entries(root), key=order)
-
-
-def _entries(root: Path) -> Iterator[Entry]:
+    scales = {"paper": 0, "small": 1, "quick": 2}
+    found = []
     for path in root.glob(f"*/*/[!.]*/{VERDICTS_FILE}"):
+        paper, scale, artifact = path.parts[-4:-1]
         record = json.loads(path.read_text(encoding="utf-8"))
-        paper, scale, artifact = path.parent.parts[-3:]
-        yield Entry(path.parent, paper, scale, artifact, record)
+        found.append(Entry(path.parent, paper, scale, artifact, record))
+    return sorted(found, key=lambda e: (e.paper, scales.get(e.scale, 3), e.scale, e.artifact))
 
 
 def write(root: Path) -> None:
@@ -81,21 +75,23 @@ def _counts(found: Sequence[Entry]) -> dict[str, int]:
     return {word: sum(entry.tally.get(word, 0) for entry in found) for word in WORDS}
 
 
+def _tally(entry: Entry) -> str:
+    return ", ".join(f"{n} {word}" for word, n in entry.tally.items()) or "no claims"
+
+
 def _readme(found: Sequence[Entry], root: Path) -> str:
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in found:
-        groups.setdefault((entry.paper, entry.scale), []).append(entry)
+    groups = groupby(found, key=lambda entry: (entry.paper, entry.scale))
     overview = pd.DataFrame(
-        [[paper, scale, *_counts(group).values()] for (paper, scale), group in groups.items()],
+        [[*place, *_counts(list(group)).values()] for place, group in groups],
         columns=["paper", "scale", *WORDS],
     )
     lines = [
-        [
+        (
             f"[{e.paper}/{e.artifact}]({(e.folder / PAGE_FILE).relative_to(root).as_posix()})",
             e.scale,
             e.record["title"],
-            ", ".join(f"{n} {word}" for word, n in e.tally.items()) or "no claims",
-        ]
+            _tally(e),
+        )
         for e in found
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
@@ -108,46 +104,46 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
 
 def _page(found: Sequence[Entry]) -> str:
     counts = _counts(found)
-    papers = list(dict.fromkeys(entry.paper for entry in found))
-    scales = list(dict.fromkeys(entry.scale for entry in found))
-    cards = "\n".join(map(_card, found))
-    boxes = "".join(f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items())
-    filters = "".join(
-        _select(name, values)
-        for name, values in (("paper", papers), ("scale", scales), ("verdict", WORDS))
-    )
+    choices = {
+        "paper": [entry.paper for entry in found],
+        "scale": [entry.scale for entry in found],
+        "verdict": WORDS,
+    }
     template = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
     return Template(template).substitute(
-        boxes=boxes, filters=filters, cards=cards, legend=html.escape(LEGEND.replace("*", ""))
+        boxes="".join(
+            f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items()
+        ),
+        filters="".join(_select(name, list(dict.fromkeys(of))) for name, of in choices.items()),
+        cards="\n".join(map(_card, found)),
+        legend=escape(LEGEND.replace("*", "")),
     )
 
 
 def _select(name: str, values: Sequence[str]) -> str:
-    options = "".join(f"<option>{html.escape(value)}</option>" for value in values)
+    options = "".join(f"<option>{escape(value)}</option>" for value in values)
     return (
         f"<label>{name} <select id='{name}'><option value=''>all</option>{options}</select></label>"
     )
 
 
 def _card(entry: Entry) -> str:
-    verdicts = entry.record["verdicts"]
+    verdicts = [{k: escape(str(v)) for k, v in of.items()} for of in entry.record["verdicts"]]
     rows = "".join(
-        f"<tr data-verdict='{html.escape(v['verdict'])}'><td style='color:"
-        f"{COLOURS.get(v['verdict'], '#444')}'>{html.escape(v['shown'])}</td>"
-        f"<td>{html.escape(v['text'])}<br><small>{html.escape(v['detail'])}</small></td></tr>"
+        f"<tr data-verdict='{v['verdict']}'><td style='color:{COLOURS.get(v['verdict'], '#444')}'>"
+        f"{v['shown']}</td><td>{v['text']}<br><small>{v['detail']}</small></td></tr>"
         for v in verdicts
     )
-    words = " ".join(sorted({v["verdict"] for v in verdicts}))
-    tally = ", ".join(f"{n} {word}" for word, n in entry.tally.items()) or "no claims"
+    table = f"<details><summary>{len(verdicts)} claims</summary><table>{rows}</table></details>"
     figures = "".join(
-        f"<img loading='lazy' alt='{html.escape(path.stem)}' src='data:image/png;base64,"
+        f"<img loading='lazy' alt='{escape(path.stem)}' src='data:image/png;base64,"
         f"{base64.b64encode(path.read_bytes()).decode()}'>"
         for path in entry.figures
     )
-    table = f"<details><summary>{len(verdicts)} claims</summary><table>{rows}</table></details>"
+    paper, scale, artifact = map(escape, (entry.paper, entry.scale, entry.artifact))
+    words = " ".join(sorted({v["verdict"] for v in verdicts}))
     return (
-        f"<section data-paper='{html.escape(entry.paper)}' data-scale='{html.escape(entry.scale)}' "
-        f"data-verdict='{html.escape(words)}'><h2>{html.escape(entry.record['title'])}</h2>"
-        f"<p>{html.escape(entry.paper)}/{html.escape(entry.artifact)}, scale {html.escape(entry.scale)}: "
-        f"{html.escape(tally)}</p>{figures}{table if verdicts else ''}</section>"
+        f"<section data-paper='{paper}' data-scale='{scale}' data-verdict='{words}'>"
+        f"<h2>{escape(entry.record['title'])}</h2><p>{paper}/{artifact}, scale {scale}: "
+        f"{escape(_tally(entry))}</p>{figures}{table if verdicts else ''}</section>"
     )

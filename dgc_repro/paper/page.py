@@ -10,7 +10,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from rich import box
@@ -19,11 +21,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import Choice, Note
-from dgc_repro.paper.facts import scale_text, used
-from dgc_repro.paper.frame import summary
+from dgc_repro.paper.claims import Choice, Claim, Note
+from dgc_repro.paper.facts import facts, scale_text, used
+from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judged, tally
+from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged, tally
 
 TERMINAL_COLUMNS = 100
 PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
@@ -63,13 +65,34 @@ class Page:
     figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
 
 
+def made(
+    title: str,
+    scale: str,
+    runs: Sequence[Run],
+    frame: pd.DataFrame,
+    sections: Sequence[Section],
+    claims: Sequence[Claim] = (),
+    *,
+    labels: Mapping[str, str] | None = None,
+    head: Sequence[tuple[str, str]] = (),
+    **more: Any,
+) -> Page:
+    """The page of runs, with the claims judged on their numbers: rows of the same training count once.
+
+    labels   rows in words, for verdicts
+    head     facts between those on the runs and those on the machine
+    more     other fields of `Page`, in place of those made here
+    """
+    found = judge(claims, frame, labels=labels, same=twins(runs))
+    fields = {"facts": facts(runs, scale, head), "verdicts": found, **more}
+    return Page(title, scale, runs, sections=sections, frame=frame, **fields)
+
+
 def write(page: Page, folder: Path) -> None:
     """Write the page, its numbers, its verdicts and its figures into a folder."""
     _write(folder / PAGE_FILE, markdown(page))
     table = summary(page.frame, page.printed).assign(scale=page.scale)
-    _write(
-        folder / TABLE_FILE, table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
-    )
+    table.to_csv(folder / TABLE_FILE, index=False, float_format="%.10g", lineterminator="\n")
     _write(folder / VERDICTS_FILE, verdicts_json(page))
     for name, draw in page.figures.items():
         plot.save(draw(), folder, name)
@@ -173,9 +196,9 @@ def show(page: Page, console: Console, place: Path | None = None) -> None:
     console.print(f"[bold]{escape(page.title)}[/bold] ({escape(scale_text(page.scale))})")
     if page.warning:
         console.print(f"[bold]{escape(page.warning)}[/bold]")
-    first = next((section for section in page.sections if section.table is not None), None)
-    if first is not None and first.table is not None:
-        console.print(_grid(first.title, _fitting(first.table, console.width)))
+    tables = [(s.title, s.table) for s in page.sections if s.table is not None]
+    for title, table in tables[:1]:
+        console.print(_grid(title, _fitting(table, console.width)))
     for verdict in page.verdicts:
         effect = verdict.effects[0].brief if verdict.effects else ""
         line = f"  {verdict.word:<14} {verdict.claim.text} {effect}"
@@ -190,16 +213,9 @@ def show(page: Page, console: Console, place: Path | None = None) -> None:
 
 def _fitting(table: pd.DataFrame, width: int) -> pd.DataFrame:
     """The leading columns that fit a terminal."""
-    kept, used_width = 0, 0
-    for name in table.columns:
-        longest = max(
-            [len(part) for part in str(name).split(": ")] + [len(str(v)) for v in table[name]]
-        )
-        used_width += longest + 2
-        if used_width > width and kept:
-            break
-        kept += 1
-    return table.iloc[:, :kept]
+    cells = [[*str(name).split(": "), *map(str, table[name])] for name in table.columns]
+    ends = np.cumsum([2 + max(map(len, column)) for column in cells])
+    return table.iloc[:, : max(1, int((ends <= width).sum()))]
 
 
 def _grid(title: str, table: pd.DataFrame) -> Table:

@@ -1,4 +1,4 @@
-"""Figures: one style, and the four drawings that all artifacts share (curves, bars, points, density).
+"""Figures: one style, and the drawings that artifacts share: curves, means, traces, bars, points.
 
 Colours are Okabe and Ito's; markers tell rows apart in grey. A saved figure depends on its data alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 CHARACTERS_AN_INCH = 13.0
+Panels = list[tuple[str, Callable[[Axes], None]]]
+"""Titles, and functions that draw."""
 
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "dgc_repro",  # element ids, random otherwise
@@ -67,17 +69,17 @@ class Look:
     def line(self) -> dict[str, Any]:
         """Arguments of ``Axes.plot``."""
         if self.wide:
-            return {
-                "color": "#999999",
-                "linewidth": 5.0,
-                "alpha": 0.55,
-                "zorder": 1,
-                "label": self.label,
-            }
+            broad = {"color": "#999999", "linewidth": 5.0, "alpha": 0.55, "zorder": 1}
+            return {**broad, "label": self.label}
         return {
             "color": self.colour, "linestyle": self.dashes, "marker": self.marker, "markersize": 4,
-            "markerfacecolor": "white" if self.dashes != "-" else self.colour, "label": self.label,
+            "markerfacecolor": self.face, "label": self.label,
         }  # fmt: skip
+
+    @property
+    def face(self) -> str:
+        """The inside of the marker: white where the line is dashed."""
+        return "white" if self.dashes != "-" else self.colour
 
 
 @contextmanager
@@ -121,13 +123,12 @@ def figure(
         if legend:
             handles: dict[str, Any] = {}
             for axes in places:
-                found, labels = axes.get_legend_handles_labels()
-                handles |= dict(zip(labels, found, strict=True))
-            if handles:
-                drawing.legend(
-                    list(handles.values()), list(handles), loc="outside lower center", ncols=legend,
-                    handlelength=3,
-                )  # fmt: skip
+                lines, labels = axes.get_legend_handles_labels()
+                handles |= dict(zip(labels, lines, strict=True))
+            drawing.legend(
+                list(handles.values()), list(handles), loc="outside lower center", ncols=legend,
+                handlelength=3,
+            )  # fmt: skip
     return drawing
 
 
@@ -138,35 +139,44 @@ def curves(
     looks: Mapping[str, Look],
     *,
     x: str = "step",
-    xlabel: str = "iteration",
+    xlabel: str = "",
     ylabel: str = "",
     log: bool = False,
 ) -> None:
     """Mean over seeds of an epoch's metric by ``x``, with a band of one standard deviation; a line that
     equals another one says so in the legend."""
-    drawn: list[tuple[str, pd.DataFrame]] = []
+    drawn: dict[str, pd.DataFrame] = {}
     for row, look in looks.items():
-        own = [run for run in runs if run.row == row and metric in run.epochs.columns]
+        own = [run.epochs for run in runs if run.row == row and metric in run.epochs]
         if not own:
             continue
-        table = pd.concat([run.epochs.set_index(x)[metric].astype(float) for run in own], axis=1)
-        points = pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1, ddof=1)})
-        equal = next((label for label, other in drawn if other.equals(points)), None)
-        drawn.append((look.label, points))
+        table = pd.concat([epochs.set_index(x)[metric].astype(float) for epochs in own], axis=1)
+        points = pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1)})
+        equal = next((label for label, other in drawn.items() if other.equals(points)), None)
+        drawn[look.label] = points
         where, mean, sd = points.index.to_numpy(float), points["mean"], points["sd"]
         if len(own) > 1:
             axes.fill_between(
                 where, mean - sd, mean + sd, color=look.colour, alpha=0.15, linewidth=0
             )
-        how = look.line
-        if equal:
-            how["label"] = f"{look.label} (= {equal})"
-        axes.plot(where, mean, markevery=max(1, len(where) // 10), **how)
-    if log:
-        axes.set_yscale("log")
-        plain_log(axes.yaxis)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
+        label = {"label": f"{look.label} (= {equal})"} if equal else {}
+        axes.plot(where, mean, markevery=max(1, len(where) // 10), **look.line | label)
+    name_axes(axes, xlabel or {"step": "iteration"}.get(x, x), ylabel, log="y" if log else "")
+
+
+def means(
+    axes: Axes, table: pd.DataFrame, x: str, y: str, *, spread: bool = False, **line: Any
+) -> None:
+    """The mean over seeds of the column ``y`` at each ``x``; ``spread``: with one standard deviation either
+    way. ``line``: arguments of ``Axes.errorbar``."""
+    found = table.groupby(x)[y].agg(["mean", "std"]).fillna(0.0)
+    axes.errorbar(found.index, found["mean"], yerr=found["std"] if spread else None, **line)
+
+
+def traces(axes: Axes, seeds: Iterable[tuple[Any, Any]], label: str = "", **line: Any) -> None:
+    """A thin line through (x, y) of each seed; the first one carries the ``label``."""
+    for place, (x, y) in enumerate(seeds):
+        axes.plot(x, y, label=None if place else label or None, **{"linewidth": 1.0, **line})
 
 
 def bars(
@@ -175,34 +185,17 @@ def bars(
     heights: Mapping[str, Sequence[float]],
     looks: Mapping[str, Look],
     *,
-    errors: Mapping[str, Sequence[float]] | None = None,
     ylabel: str = "",
-    missing: str = "",
 ) -> None:
-    """Bars side by side: a group on the x axis, a bar in each group for every key of ``heights``.
-
-    NaN: no bar; ``missing`` is written in its place."""
+    """Bars side by side: a group on the x axis, a bar in each group for every key of ``heights``."""
     width = 0.8 / max(1, len(heights))
     middle = np.arange(len(groups), dtype=float)
     for place, (key, values) in enumerate(heights.items()):
         look = looks[key]
-        where = middle + width * (place - (len(heights) - 1) / 2)
-        known = np.asarray(values, dtype=float)
         axes.bar(
-            where, np.nan_to_num(known), width * 0.92, label=look.label, color=look.colour,
-            hatch="" if look.dashes == "-" else "///",
-            edgecolor="white", linewidth=0.5,
+            middle + width * (place - (len(heights) - 1) / 2), values, width * 0.92, label=look.label,
+            color=look.colour, hatch="" if look.dashes == "-" else "///", edgecolor="white", linewidth=0.5,
         )  # fmt: skip
-        if errors is not None and key in errors:
-            axes.errorbar(
-                where, known, np.nan_to_num(errors[key]), fmt="none", ecolor="#333333", lw=1
-            )
-        if missing:
-            for spot in where[np.isnan(known)]:
-                axes.annotate(
-                    missing, (spot, 0), xytext=(0, 2), textcoords="offset points", rotation=90,
-                    ha="center", va="bottom", fontsize=6.5, color="#666666",
-                )  # fmt: skip
     axes.set_xticks(middle, groups)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel(ylabel)
@@ -214,22 +207,19 @@ def points(
     looks: Mapping[str, Look],
     *,
     joined: bool = False,
-    hollow: bool = False,
 ) -> None:
     """Points by row: (x, y); the mean with one standard deviation either way where there are several.
     ``joined``: lines through all points of a row, in order of x."""
     for row, (xs, ys) in where.items():
         look = looks[row]
-        face = "white" if hollow or look.dashes != "-" else look.colour
         if joined:
             order = np.argsort(xs)
             axes.plot(np.asarray(xs)[order], np.asarray(ys)[order], **look.line)
             continue
-        x, y = np.mean(xs), np.mean(ys)
-        spread = [np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in (xs, ys)]
+        across, up = (np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in (xs, ys))
         axes.errorbar(
-            x, y, xerr=spread[0], yerr=spread[1], fmt=look.marker, color=look.colour, markersize=6,
-            markerfacecolor=face, elinewidth=0.8, label=look.label,
+            np.mean(xs), np.mean(ys), xerr=across, yerr=up, fmt=look.marker, color=look.colour,
+            markersize=6, markerfacecolor=look.face, elinewidth=0.8, label=look.label,
         )  # fmt: skip
 
 
@@ -240,6 +230,17 @@ def title(axes: Axes, what: str, caption: str) -> None:
         caption, xy=(0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points",
         fontsize=7.5, color="#444444",
     )  # fmt: skip
+
+
+def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "", unit: str = "") -> None:
+    """Labels of the axes; ``log``: which of them are logarithmic, with plain ticks in a ``unit``."""
+    axes.set_xlabel(f"{x} (log)" if "x" in log else x)
+    axes.set_ylabel(f"{y} (log)" if "y" in log else y)
+    for name in log:
+        axes.set(**{f"{name}scale": "log"})
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        low, high = axis.get_view_interval()
+        plain_log(axis, (1.0, 2.0, 5.0) if high < 10_000 * low else (1.0,), unit)
 
 
 def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:

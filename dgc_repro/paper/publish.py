@@ -13,7 +13,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,17 +67,22 @@ def _found(name: str) -> bool:
 
 
 def artifact_of(paper: str, artifact: str) -> Any:
-    """The module of an artifact. Raises UserError where there is none."""
-    name = f"{package_of(paper)}.{artifact}"
+    """The module of an artifact, or its entry in ``ARTIFACTS`` of a module for several, which the paper's
+    ``MODULES`` names. Raises UserError where there is none."""
+    package = package_of(paper)
     try:
-        found = importlib.util.find_spec(name)
+        several = getattr(importlib.import_module(package), "MODULES", {})
+        module = f"{package}.{several.get(artifact, artifact)}"
+        found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         found = None
     if found is None:
         raise UserError(
-            f"{paper}/{artifact}: no module {name}; write it (docs/adding-a-paper.md), or correct the name"
+            f"{paper}/{artifact}: no module {package}.{artifact}; write it (docs/adding-a-paper.md), or "
+            "correct the name"
         )
-    return importlib.import_module(name)
+    loaded = importlib.import_module(module)
+    return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
 
 
 def pool_of(paper: str, artifact: str) -> str:
@@ -84,14 +90,9 @@ def pool_of(paper: str, artifact: str) -> str:
     return str(getattr(artifact_of(paper, artifact), "POOL", artifact))
 
 
-def pool_folder(root: Path, paper: str, scale: str) -> Path:
-    """Where the runs of a paper and scale lie."""
-    return root / paper / scale
-
-
 def published(root: Path, paper: str, scale: str) -> dict[str, Run]:
     """The runs of a pool by id; none where there is no pool."""
-    folder = pool_folder(root, paper, scale)
+    folder = root / paper / scale
     if not (folder / pool.RUNS_FILE).is_file():
         return {}
     return {run.id: run for run in pool.read(folder)}
@@ -105,27 +106,19 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     """
     runs = list(runs)
     _require_placed(runs, paper, artifact, scale)
-    folder = pool_folder(root, paper, scale)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
-        _recover(folder)
+    folder = root / paper / scale
+    with _fresh(folder) as fresh:
         own = {run.id: pool.kept(run) for run in runs}
         everything = published(root, paper, scale) | own
-        fresh = folder / f".new-{os.getpid()}"
-        try:
-            pool.write(list(everything.values()), fresh)
-            # The page is made of what the pool holds, so that `rebuild` makes the same one.
-            _write(pool.read(fresh, own), paper, artifact, scale, fresh / artifact)
+        pool.write(list(everything.values()), fresh)
+        # The page is made of what the pool holds, so that `rebuild` makes the same one.
+        _write(pool.read(fresh, own), paper, artifact, scale, fresh / artifact)
+        _replace(fresh, folder)
+        _swap(fresh / artifact, folder / artifact)
+        named = {name for place in artifacts_in(folder) for name in run_ids(place)}
+        if everything.keys() - named:
+            pool.write([run for name, run in everything.items() if name in named], fresh)
             _replace(fresh, folder)
-            _swap(fresh / artifact, folder / artifact)
-            named = {name for place in artifacts_in(folder) for name in run_ids(place)}
-            if unnamed := everything.keys() - named:
-                kept = [run for name, run in everything.items() if name not in unnamed]
-                pool.write(kept, fresh)
-                _replace(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-            (folder / ".lock").unlink(missing_ok=True)
     return folder / artifact
 
 
@@ -134,15 +127,9 @@ def rebuild(folder: Path, into: Path | None = None) -> Page:
     paper, scale, artifact = place_of(folder)
     runs = pool.read(folder.parent, run_ids(folder))
     target = into or folder
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
-    with FileLock(target.parent / ".lock"):
-        try:
-            made = _write(runs, paper, artifact, scale, fresh)
-            _swap(fresh, target)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-            (target.parent / ".lock").unlink(missing_ok=True)
+    with _fresh(target.parent) as fresh:
+        made = _write(runs, paper, artifact, scale, fresh / artifact)
+        _swap(fresh / artifact, target)
     return made
 
 
@@ -175,12 +162,26 @@ def run_ids(folder: Path) -> list[str]:
     return list(record["runs"])
 
 
+@contextmanager
+def _fresh(folder: Path) -> Iterator[Path]:
+    """A folder for new files of a pool, removed at the end. Only one process is here at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".new-{os.getpid()}"
+    with FileLock(folder / ".lock"):
+        _recover(folder)
+        shutil.rmtree(fresh, ignore_errors=True)  # of a killed process with our number
+        try:
+            yield fresh
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+            (folder / ".lock").unlink(missing_ok=True)
+
+
 def _write(runs: Sequence[Run], paper: str, artifact: str, scale: str, folder: Path) -> Page:
     made: Page = artifact_of(paper, artifact).page(runs, scale)
     source = getattr(importlib.import_module(package_of(paper)), "PAPER", None)
     if source is not None:
         made = replace(made, facts=(("source", source.cited), *made.facts))
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     page.write(made, folder)
     return made
@@ -203,8 +204,7 @@ def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) 
 
 
 def _recover(folder: Path) -> None:
-    """Put back what a publication that was killed between the two renames of `_swap` has moved away: its runs
-    would be dropped from the pool."""
+    """Put back what `_swap` has moved away when it was killed between its two renames."""
     for old in folder.glob(".*.old-*"):
         artifact = folder / old.name.removeprefix(".").rpartition(".old-")[0]
         if artifact.exists():
@@ -225,7 +225,6 @@ def _replace(fresh: Path, folder: Path) -> None:
 def _swap(fresh: Path, folder: Path) -> None:
     """Put ``fresh`` in the place of ``folder``; the old one goes last."""
     old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)

@@ -7,7 +7,7 @@ are skipped with a message; a broken file is an error of one line that names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import yaml
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import decisions
+from dgc_repro.paper.decisions import json_lines
 
 FINISHED = "finished"
 EPOCHS_FILE, TRACE_FILE = "metrics.jsonl", "policy.csv"
@@ -113,8 +114,8 @@ def read_run(folder: Path) -> Run:
         summary=_read_json(folder / "summary.json"),
         epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
         decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
-        trace=_read_csv(folder / TRACE_FILE, missing=True),
-        lines=_read_csv(lines) if lines is not None else pd.DataFrame(),
+        trace=_read_trace(folder / TRACE_FILE),
+        lines=_parsed(lines, pd.read_csv, "a table") if lines is not None else pd.DataFrame(),
     )
 
 
@@ -157,64 +158,40 @@ def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
         seen[run.row, run.seed] = run.id
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _parsed(path: Path, parse: Callable[[Any], Any], what: str) -> Any:
+    """The content of a file. UserError names a file that ``parse`` cannot read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: JSON, got something else ({error}); run again") from error
+        with path.open("rb") as content:
+            return parse(content)
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: {what}, got something else ({reason}); run again") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    value = _parsed(path, json.load, "JSON")
     if not isinstance(value, dict):
         raise UserError(f"{path}: a JSON object, got {type(value).__name__}; run again")
     return value
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: YAML, got something else ({reason}); run again") from error
+    config = _parsed(path, yaml.safe_load, "YAML")
     if not isinstance(config, dict) or "seed" not in config:
         raise UserError(f"{path}: a resolved config with a seed, got none; run again")
     return config
 
 
-def _read_csv(path: Path, *, missing: bool = False) -> pd.DataFrame:
-    """A table; with ``missing`` an empty one where there is no file, or an empty file."""
-    try:
-        return pd.read_csv(path)
-    except FileNotFoundError:
-        if not missing:
-            raise
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        if not missing:
-            raise UserError(f"{path}: a table, got something else; run again") from error
-    return pd.DataFrame()
+def _read_trace(path: Path) -> pd.DataFrame:
+    """The trace of a policy; no rows where the policy wrote none."""
+    is_there = path.is_file() and path.read_bytes().strip()
+    return _parsed(path, pd.read_csv, "a table") if is_there else pd.DataFrame()
 
 
 def _read_epochs(path: Path) -> pd.DataFrame:
     """The lines of kind ``epoch``. A run that was killed and resumed may have written an epoch twice: the
     later one counts."""
-    kept = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: UTF-8 text, got something else ({error}); run again") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(
-                f"{path}: line {number} is not JSON ({error}); run again from its checkpoint"
-            ) from error
-        if not isinstance(record, dict):
-            raise UserError(
-                f"{path}: line {number} is not a JSON object; run again from its checkpoint"
-            )
-        if record.get("kind") == "epoch":
-            kept.append(record)
-    frame = pd.DataFrame(kept)
+    frame = pd.DataFrame([line for line in json_lines(path) if line.get("kind") == "epoch"])
     if frame.empty:
         raise UserError(f"{path}: at least one epoch, got none; run again")
     if missing := [name for name in REQUIRED_METRICS if name not in frame.columns]:

@@ -20,20 +20,24 @@ comparison is decided; where only some seeds reach it, it is inconclusive.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.frame import values
 
 Word = Literal[
     "agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested",
     "by construction", "cannot follow", "not run",
 ]  # fmt: skip
+Values = NDArray[np.float64]
 MIN_SEEDS = 3
 COVERAGE = 0.95
 YES_OR_NO = "runs"
@@ -56,39 +60,35 @@ class Effect:
     @property
     def inside(self) -> bool:
         """Whether the whole interval lies in the claimed range."""
-        return self._is_above(self.low) and self._is_below(self.high)
+        return self._sides(self.low)[0] and self._sides(self.high)[1]
 
     @property
     def outside(self) -> bool:
         """Whether the whole interval lies outside."""
-        return not (
-            math.isnan(self.mean) or (self._is_above(self.high) and self._is_below(self.low))
-        )
+        overlaps = self._sides(self.high)[0] and self._sides(self.low)[1]
+        return not (overlaps or math.isnan(self.mean))
 
     @property
     def points_inside(self) -> bool:
         """Whether the mean lies in the claimed range."""
-        return self._is_above(self.mean) and self._is_below(self.mean)
+        return all(self._sides(self.mean))
 
-    # Against a row that never reaches a target a difference is infinite and a ratio may be 0. Such a value
-    # lies in a range that is open to that side. A row's own infinite value lies in no range.
-    def _is_above(self, value: float) -> bool:
-        least = 0.0 if self.check.ratio else -math.inf
-        return value > self.check.above or (self._is_pair and value == least >= self.check.above)
-
-    def _is_below(self, value: float) -> bool:
-        return value < self.check.below or (self._is_pair and value == self.check.below == math.inf)
-
-    @property
-    def _is_pair(self) -> bool:
-        return self.check.lesser is not None
+    def _sides(self, value: float) -> tuple[bool, bool]:
+        """Whether a value lies above the range's lower end, and below its upper end. Against a row that never
+        reaches a target a difference is infinite and a ratio may be 0: such a value lies in a range that is
+        open to that side. A row's own infinite value lies in no range."""
+        check, is_pair = self.check, self.check.lesser is not None
+        least = 0.0 if check.ratio else -math.inf
+        return (
+            value > check.above or (is_pair and value == least >= check.above),
+            value < check.below or (is_pair and value == check.below == math.inf),
+        )
 
     @property
     def text(self) -> str:
         """Quantity, rows, number with interval, and the claimed range."""
         check = self.check
-        rows = [self.labels.get(row, row) for row in check.rows]
-        what = (" / " if check.ratio else " - ").join(rows)
+        what = _named(check, self.labels, " / " if check.ratio else " - ")
         quantity = ", ".join(part for part in (check.quantity, check.setting) if part)
         printed = "" if math.isnan(check.printed) else f", printed {self._number(check.printed)}"
         return f"{quantity}, {what}: {self.brief} (claimed {self._range}{printed})"
@@ -164,23 +164,18 @@ def judge(
         verdict = _verdict(claim, frame, labels, same, modelled)
         key = tuple(_identity(check, frame, same) for check in claim.checks)
         first = seen.setdefault(key, claim.id)
-        if first != claim.id and verdict.n:
-            verdict = replace(verdict, repeats=first)
-        found.append(verdict)
+        repeats = first if first != claim.id and verdict.n else ""
+        found.append(replace(verdict, repeats=repeats))
     return tuple(found)
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many verdicts of each word, repeated ones not counted."""
-    counts: dict[str, int] = {}
-    for verdict in verdicts:
-        if not verdict.repeats:
-            counts[verdict.word] = counts.get(verdict.word, 0) + 1
-    return counts
+    return dict(Counter(verdict.word for verdict in verdicts if not verdict.repeats))
 
 
 def judged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that come of an interval. Modelled numbers have none."""
+    """The verdicts that rest on an interval. Modelled numbers have none."""
     words = ("agrees", "differs", "inconclusive")
     return [v for v in verdicts if v.word in words and not v.repeats and not v.modelled]
 
@@ -201,34 +196,27 @@ def by_chance(verdicts: Sequence[Verdict]) -> float:
     return (1 - COVERAGE) / 2 * len(excluding(verdicts))
 
 
-def values(frame: pd.DataFrame, quantity: str, row: str, setting: str = "") -> pd.Series:
-    """A quantity of a row by seed."""
-    chosen = (frame["quantity"] == quantity) & (frame["row"] == row) & frame["step"].isna()
-    chosen &= frame["setting"] == setting
-    return frame[chosen].set_index("seed")["value"].sort_index()
+def _common(check: Check, frame: pd.DataFrame) -> pd.DataFrame:
+    """A column for each row of the check, a line for each seed that they share."""
+    rows = [values(frame, check.quantity, row, check.setting) for row in check.rows]
+    return pd.concat(rows, axis=1, join="inner")
 
 
-def paired(check: Check, frame: pd.DataFrame) -> list[float]:
+def paired(check: Check, frame: pd.DataFrame) -> Values:
     """The check's difference or ratio for each seed that both rows have. Two infinite values, of rows that
     both never reach a target, are no pair."""
-    upper = values(frame, check.quantity, check.greater, check.setting)
-    if check.lesser is None:
-        return list(upper)
-    lower = values(frame, check.quantity, check.lesser, check.setting)
-    found = []
-    for seed in upper.index.intersection(lower.index):
-        a, b = float(upper[seed]), float(lower[seed])
-        if math.isinf(a) and math.isinf(b):
-            continue
-        if check.ratio:
-            zero = math.inf if a > 0 else math.nan
-            found.append(zero if b == 0 else a / b)
-        else:
-            found.append(a - b)
-    return found
+    upper, *lower = _common(check, frame).to_numpy(np.float64).T
+    effect: Values = upper
+    for other in lower:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            effect = upper / other if check.ratio else upper - other
+        effect = effect[~(np.isinf(upper) & np.isinf(other))]
+    return effect
 
 
-def interval(differences: Sequence[float], *, ratio: bool = False) -> tuple[float, float, float]:
+def interval(
+    differences: Sequence[float] | Values, *, ratio: bool = False
+) -> tuple[float, float, float]:
     """(mean, low, high): the mean and Student's 95 % interval; of ratios the geometric mean. Where only some
     values are infinite, or a ratio is negative, there is neither a mean nor an interval: (NaN, -inf, inf)."""
     found = np.asarray(differences, dtype=np.float64)
@@ -251,7 +239,7 @@ def interval(differences: Sequence[float], *, ratio: bool = False) -> tuple[floa
     return tuple(map(_exp, (mean, low, high))) if ratio else (mean, low, high)  # type: ignore[return-value]
 
 
-def proportion(outcomes: Sequence[float]) -> tuple[float, float]:
+def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
     """The exact (Clopper-Pearson) 95 % interval of a proportion, from outcomes that are 0 or 1."""
     n, hits, tail = len(outcomes), sum(outcomes), (1 - COVERAGE) / 2
     low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
@@ -267,14 +255,14 @@ def _effect(
     check: Check, frame: pd.DataFrame, labels: Mapping[str, str], exact: bool
 ) -> Effect | None:
     found = paired(check, frame)
-    if not found:
+    if not len(found):
         return None
     unit = str(frame.loc[frame["quantity"] == check.quantity, "unit"].iloc[0])
     mean, low, high = interval(found, ratio=check.ratio)
-    if unit == YES_OR_NO and check.lesser is None:
-        low, high = proportion(found)
     if exact or len(found) < MIN_SEEDS:
         low = high = mean
+    elif unit == YES_OR_NO and check.lesser is None:
+        low, high = proportion(found)
     return Effect(check, len(found), mean, low, high, unit, labels)
 
 
@@ -290,6 +278,8 @@ def _verdict(
     measured = [effect for effect in effects if effect is not None]
     numbers = "; ".join(effect.text for effect in measured)
     n = min((effect.n for effect in measured), default=0)
+    points_inside = all(effect.points_inside for effect in measured)
+    is_outside = any(effect.outside for effect in measured)
 
     def say(word: Word, detail: str, count: int = n) -> Verdict:
         return Verdict(claim, word, count, detail, modelled, effects=tuple(measured))
@@ -298,13 +288,13 @@ def _verdict(
         return say("cannot follow", f"{claim.cannot_follow} Measured: {numbers or 'not run'}.")
     if len(measured) < len(effects):
         word, why = _missing(claim, frame, labels)
-        if word == "not run" or not any(effect.outside for effect in measured):
+        if word == "not run" or not is_outside:
             return say(word, why, 0)
     for check in claim.checks:
-        first, *second = (same.get(row, row) for row in check.rows)
         # Twins may still differ in what they send.
-        if second == [first] and len(set(paired(check, frame)) | {float(check.ratio)}) == 1:
-            rows = _rows(check, labels)
+        is_twin = len({same.get(row, row) for row in check.rows}) < len(check.rows)
+        if is_twin and set(paired(check, frame)) <= {float(check.ratio)}:
+            rows = _named(check, labels)
             return say("not tested", f"{rows} are the same training. Measured: {numbers}")
     for premise in claim.premises:
         effect = _effect(premise, frame, labels, exact)
@@ -315,55 +305,46 @@ def _verdict(
         if not effect.inside:
             return say("inconclusive", f"premise unclear: {effect.text}. Measured: {numbers}")
     if claim.by_construction:
-        return say(
-            "by construction" if all(e.points_inside for e in measured) else "differs", numbers
-        )
+        return say("by construction" if points_inside else "differs", numbers)
     if any(math.isnan(effect.mean) for effect in measured):
-        return say(
-            "inconclusive", f"{numbers}: a ratio of nothing, or a target reached in some seeds only"
-        )
+        why = "a ratio with zero, or a target that only some seeds reach"
+        return say("inconclusive", f"{numbers}: {why}")
     dropped = [text for check in claim.checks if (text := _never(check, frame))]
-    if dropped:
-        numbers += f"; {'; '.join(dropped)}"
+    numbers = "; ".join((numbers, *dropped))
     if claim.assumed or (n < MIN_SEEDS and not exact) or dropped:
-        sign = "+" if all(effect.points_inside for effect in measured) else "-"
-        return say("indicative (+)" if sign == "+" else "indicative (-)", numbers)
+        return say("indicative (+)" if points_inside else "indicative (-)", numbers)
     if all(effect.inside for effect in measured):
         return say("agrees", numbers)
-    return say("differs" if any(effect.outside for effect in measured) else "inconclusive", numbers)
+    return say("differs" if is_outside else "inconclusive", numbers)
 
 
 def _never(check: Check, frame: pd.DataFrame) -> str:
-    """How many common seeds were left out because both rows never get there; empty for none."""
-    if check.lesser is None:
+    """How many common seeds were left out because neither row ever reaches it; empty for none."""
+    never = np.isinf(_common(check, frame).to_numpy()).all(axis=1)
+    if check.lesser is None or not never.any():
         return ""
-    upper, lower = (values(frame, check.quantity, row, check.setting) for row in check.rows)
-    common = upper.index.intersection(lower.index)
-    both = int((np.isinf(upper[common]) & np.isinf(lower[common])).sum())
-    return f"neither row gets there in {both} of {len(common)} seeds" if both else ""
+    return f"neither row reaches it in {never.sum()} of {len(never)} seeds"
 
 
 def _missing(claim: Claim, frame: pd.DataFrame, labels: Mapping[str, str]) -> tuple[Word, str]:
-    """Why a check has no number: no run, no seed in common, or neither row ever gets there."""
+    """Why a check has no number: no run, no seed in common, or neither row ever reaches a target."""
     rows = sorted({row for check in claim.checks for row in check.rows})
     absent = [labels.get(row, row) for row in rows if row not in set(frame["row"])]
     if absent:
         return "not run", f"no finished run of {', '.join(absent)}"
-    both = " and ".join(labels.get(row, row) for row in rows)
     for check in claim.checks:
         found = [values(frame, check.quantity, row, check.setting) for row in check.rows]
-        if not paired(check, frame) and all(len(f) and np.isinf(f).all() for f in found):
-            names = " and ".join(labels.get(row, row) for row in check.rows)
-            return "not tested", f"{check.quantity} is infinite for {names}"
-    return "not run", f"no common number of {both}"
+        if not len(paired(check, frame)) and all(len(f) and np.isinf(f).all() for f in found):
+            return "not tested", f"{check.quantity} is infinite for {_named(check, labels)}"
+    return "not run", f"no common number of {' and '.join(labels.get(row, row) for row in rows)}"
 
 
-def _rows(check: Check, labels: Mapping[str, str]) -> str:
-    return " and ".join(labels.get(row, row) for row in check.rows)
+def _named(check: Check, labels: Mapping[str, str], between: str = " and ") -> str:
+    return between.join(labels.get(row, row) for row in check.rows)
 
 
 def _identity(check: Check, frame: pd.DataFrame, same: Mapping[str, str]) -> object:
     """What a check compares, with twins under one name. Twins may still differ in what they send."""
     rows = tuple(same.get(row, row) for row in check.rows)
-    found = tuple(paired(check, frame))
+    found = paired(check, frame).tobytes()
     return check.quantity, rows, check.setting, check.above, check.below, check.ratio, found

@@ -20,7 +20,7 @@ from dgc_repro.launch.reproduce import OPTIONAL_RUNS, _pool, reproduce, runs_of
 from dgc_repro.launch.worker import run_worker
 from dgc_repro.paper import pool
 from dgc_repro.paper.frame import lines
-from dgc_repro.paper.gravac import fig10, fig11, table4
+from dgc_repro.paper.gravac import fig7_10, fig11, table4
 from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run
 
@@ -49,7 +49,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(single, "execute", rank_here)
-    for module in (fig10, fig11, table4):
+    for module in (fig7_10.ARTIFACTS["fig10"], fig11, table4):
         monkeypatch.setattr(module, "page", listed)
     _pool.cache_clear()
     yield rows

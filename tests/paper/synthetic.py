@@ -137,33 +137,3 @@ def quantizer(
         "compressor": {"_target_": target, "bits": bits, "rounding": rounding, "block": block},
         "wrap": ["error_feedback"] if fed else [],
     }
-
-
-def write_sensitivity(runs: Path, seeds: range) -> list[Path]:
-    """One factor at a time around 8 bits and the grid at 4 bits, with made-up accuracies."""
-    settings: dict[str, dict[str, Any]] = {"none": quantizer(None)}
-    settings |= {f"bits{bits}": quantizer(bits) for bits in (2, 3, 4, 6, 8, 12, 16)}
-    settings |= {
-        "bits8_zero": quantizer(8, "toward_zero"),
-        "bits8_stochastic": quantizer(8, "stochastic"),
-        "bits8_block": quantizer(8, block=2048),
-        "bits8_ef": quantizer(8, fed=True),
-    }
-    for rounding in ("nearest", "toward_zero", "stochastic"):
-        for block in (None, 2048):
-            for fed in (False, True):
-                name = f"grid4_{rounding}_{block}_{fed}"
-                settings[name] = quantizer(4, rounding, block, fed)
-    folders = []
-    for position, (row, setting) in enumerate(settings.items()):
-        bits = setting["compressor"].get("bits")
-        accuracy = 70.0 if bits is None else 70.0 - 40.0 / bits**2 - 0.05 * position
-        share = 1.0 if bits is None else bits / 32
-        numbers = (accuracy, share, 10.0, 1.0, 4.0)
-        folders += [
-            write_run(
-                runs, row, seed, artifact="sensitivity", numbers=numbers, settings=setting, epochs=4
-            )
-            for seed in seeds
-        ]
-    return folders

@@ -91,7 +91,7 @@ def test_a_long_run_is_thinned_to_evenly_spaced_steps(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, [line(1)])
     path.write_text(path.read_text() + '{"kind": "deci')
-    with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is no decision"):
+    with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is not a JSON object"):
         decisions.table_of(path)
 
 

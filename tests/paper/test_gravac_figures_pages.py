@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import frame, page
+from dgc_repro.paper import facts, frame, page
 from dgc_repro.paper.gravac import (
     DENSE,
     LSTM,
@@ -29,6 +28,7 @@ from dgc_repro.paper.gravac import (
 )
 from dgc_repro.paper.gravac.runs import courses
 from dgc_repro.paper.page import Page
+from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run
 
 FIGURES = ("fig1b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11")
@@ -168,7 +168,7 @@ def fixed_factors(
 
 
 def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
-    module = importlib.import_module(f"dgc_repro.paper.gravac.{name}")
+    module = artifact_of("gravac", name)
     assert module.POOL == "training"
     found: Page = module.page(runs, scale)
     return found
@@ -393,3 +393,10 @@ def test_runs_of_unlike_settings_make_no_page() -> None:
     other = made(f"{RESNET101}.gravac09", used=EVEN, launch={"workers": 8, "kind": "simulated"})
     with pytest.raises(UserError, match=r"launch\.workers"):
         made_page("fig7", [made(f"{RESNET101}.dense"), other])
+
+
+def test_a_setting_without_a_value_is_not_set_and_an_old_name_is_the_new_one() -> None:
+    run = made(f"{RESNET101}.gravac07", policy={"gain": "error_fed", "value": None})
+    assert facts.used([run], "policy.gain") == "energy"
+    assert facts.used([run], "policy.value") == "not set"
+    assert facts.used([run], "policy.eps") == "-"

@@ -242,14 +242,16 @@ def test_a_factor_of_saturation_may_be_one_step_off(at: int, sign: str) -> None:
 
 def test_times_and_factors_are_those_between_changes_of_the_rate() -> None:
     run = trained(lab.GRAVAC, low_ms=700.0)
-    parts = lab.stretches(run)
+    parts = lab.by_stretch(run)
     texts = ["1gbit: steps 1-40", "100mbit: steps 41-80", "1gbit: steps 81-120"]
-    assert [str(part) for part in parts] == texts
-    assert [part.low for part in parts] == [False, True, False]
-    assert [part.seconds(run) for part in parts] == pytest.approx([4.0, 28.0, 4.0])
+    assert list(parts.index) == texts
+    assert list(parts["low"]) == [False, True, False]
+    assert list(40 * parts["ms"]) == pytest.approx([4e3, 28e3, 4e3])
     assert lab.slowdown(run) == pytest.approx(7.0)
-    (only,) = lab.stretches(constant := trained(lab.GRAVAC, links={"rate": None}))
-    assert (only.first, only.last, only.low) == (1, 120, False)
+    constant = lab.by_stretch(trained(lab.GRAVAC, links={"rate": None}))
+    assert list(constant.index) == ["None: steps 1-120"]
+    assert not constant["low"].any()
+    constant = trained(lab.GRAVAC, links={"rate": None})
     assert math.isnan(lab.slowdown(constant))
     assert math.isnan(lab.reaction(constant))
     for row in (lab.GRAVAC, lab.ACCORDION):  # factors by step, and by the floats of an epoch

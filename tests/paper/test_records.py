@@ -56,7 +56,7 @@ def test_a_broken_metrics_line_is_named_in_one_line(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     with pytest.raises(UserError) as caught:
         read_run(folder)
-    assert str(caught.value).startswith(f"{path}: line 5 is not JSON")
+    assert str(caught.value).startswith(f"{path}: line 5 is not a JSON object")
     assert "\n" not in str(caught.value)
 
 
@@ -67,7 +67,8 @@ def test_a_broken_metrics_line_is_named_in_one_line(tmp_path: Path) -> None:
         ("config.yaml", "a: 1", "with a seed"),
         ("config.yaml", "\udcff", "config.yaml: YAML"),
         ("summary.json", "\udcff", "summary.json: JSON"),
-        ("metrics.jsonl", "\udcff", "metrics.jsonl: UTF-8"),
+        ("metrics.jsonl", "\udcff", "metrics.jsonl: line 1 is not a JSON object"),
+        ("policy.csv", "a,b\n1,2,3\n4,5,6,7\n", "policy.csv: a table"),
         ("summary.json", "{", "summary.json: JSON"),
         ("environment.json", "[]", "a JSON object, got list"),
         ("metrics.jsonl", "", "at least one epoch, got none"),

@@ -17,25 +17,14 @@ from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, near
 from dgc_repro.paper.dynamic import NONE, STATIC
-from dgc_repro.paper.dynamic.table1 import REGIME, TABLE_1, TEST
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Quantity,
-    Values,
-    join,
-    measure,
-    of,
-    pivot,
-    relative,
-    signed,
-    twins,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.dynamic.table1 import QUANTITIES, REGIME, TABLE_1, TEST
+from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import MIN_SEEDS, interval, judge
+from dgc_repro.paper.verdict import MIN_SEEDS, interval
 
 TITLE = "Dynamic gradient compression: sensitivity to the quantizer"
 DENSE, PLAIN_8 = "dense", "bits8_nearest_blockNone"
@@ -44,10 +33,6 @@ UNDER_DENSE_POINTS = 2.0
 """A setting is called below dense when it ends more than this many points under it. Ours."""
 CENTRE_BITS, GRID_BITS = 8, 4
 ROUNDINGS = {"nearest": plot.BLACK, "toward_zero": plot.ORANGE, "stochastic": plot.BLUE}
-QUANTITIES = {
-    TEST: Quantity("%", lambda run: run.last("test/accuracy_percent")),
-    "payload": SENT["payload"],
-}
 GAP = TABLE_1(NONE, "test") - TABLE_1(STATIC, "test")
 _in_regime = (Check(TEST, DENSE, above=REGIME[0]),)
 _regime_text = f"Not tested where dense training ends under {REGIME[0]:g} %."
@@ -105,40 +90,38 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     labels = {row: setting.label for row, setting in factors.items()}
     frame = numbers(runs)
     columns = (
-        Column("n", TEST, lambda values: str(len(values))),
+        seeds(TEST),
         Column("test accuracy %", TEST, 2),
         Column("points under dense", UNDER, lambda values: signed(values, 2)),
         Column("95 % interval", UNDER, _interval),
         Column("payload, % of dense", SHARE, 1),
     )
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=runs,
-        facts=facts.facts(runs, scale, [("settings, runs", f"{len(factors)}, {len(runs)}")]),
-        sections=(
-            Section(
-                "Settings",
-                f"{sentence(frame, factors)} Test accuracy after the last epoch, mean ± sample standard "
-                "deviation over n seeds; points under dense paired by seed. Tensor, block: one scale for "
-                "each. EF: error feedback.",
-                pivot(frame, labels, columns, first="setting"),
-            ),
-        ),
-        verdicts=judge(CLAIMS, frame, labels=labels, same=twins(runs)),
-        frame=frame,
+    text = (
+        f"{sentence(frame, factors)} Test accuracy after the last epoch, mean ± sample standard deviation "
+        "over n seeds; points under dense paired by seed. Tensor, block: one scale for each. EF: error "
+        "feedback."
+    )
+    return made(
+        TITLE,
+        scale,
+        runs,
+        frame,
+        [Section("Settings", text, pivot(frame, labels, columns, first="setting"))],
+        CLAIMS,
+        labels=labels,
+        head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
         figures={"sensitivity": partial(_figure, frame, factors, runs, scale)},
-    )  # fmt: skip
+    )
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: accuracy and payload, and both against the dense run of the same seed."""
-    found = measure(runs, QUANTITIES)
+    found = frames.measure(runs, {name: QUANTITIES[name] for name in (TEST, "payload")})
     own = found[found["quantity"] == TEST]
     base = own["seed"].map(own[own["row"] == DENSE].set_index("seed")["value"])
     under = own.assign(value=base - own["value"], quantity=UNDER, unit="points")
-    share = relative(found, "payload", DENSE, name=SHARE, unit="%")
-    return join(found, under.dropna(subset="value"), share)
+    share = frames.relative(found, "payload", DENSE, name=SHARE, unit="%")
+    return frames.join(found, under.dropna(subset="value"), share)
 
 
 def _interval(values: Values) -> str:
@@ -151,7 +134,7 @@ def _interval(values: Values) -> str:
 def sentence(frame: pd.DataFrame, factors: Mapping[str, Factors]) -> str:
     """Which quantizers without error feedback end more than `UNDER_DENSE_POINTS` under dense on average."""
     plain = [row for row, setting in factors.items() if setting.bits and not setting.error_feedback]
-    under = {row: float(np.mean(found)) for row in plain if (found := of(frame, UNDER, row))}
+    under = {row: float(np.mean(found)) for row in plain if (found := frames.of(frame, UNDER, row))}
     low = {row: mean for row, mean in under.items() if mean > UNDER_DENSE_POINTS}
     named = "; ".join(f"{factors[row].label} ({mean:.1f})" for row, mean in low.items())
     return (
@@ -166,53 +149,44 @@ def _figure(
     frame: pd.DataFrame, factors: Mapping[str, Factors], runs: Sequence[Run], scale: str
 ) -> Figure:
     """A line of points for each setting: seeds, their mean, and the interval."""
-    centre = [
-        r for r, f in factors.items() if f.bits and (f.bits == CENTRE_BITS or f == Factors(f.bits))
-    ]
-    grid = [row for row, f in factors.items() if f.bits == GRID_BITS]
+    names = {
+        "one factor at a time around 8 bits": [
+            row
+            for row, f in factors.items()
+            if f.bits and (f.bits == CENTRE_BITS or f == Factors(f.bits))
+        ],
+        f"all combinations at {GRID_BITS} bits": [
+            row for row, f in factors.items() if f.bits == GRID_BITS
+        ],
+    }
     panels = [
-        (
-            "one factor at a time around 8 bits",
-            partial(_points, rows=centre, frame=frame, of_row=factors),
-        ),
-        (
-            f"all combinations at {GRID_BITS} bits",
-            partial(_points, rows=grid, frame=frame, of_row=factors),
-        ),
+        (name, partial(_points, rows=rows, frame=frame, of_row=factors))
+        for name, rows in names.items()
     ]
     said = (
         f"{facts.caption(runs, scale)}; large: mean, hollow with error feedback (EF); bars: 95 % interval "
         f"(from {MIN_SEEDS} seeds on); small: seeds; dotted: the paper's static 8-bit"
     )
-    return plot.figure(
-        "Final test accuracy by quantizer", said, panels, columns=2, size=(5.6, 4.4), legend=0
-    )  # fmt: skip
+    title = "Final test accuracy by quantizer"
+    return plot.figure(title, said, panels, columns=2, size=(5.6, 4.4), legend=0)
 
 
 def _points(
     axes: Axes, rows: Sequence[str], frame: pd.DataFrame, of_row: Mapping[str, Factors]
 ) -> None:
-    shown = {row: values for row in rows if (values := of(frame, UNDER, row))}
+    shown = {row: values for row in rows if (values := frames.of(frame, UNDER, row))}
     if not shown:
         return plot.empty(axes, "no runs with a dense run of the same seed")
     for place, (row, values) in enumerate(shown.items()):
         colour = ROUNDINGS.get(of_row[row].rounding, plot.GREEN)
         mean, low, high = interval(values)
         axes.plot(values, [place] * len(values), ".", color=colour, alpha=0.5, markersize=4)
-        known = len(values) >= MIN_SEEDS
-        axes.errorbar(
-            mean,
-            place,
-            xerr=[[mean - low], [high - mean]] if known else None,
-            fmt="o",
-            color=colour,
-            markersize=6,
-            capsize=2,
-            markerfacecolor="white" if of_row[row].error_feedback else colour,
-        )
-    axes.axvline(0, color="#888888", linewidth=1)
-    axes.axvline(GAP, color="#888888", linewidth=1, linestyle=":")
+        reach = [[mean - low], [high - mean]] if len(values) >= MIN_SEEDS else None
+        face = "white" if of_row[row].error_feedback else colour
+        look: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 6, "capsize": 2}
+        axes.errorbar(mean, place, xerr=reach, markerfacecolor=face, **look)
+    for x, dashes in ((0, "-"), (GAP, ":")):
+        axes.axvline(x, color="#888888", linewidth=1, linestyle=dashes)
     axes.set_yticks(range(len(shown)), [of_row[row].label for row in shown])
     axes.invert_yaxis()
-    axes.set_xlabel("test accuracy under dense (points, paired by seed)")  # fmt: skip
-    return None
+    return plot.name_axes(axes, "test accuracy under dense (points, paired by seed)")

@@ -8,37 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
-from dgc_repro.paper.dynamic import (
-    CHOICES,
-    DYNAMIC,
-    LABELS,
-    LOOKS,
-    NONE,
-    STATIC,
-)  # fmt: skip
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Quantity,
-    amount,
-    count,
-    join,
-    measure,
-    pivot,
-    printed_numbers,
-    relative,
-    twins,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.dynamic import CHOICES, DYNAMIC, LABELS, LOOKS, NONE, STATIC
+from dgc_repro.paper.frame import SENT, Column, Quantity, amount, count, pivot, seeds
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 TITLE = "Dynamic gradient compression, Table I"
 TABLE_1 = Printed(
@@ -51,11 +33,8 @@ TABLE_1 = Printed(
     },
 )
 TRAIN, TEST, MINUTES = "train accuracy", "test accuracy", "training time"
-EARLY, CATCH_UP, LATE_CHANGE = (
-    "early training loss",
-    "catch-up of the training loss",
-    "late weight change",
-)
+EARLY, CATCH_UP = "early training loss", "catch-up of the training loss"
+LATE_CHANGE = "late weight change"
 RATE, TIME_SHARE, DATA_SHARE = "network rate", "training time of none's", "payload of none's"
 FLOAT_BITS, STATIC_BITS, DYNAMIC_BITS = 32, 8, (4, 16)
 CIFAR_STEM_PARAMETERS = 11_173_962  # ResNet18, 3x3 stem, 10 classes
@@ -254,23 +233,22 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one experiment."""
     require_alike(runs, facts.ALIKE)
     own = [run for row in LABELS for run in runs if run.row == row]
-    found = measure(own, QUANTITIES)
-    frame = join(
+    found = frames.measure(own, QUANTITIES)
+    shares = {TIME_SHARE: MINUTES, DATA_SHARE: "payload"}
+    numbers = frames.join(
         found,
-        relative(found, MINUTES, NONE, name=TIME_SHARE, unit="%"),
-        relative(found, "payload", NONE, name=DATA_SHARE, unit="%"),
+        *(frames.relative(found, of, NONE, name=name, unit="%") for name, of in shares.items()),
     )
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=_sections(frame, own),
-        verdicts=judge(CLAIMS, frame, labels=LABELS, same=twins(own)),
-        frame=frame,
-        printed=printed_numbers(
-            TABLE_1, {"epochs": "epochs", "train": TRAIN, "test": TEST, "time": MINUTES}
-        ),
+    columns = {"epochs": "epochs", "train": TRAIN, "test": TEST, "time": MINUTES}
+    return made(
+        TITLE,
+        scale,
+        own,
+        numbers,
+        _sections(numbers, own),
+        CLAIMS,
+        labels=LABELS,
+        printed=frames.printed_numbers(TABLE_1, columns),
         notes=NOTES,
         choices=CHOICES,
         figures=_figures(own, scale),
@@ -278,83 +256,67 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 
 def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
-    def printed(column: str) -> Callable[[str], float]:
-        return lambda row: TABLE_1(row, column)
-
-    def printed_share(column: str) -> Callable[[str], float]:
+    def share(column: str) -> Callable[[str], float]:
         return lambda row: 100 * _share(row, column)
 
-    overview = (
-        Column("n", TEST, lambda values: str(len(values))),
-        Column("test accuracy %", TEST, 2, printed=printed("test")),
-        Column("payload", "payload", amount),
-        Column("training min", MINUTES, 2),
-    )
-    accuracy = (
-        Column("epochs", "epochs", 0, printed=printed("epochs")),
-        Column("train accuracy %", TRAIN, 2, printed=printed("train")),
-        Column("test accuracy %", TEST, 2, printed=printed("test")),
-    )
-    cost = (
-        Column("time min", MINUTES, 2, printed=printed("time")),
-        Column("time, % of none", TIME_SHARE, 1, printed=printed_share("time")),
-        Column("payload", "payload", amount),
-        Column("wire", "wire", amount),
-        Column("floats", "floats sent", count),
-        Column("payload, % of none", DATA_SHARE, 1, printed=printed_share("data")),
-    )
-    traced = facts.traces(runs)
+    accuracy = Column("test accuracy %", TEST, 2, printed=TABLE_1.reader("test"))
+    payload = Column("payload", "payload", amount)
+    tables = {
+        "Table I": (seeds(TEST), accuracy, payload, Column("training min", MINUTES, 2)),
+        "Accuracy": (
+            Column("epochs", "epochs", 0, printed=TABLE_1.reader("epochs")),
+            Column("train accuracy %", TRAIN, 2, printed=TABLE_1.reader("train")),
+            accuracy,
+        ),
+        "Time and data": (
+            Column("time min", MINUTES, 2, printed=TABLE_1.reader("time")),
+            Column("time, % of none", TIME_SHARE, 1, printed=share("time")),
+            payload,
+            Column("wire", "wire", amount),
+            Column("floats", "floats sent", count),
+            Column("payload, % of none", DATA_SHARE, 1, printed=share("data")),
+        ),
+    }
+    traced = "\n".join(f"- {line}" for line in facts.traces(runs))
     return (
-        Section(
-            "Table I",
-            "Mean ± sample standard deviation over n seeds. Printed numbers are of CIFAR-10 and 70 epochs: "
-            "a difference to runs of another size means nothing.",
-            pivot(frame, LABELS, overview),
-        ),
-        Section(
-            "Accuracy",
-            "After the last epoch; training accuracy as it runs (training mode, augmented).",
-            pivot(frame, LABELS, accuracy),
-        ),
-        Section(
-            "Time and data",
-            "Of one worker. Time is measured in training steps. Payload: values, indices and scales as "
-            "packed. Wire: what the collective moves. Floats: values only, bits / 32. Hardware and number "
-            "of steps differ from the paper's, so compare percent of the uncompressed row.",
-            pivot(frame, LABELS, cost),
-        ),
-        *([Section("Policy traces", "\n".join(f"- {line}" for line in traced))] if traced else []),
+        *(Section(title, TEXTS[title], pivot(frame, LABELS, c)) for title, c in tables.items()),
+        *([Section("Policy traces", traced)] if traced else []),
     )
+
+
+TEXTS = {
+    "Table I": "Mean ± sample standard deviation over n seeds. Printed numbers are of CIFAR-10 and 70 "
+    "epochs: a difference to runs of another size means nothing.",
+    "Accuracy": "After the last epoch; training accuracy as it runs (training mode, augmented).",
+    "Time and data": "Of one worker. Time is measured in training steps. Payload: values, indices and "
+    "scales as packed. Wire: what the collective moves. Floats: values only, bits / 32. Hardware and number "
+    "of steps differ from the paper's, so compare percent of the uncompressed row.",
+}
+FIGURES = {
+    "figure 1: training accuracy": ("train/accuracy_percent", "training accuracy (%)"),
+    "figure 2: test accuracy": ("test/accuracy_percent", "test accuracy (%)"),
+    "figure 3: training loss": ("train/loss", "cross-entropy (nats)"),
+}
 
 
 def _figures(runs: Sequence[Run], scale: str) -> dict[str, Callable[[], Figure]]:
     """Figures 1 to 3 in one; all rows; the policy's trace."""
-    panels = {
-        "figure 1: training accuracy": ("train/accuracy_percent", "training accuracy (%)"),
-        "figure 2: test accuracy": ("test/accuracy_percent", "test accuracy (%)"),
-        "figure 3: training loss": ("train/loss", "cross-entropy (nats)"),
-    }
+    curve = partial(plot.curves, runs=runs, looks=LOOKS, x="epoch")
+    curves = [
+        (name, partial(curve, metric=metric, ylabel=label))
+        for name, (metric, label) in FIGURES.items()
+    ]
     traced = [run for run in runs if "dynamic" in run.row and "policy/rung" in run.epochs]
-
-    def curves() -> Figure:
-        def panel(metric: str, label: str) -> Callable[[Axes], None]:
-            return lambda axes: plot.curves(
-                axes, runs, metric, LOOKS, x="epoch", xlabel="epoch", ylabel=label
-            )
-
-        drawn = [(name, panel(*what)) for name, what in panels.items()]
-        return plot.figure("Dynamic compression, figures 1 to 3", facts.caption(runs, scale), drawn)
-
-    def policy() -> Figure:
-        rows = list(dict.fromkeys(run.row for run in traced))
-        drawn = [
-            (f"rung, {LABELS[row]}", partial(_rungs, runs=[r for r in traced if r.row == row]))
-            for row in rows
-        ]
+    rungs = [
+        (f"rung, {LABELS[row]}", partial(_rungs, runs=[run for run in traced if run.row == row]))
+        for row in dict.fromkeys(run.row for run in traced)
+    ]
+    said, of_traced = facts.caption(runs, scale), facts.caption(traced, scale)
+    drawn = {"table1": lambda: plot.figure("Dynamic compression, figures 1 to 3", said, curves)}
+    if traced:
         title = "Dynamic compression: bits in force by epoch"
-        return plot.figure(title, facts.caption(traced, scale), drawn, columns=2, legend=6)
-
-    return {"table1": curves, **({"policy": policy} if traced else {})}
+        drawn["policy"] = lambda: plot.figure(title, of_traced, rungs, columns=2, legend=6)
+    return drawn
 
 
 def _rungs(axes: Axes, runs: Sequence[Run]) -> None:
@@ -363,11 +325,11 @@ def _rungs(axes: Axes, runs: Sequence[Run]) -> None:
     for place, run in enumerate(runs):
         rungs = run.epochs["policy/rung"].astype(int)
         labels |= dict(zip(rungs, run.epochs["policy/label"].astype(str), strict=True))
-        offset = 0.08 * (place - (len(runs) - 1) / 2)
-        colour = plot.CYCLE[place % len(plot.CYCLE)]
-        epochs = run.epochs["epoch"]
-        axes.step(epochs, rungs + offset, where="mid", color=colour, label=f"seed {run.seed}")
-    ordered = sorted(labels)
-    axes.set_yticks(ordered, [labels[rung] for rung in ordered])
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("rung (higher compresses more)")
+        aside = rungs + 0.08 * (place - (len(runs) - 1) / 2)
+        look: dict[str, Any] = {
+            "color": plot.CYCLE[place % len(plot.CYCLE)],
+            "label": f"seed {run.seed}",
+        }
+        axes.step(run.epochs["epoch"], aside, where="mid", **look)
+    axes.set_yticks(sorted(labels), [labels[rung] for rung in sorted(labels)])
+    plot.name_axes(axes, "epoch", "rung (higher compresses more)")

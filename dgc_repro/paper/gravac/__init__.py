@@ -20,6 +20,8 @@ PAPER = Paper(
     "https://arxiv.org/abs/2305.12201",
 )
 POOL = "training"
+MODULES = {f"fig{n}": "fig4_6" if n < 7 else "fig7_10" for n in range(4, 11)}
+"""Modules of several artifacts."""
 RESNET101, VGG16, LSTM = "resnet101", "vgg16", "lstm"
 MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}
 """The paper's names: in claims and in columns of printed numbers only."""
@@ -166,7 +168,7 @@ CHOICES = (
            "one gain a model: sums over tensors, mean over workers", "policy.gain"),
     Choice("(e) a factor's throughput: one instant, compared within 1 %", "the mean over the window",
            "policy.throughput"),
-    Choice("(f) what follows when throughput has saturated",
+    Choice("(f) what happens after throughput has saturated",
            f"the ideal factor stays, as in the published code; {IDEAL[1280]} and {IDEAL[2000]} of figure 10 "
            f"differ by {100 * (1 - IDEAL[1280] / IDEAL[2000]):.2f} %, within omega", "policy.freeze"),
     Choice("(g) eps and compressor of GraVAC in Tables II and IV", "0.7, DGC, exponential", "policy.eps"),
@@ -185,7 +187,7 @@ CHOICES = (
            "train.epochs"),
     Choice("the target at reduced scales",
            "the mean final quality of our dense runs, less one standard deviation", "goal.target"),
-    Choice("when quality does not improve any further",
+    Choice("when a run has reached its plateau",
            "the last epoch that beats the last counted one by more than a share of the best",
            "goal.plateau"),
     Choice("the meaning of failed (printed: < 20 % on ten classes for a target of 80 %)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dgc_repro.paper import gravac
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, near
@@ -275,4 +275,4 @@ def claims_of(shown: Shown) -> tuple[Claim, ...]:
     """The claims of a figure, with both gains."""
     single = (f"{shown.model}.window", f"{shown.model}.small_eps")
     both = [claim for claim in shown.claims if claim.id not in single]
-    return (*shown.claims, *(replace(training.with_norm_gain(c), reading=c.reading) for c in both))
+    return (*shown.claims, *map(steps.of_norm, both))

@@ -8,9 +8,9 @@ residual, and grows with the residual.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from dgc_repro.paper.gravac import fig7_10 as factors
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import FEWER, FLOATS, QUALITY, compressed, fewer_floats
 from dgc_repro.paper.gravac.steps import BRANCH, LARGEST, LEAD, RANK, at_factor
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
 POOL = "training"
@@ -137,29 +137,26 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         frames.measure(decided, quantities),
     )
     judged = steps.judged(CLAIMS, found, one.runs)
-    return Page(
-        title=f"{gravac.PAPER.label}, figure 11 ({gravac.MODELS[RESNET101]} in the paper): Random-k, "
-        "GraVAC against Accordion",
-        scale=scale,
-        runs=one.runs,
-        facts=facts.facts(
-            one.runs, scale, [("decisions recorded", f"of {steps.thinning(one.runs)}")]
-        ),
-        sections=(steps.which_gain(judged), *_sections(one, found)),
+    eta = Choice("Accordion's eta and interval", "0.5, every 10 epochs of 300", "policy.eta")
+    shared = [c for c in gravac.CHOICES if c.key in ("policy.gain", "policy.omega")]
+    return made(
+        f"{gravac.PAPER.label}, figure 11 ({gravac.MODELS[RESNET101]} in the paper): Random-k, GraVAC "
+        "against Accordion",
+        scale,
+        one.runs,
+        found,
+        (steps.which_gain(judged), *_sections(one, found)),
+        head=steps.recorded(one.runs),
         verdicts=judged,
-        frame=found,
         notes=NOTES,
-        choices=(
-            *(c for c in gravac.CHOICES if c.key in ("policy.gain", "policy.omega")),
-            Choice("Accordion's eta and interval", "0.5, every 10 epochs of 300", "policy.eta"),
-        ),
+        choices=(*shared, eta),
         figures={"fig11": lambda: _figure(one, found, scale)},
     )
 
 
 def _sections(one: training.Course, found: pd.DataFrame) -> tuple[Section, ...]:
     columns = (
-        Column("n", QUALITY, lambda values: str(len(values))),
+        frames.seeds(QUALITY),
         Column("final test accuracy %", QUALITY, 2),
         Column("dense steps", BRANCH, percent, "dense"),
         Column("gain at 1.5x", GAIN_THETA_MIN),
@@ -167,12 +164,13 @@ def _sections(one: training.Course, found: pd.DataFrame) -> tuple[Section, ...]:
         Column("most steps at", MOST, lambda values: number(values, 1, "x")),
         Column("floats: times less", FEWER[FLOATS], times),
     )
-    gains = [(f"{f:g}x", energy_gain(f), math.sqrt(energy_gain(f))) for f in FACTORS]
+
+    def said(gain: float) -> str:
+        return f"{gain:.3f}{' (enough)' if gain >= EPS else ''}"
+
+    gains = {f"{f:g}x": (energy_gain(f), math.sqrt(energy_gain(f))) for f in FACTORS}
     arithmetic = pd.DataFrame(
-        [
-            (name, *(f"{gain:.3f}{' (enough)' if gain >= EPS else ''}" for gain in own))
-            for name, *own in gains
-        ],
+        [(name, *map(said, both)) for name, both in gains.items()],
         columns=["factor", "energy gain", "norm gain without a residual"],
     )
     return (
@@ -182,7 +180,9 @@ def _sections(one: training.Course, found: pd.DataFrame) -> tuple[Section, ...]:
             "largest factor and the one of most steps.",
             pivot(found, factors.labels(RESNET101, METHODS), columns),
         ),
-        factors.throughput_section(one, found, (ENERGY, NORM)),
+        Section(
+            "Compression throughput by factor", *factors.throughput(one, found, (ENERGY, NORM))
+        ),
         Section(
             "Random-k's gains at the printed factors",
             f"1/CF and its root; eps is {EPS:g}.",
@@ -196,36 +196,24 @@ def _figure(one: training.Course, found: pd.DataFrame, scale: str) -> Figure:
 
     def sent(axes: Axes) -> None:
         """The factor of each recorded step; Accordion's by epoch."""
-        for place, (row, look) in enumerate(own.items()):
-            for run in (run for run in one.runs if run.row == row):
-                found_at, sent = steps.column(run, "step"), steps.column(run, "factor")
-                if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
-                    ends = run.epochs.set_index("epoch")["step"]
-                    found_at = np.append(0, ends.reindex(run.trace["epoch"]).to_numpy(float))
-                    used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
-                    sent = np.append(used[:1], used)
-                how = "steps-pre" if run.method == ACCORDION else "default"
-                axes.plot(
-                    found_at, sent * 1.05 ** (place - 1), color=look.colour, drawstyle=how,
-                    linestyle=look.dashes, linewidth=1.4,
-                )  # fmt: skip
-        axes.set_yscale("log")
-        plot.plain_log(axes.yaxis, unit="x")
-        axes.set_xlabel("iteration")
-        axes.set_ylabel("compression factor (log; 1 = dense)")
+        places = {row: place for place, row in enumerate(own, start=-1)}
+        for run in one.runs:
+            look, aside, how = own[run.row], 1.05 ** places[run.row], "default"
+            when, sent = steps.column(run, "step"), steps.column(run, "factor")
+            if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
+                ends = run.epochs.set_index("epoch")["step"].reindex(run.trace["epoch"])
+                used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
+                when, sent = np.append(0, ends.to_numpy(float)), np.append(used[:1], used)
+                how = "steps-pre"
+            line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+            axes.plot(when, sent * aside, drawstyle=how, linewidth=1.4, **line)
+        plot.name_axes(axes, "iteration", "compression factor, 1 = dense", log="y", unit="x")
 
-    panels: list[tuple[str, Callable[[Axes], None]]] = [
-        (
-            "test accuracy by iteration",
-            lambda axes: plot.curves(
-                axes, one.runs, one.metric.column, own, ylabel="test accuracy (%)"
-            ),
-        ),
+    both = gravac.looks(RESNET101, (ENERGY, NORM))
+    panels: plot.Panels = [
+        training.curves(one, own),
         ("factor by iteration (rows set apart by 5 %)", sent),
-        (
-            "modelled compression throughput",
-            partial(factors.draw_throughput, one, found, gravac.looks(RESNET101, (ENERGY, NORM))),
-        ),
+        ("modelled compression throughput", partial(factors.draw_throughput, one, found, both)),
     ]
     title = f"{gravac.PAPER.label}, figure 11: {gravac.FAMILIES[RESNET101]} with Random-k"
     return plot.figure(title, facts.caption(one.runs, scale), panels)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,10 +15,17 @@ from matplotlib.ticker import FixedLocator
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, Values, number, of, pivot
+from dgc_repro.paper.frame import Column, of, percent, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
-from dgc_repro.paper.gravac.studies import by_model, found_in, head, name_axes, numbers
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import (
+    at_latency,
+    by_model,
+    found_in,
+    head,
+    numbers,
+    own_latency,
+)
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
 
@@ -30,11 +39,12 @@ COLUMNS = {
 }  # fmt: skip
 ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
 ASSUMED = "compute times"
+SHARE = partial(percent, unit="")
 
 
-def place(series: str, workers: float = WORKERS, latency: float | None = None) -> str:
-    """The setting of a line. ``latency``: us between nodes, None for the network's own."""
-    return f"{series}, N = {workers:g}" + ("" if latency is None else f", {latency:g} us")
+def place(series: str, workers: float = WORKERS) -> str:
+    """The setting of a line at the network's own latency."""
+    return f"{series}, N = {workers:g}"
 
 
 CLAIMS = (
@@ -42,8 +52,8 @@ CLAIMS = (
         "lstm", "The LSTM (252 MB) scales better than ResNet101 (170 MB), although larger.", "figure 1a",
         (Check(EFFICIENCY, LSTM, RESNET101, above=1.0, setting=place(PER_STEP), ratio=True),),
         f"Throughput of {WORKERS} workers over {WORKERS} times that of one. A step sends all tensors in one "
-        "allreduce, after compute. Indicative at most: the compute times are assumed, and at another one of "
-        "ResNet101 the order flips; the verdict says at which.",
+        "allreduce, after compute. Indicative at most: the compute times are assumed. With another compute "
+        "time of ResNet101 the order flips; the verdict names that time.",
         assumed=ASSUMED,
     ),
     Claim(
@@ -74,37 +84,23 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ALIKE)
     own = own_latency(runs)
-    frame = numbers(
-        runs,
-        COLUMNS,
-        lambda at: place(at["series"], at["workers"], _other(at["latency_us"], own)),
-        "modelled",
-    )
+
+    def setting(line: Mapping[Any, Any]) -> str:
+        return at_latency(place(line["series"], line["workers"]), line["latency_us"], own)
+
+    frame = numbers(runs, COLUMNS, setting, "modelled")
     verdicts, flip = judge(CLAIMS, frame, labels=MODELS, modelled=True), order_flips_at(frame)
-    return Page(
-        title="GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
-        scale=scale,
-        runs=runs,
+    return made(
+        "GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
+        scale,
+        runs,
+        frame,
+        _sections(frame, runs),
         facts=head(runs, scale, network(runs)),
-        sections=_sections(frame, runs),
         verdicts=[replace(v, detail=f"{v.detail}; {flip}") if flip else v for v in verdicts],
-        frame=frame,
         choices=CHOICES,
         figures={"fig1a": partial(_figure, frame, runs, own, scale)},
     )
-
-
-def _percent(values: Values) -> str:
-    return number([100 * value for value in values], 1)
-
-
-def own_latency(runs: Sequence[Run]) -> float:
-    """Microseconds between nodes as the network's file has them: the first line's."""
-    return float(runs[0].lines["latency_us"].iloc[0])
-
-
-def _other(latency: float, own: float) -> float | None:
-    return None if latency == own else latency
 
 
 def network(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -118,23 +114,23 @@ def network(runs: Sequence[Run]) -> list[tuple[str, str]]:
     ]
 
 
-def tie_compute_ms(frame: pd.DataFrame, setting: str) -> list[float]:
-    """The compute time c of ResNet101 with which it has the LSTM's efficiency e: c / (c + sync) = e. Empty
-    without both models."""
-    sync, efficiency = of(frame, SYNC, RESNET101, setting), of(frame, EFFICIENCY, LSTM, setting)
-    return [s * e / (1 - e) for s, e in zip(sync, efficiency, strict=False)]
-
-
 def order_flips_at(frame: pd.DataFrame) -> str:
-    """At which compute times ResNet101 scales like the LSTM; "" without both."""
-    computes = (of(frame, COMPUTE, model, place(PER_STEP)) for model in (RESNET101, LSTM))
-    ties = (tie_compute_ms(frame, place(series)) for series in (PER_STEP, PER_TENSOR))
-    for joined, single, resnet, lstm in zip(*ties, *computes, strict=False):
-        return (
-            f"the order flips at {joined:.0f} ms of compute of ResNet101 (assumed {resnet:g} ms, LSTM "
-            f"{lstm:g} ms), with one allreduce per tensor at {single:.0f} ms"
-        )
-    return ""
+    """At which compute times c ResNet101 has the LSTM's efficiency e, c / (c + sync) = e; "" without both."""
+
+    def one(quantity: str, model: str, series: str) -> float:
+        return next(iter(of(frame, quantity, model, place(series))), math.nan)
+
+    def tie(series: str) -> float:
+        efficiency = one(EFFICIENCY, LSTM, series)
+        return one(SYNC, RESNET101, series) * efficiency / (1 - efficiency)
+
+    if math.isnan(tie(PER_STEP)):
+        return ""
+    resnet, lstm = (one(COMPUTE, model, PER_STEP) for model in (RESNET101, LSTM))
+    return (
+        f"the order flips at {tie(PER_STEP):.0f} ms of compute of ResNet101 (assumed {resnet:g} ms, LSTM "
+        f"{lstm:g} ms), with one allreduce per tensor at {tie(PER_TENSOR):.0f} ms"
+    )
 
 
 def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
@@ -146,7 +142,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
                 Column("messages", MESSAGES, 0, place(series)),
                 Column("sync ms", SYNC, 0, place(series)),
                 *(
-                    Column(f"N = {n:g}", EFFICIENCY, _percent, place(series, n))
+                    Column(f"N = {n:g}", EFFICIENCY, SHARE, place(series, n))
                     for n in found_in(runs, "workers")
                 ),
             ],
@@ -173,17 +169,19 @@ def _figure(frame: pd.DataFrame, runs: Sequence[Run], own: float, scale: str) ->
         for series, dashes in DASHES.items():
             settings = {count: place(series, count) for count in counts}
             by_model(axes, frame, EFFICIENCY, settings, series, dashes, 100)
-        name_axes(axes, "workers", "throughput, % of ideal", "xy")
+        plot.name_axes(axes, "workers", "throughput, % of ideal", "xy")
         axes.xaxis.set_major_locator(FixedLocator(counts))
         axes.xaxis.set_minor_locator(FixedLocator([]))
 
     def by_latency(axes: Axes) -> None:
         for series in (PER_TENSOR, PER_STEP):
-            settings = {x: place(series, latency=_other(us, own)) for x, us in enumerate(latencies)}
-            by_model(axes, frame, EFFICIENCY, settings, series, DASHES[series], 100)  # type: ignore[arg-type]
+            settings = {
+                float(x): at_latency(place(series), us, own) for x, us in enumerate(latencies)
+            }
+            by_model(axes, frame, EFFICIENCY, settings, series, DASHES[series], 100)
         axes.axvline(latencies.index(own), color=plot.BLACK, linewidth=0.8)
         axes.set_xticks(range(len(latencies)), [f"{us:g}" for us in latencies])
-        name_axes(
+        plot.name_axes(
             axes, "latency between nodes (us); line: the network's", "throughput, % of ideal", "y"
         )
 

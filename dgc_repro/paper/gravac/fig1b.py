@@ -12,14 +12,13 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, Quantity, join, measure, number, pivot, twins
-from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.frame import Column, Quantity, join, measure, number, pivot, seeds
+from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
 from dgc_repro.paper.gravac.runs import ALIKE
-from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean, thinning
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 POOL = "training"
 METHOD = "dense_variance"
@@ -31,9 +30,8 @@ LOOKS = {
 STARTING = MILESTONES[0]
 """The starting iterations: those before the learning rate first decays. Ours."""
 NUM_PARTS = 10
-FIRST, SECOND, NINTH, LAST = (
-    "first tenth", "second tenth", "last tenth but one", "last tenth"
-)  # fmt: skip
+FIRST, SECOND = "first tenth", "second tenth"
+NINTH, LAST = "last tenth but one", "last tenth"
 PARTS = {FIRST: 0, SECOND: 1, NINTH: NUM_PARTS - 2, LAST: NUM_PARTS - 1}
 VARIANCE, FALL = "variance of the gradient", "fall of the variance, first to last tenth"
 EARLY_CHANGE = "change of the variance, first to second tenth"
@@ -45,19 +43,17 @@ DRASTIC = 1.0
 
 def variance(run: Run) -> tuple[Series, Series]:
     """The recorded starting iterations, and the variance of the gradient in each."""
-    steps, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
-    known = (steps <= at(run, STARTING)) & np.isfinite(spread)
-    return steps[known], spread[known]
+    when, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
+    known = (when <= at(run, STARTING)) & np.isfinite(spread)
+    return when[known], spread[known]
 
 
 def in_part(run: Run, part: str) -> float:
     """Mean variance in a tenth of the starting iterations."""
-    steps, spread = variance(run)
-    end, tenth, place = at(run, STARTING), at(run, STARTING) / NUM_PARTS, PARTS[part]
-    if place == 0:
-        return mean(spread[steps <= tenth])
-    after, upto = end - tenth * (NUM_PARTS - place), end - tenth * (NUM_PARTS - place - 1)
-    return mean(spread[(steps > after) & (steps <= upto)])
+    when, spread = variance(run)
+    end, left = at(run, STARTING), NUM_PARTS - PARTS[part]
+    after = end - end / NUM_PARTS * left if PARTS[part] else -math.inf
+    return mean(spread[(when > after) & (when <= end - end / NUM_PARTS * (left - 1))])
 
 
 def _doublings(run: Run, before: str, after: str) -> float:
@@ -66,19 +62,17 @@ def _doublings(run: Run, before: str, after: str) -> float:
     return math.log2(b / a) if a > 0 and b > 0 else math.nan
 
 
-def _early(run: Run) -> float:
-    return abs(_doublings(run, FIRST, SECOND))
-
-
-def _late(run: Run) -> float:
-    return abs(_doublings(run, NINTH, LAST))
+def _change(run: Run, before: str, after: str) -> float:
+    return abs(_doublings(run, before, after))
 
 
 QUANTITIES = {
     FALL: Quantity("doublings", lambda run: -_doublings(run, FIRST, LAST)),
-    EARLY_CHANGE: Quantity("doublings", _early),
-    LATE_CHANGE: Quantity("doublings", _late),
-    SETTLING: Quantity("doublings", lambda run: _early(run) - _late(run)),
+    EARLY_CHANGE: Quantity("doublings", lambda run: _change(run, FIRST, SECOND)),
+    LATE_CHANGE: Quantity("doublings", lambda run: _change(run, NINTH, LAST)),
+    SETTLING: Quantity(
+        "doublings", lambda run: _change(run, FIRST, SECOND) - _change(run, NINTH, LAST)
+    ),
 }
 _READ = (
     "Mean over workers of ||g_i||^2 less ||mean g||^2 in dense training, averaged over tenths of the "
@@ -131,14 +125,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         require_alike([run for run in own if run.row == row], ALIKE)
     parts = {part: lambda run, part=part: in_part(run, part) for part in PARTS}
     found = join(by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
-    return Page(
-        title=f"{PAPER.label}, figure 1b: variance of gradients over the starting iterations",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale, [("decisions recorded", f"of {thinning(own)}")]),
-        sections=(_section(found, own),),
-        verdicts=judge(CLAIMS, found, labels=ROWS, same=twins(own)),
-        frame=found,
+    return made(
+        f"{PAPER.label}, figure 1b: variance of gradients over the starting iterations",
+        scale,
+        own,
+        found,
+        [_section(found, own)],
+        CLAIMS,
+        labels=ROWS,
+        head=steps.recorded(own),
         choices=CHOICES,
         figures={"fig1b": lambda: _figure(own, scale)},
     )
@@ -149,7 +144,7 @@ def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
         return number([2**value for value in values], None, "x")
 
     columns = (
-        Column("n", FALL, lambda values: str(len(values))),
+        seeds(FALL),
         *(Column(part, VARIANCE, setting=part) for part in PARTS),
         Column("change: first two", EARLY_CHANGE, factor),
         Column("last two", LATE_CHANGE, factor),
@@ -157,8 +152,8 @@ def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
     return Section(
         "Variance of the gradient",
         "Mean over workers of ||g_i||^2 less ||mean g||^2, all tensors together, dense training, over "
-        f"{thinning(runs)} of the starting iterations. Change: the larger of two tenths over the smaller. "
-        "Norms of different models are not comparable.",
+        f"{steps.thinning(runs)} of the starting iterations. Change: the larger of two tenths over the "
+        "smaller. Norms of different models are not comparable.",
         pivot(found, ROWS, columns, first="model"),
     )
 
@@ -166,16 +161,11 @@ def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
 def _figure(runs: Sequence[Run], scale: str) -> Figure:
     def draw(axes: Axes) -> None:
         for row, look in LOOKS.items():
-            for place, run in enumerate(run for run in runs if run.row == row):
-                steps, spread = variance(run)
-                label = None if place else look.label
-                axes.plot(steps, spread, color=look.colour, linewidth=1.0, label=label)
-        axes.set_yscale("log")
-        plot.plain_log(axes.yaxis, (1.0,))
-        axes.set_xlabel("iteration")
-        axes.set_ylabel("variance over workers (log)")
+            own = (variance(run) for run in runs if run.row == row)
+            plot.traces(axes, own, look.label, color=look.colour)
         if not axes.lines:
             plot.empty(axes, "no run")
+        plot.name_axes(axes, "iteration", "variance over workers", "y")
 
     title = f"{PAPER.label}, figure 1b: variance of the gradient"
     caption = facts.caption(runs, scale)

@@ -6,7 +6,7 @@ The sources have text only: known points of the figure are claims, and two contr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,7 @@ from dgc_repro.paper.gravac import COMPRESSORS, DENSE, FACTORS, LABELS, LOOKS, M
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, MODELLED, PAPERS, REACHED, TARGET_SECONDS, Course
 from dgc_repro.paper.gravac.table2 import printed
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
 POOL = "training"
@@ -99,15 +99,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     found = training.courses([run for run in runs if run.method in (DENSE, *STATIC)], scale)
     own = [run for one in found for run in one.runs]
-    table = frame.join(*(_measure(one) for one in found))
-    return Page(
-        title="GraVAC, figure 2: speedup to the target by compression factor",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=(_section(found, table), training.setup_section(found)),
-        verdicts=training.verdicts(CLAIMS, table, own),
-        frame=table,
+    table = frame.join(*map(_measure, found))
+    return made(
+        "GraVAC, figure 2: speedup to the target by compression factor",
+        scale,
+        own,
+        table,
+        [_section(found, table), training.setup_section(found)],
+        CLAIMS,
+        labels=LABELS,
         notes=NOTES,
         choices=(*OWN_CHOICES, *gravac.CHOICES),
         figures={"fig2": lambda: _figure(found, table, scale)},
@@ -129,29 +129,25 @@ def _measure(one: Course) -> pd.DataFrame:
     for name in COMPRESSORS:
         rows = [row_id(one.model, f"{name}{factor}") for factor in FACTORS]
         own = found[found["row"].isin(rows)]
-        for whose in ("", PAPERS):
-            pairs = frame.relative(
-                own, TARGET_SECONDS + whose, rows[0], inverse=True, name=SPEEDUP + whose
-            )
-            quicker.append(pairs[np.isfinite(pairs["value"])])
-    return frame.join(found, *quicker)
+        quicker += [
+            frame.relative(own, TARGET_SECONDS + of, rows[0], inverse=True, name=SPEEDUP + of)
+            for of in ("", PAPERS)
+        ]
+    speedups = frame.join(*quicker)
+    return frame.join(found, speedups[np.isfinite(speedups["value"])])
 
 
 def _section(found: Sequence[Course], table: pd.DataFrame) -> Section:
     clocks = training.shown_clocks(table)
     columns = [Column("short of it by %", SHORT, 1)]
-    for whose in ("", PAPERS) if any(one.papers_target > 0 for one in found) else ("",):
-        columns.append(
-            Column(f"target reached{whose}", REACHED + whose, lambda v: f"{sum(v):.0f} of {len(v)}")
-        )
+    for of in ("", PAPERS) if any(one.papers_target > 0 for one in found) else ("",):
+        reached = Column(f"target reached{of}", REACHED + of, frame.hits)
+        columns.append(reached)
         for clock in clocks:
-            columns.append(Column(f"seconds{whose}, {clock}", TARGET_SECONDS + whose, None, clock))
-            columns.append(Column(f"speedup{whose}, {clock}", SPEEDUP + whose, frame.times, clock))
-    rows = {
-        row_id(one.model, m): LABELS[row_id(one.model, m)]
-        for one in found
-        for m in (DENSE, *STATIC)
-    }
+            columns.append(Column(f"seconds{of}, {clock}", TARGET_SECONDS + of, None, clock))
+            columns.append(Column(f"speedup{of}, {clock}", SPEEDUP + of, frame.times, clock))
+    shown = [row_id(one.model, method) for one in found for method in (DENSE, *STATIC)]
+    rows = {row: LABELS[row] for row in shown}
     targets = " ".join(
         f"{gravac.FAMILIES[one.model]}, {one.metric.label}: {training.target_text(one)}"
         for one in found
@@ -172,31 +168,30 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         if math.isnan(one.target):
             plot.empty(axes, "no dense run")
             return
-        for place, method in enumerate(STATIC):
-            row, look = row_id(one.model, method), LOOKS[method]
+        heights, texts = [], []
+        for row in (row_id(one.model, method) for method in STATIC):
             speed = [v for v in frame.of(table, SPEEDUP, row, MODELLED) if v > 0]
             reached, short = frame.of(table, REACHED, row), frame.of(table, SHORT, row)
-            height = float(np.mean(speed)) if speed else 0.0
-            axes.barh(place, height, 0.75, color=look.colour)
+            heights.append(float(np.mean(speed)) if speed else 0.0)
             if not reached:
                 text = "no run"
             elif not any(reached):
                 text = f"never, {np.mean(short):.1f} % short"
             else:
-                text = f"{height:.3g}x" if speed else "reached, 10x never"
+                text = f"{heights[-1]:.3g}x" if speed else "reached, 10x never"
                 text += "" if all(reached) else f" ({sum(reached):.0f} of {len(reached)})"
-            axes.annotate(
-                text, (height, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5,
-                color="#333333" if speed else "#777777",
-            )  # fmt: skip
-        axes.set_yticks(range(len(STATIC)), [LOOKS[method].label for method in STATIC])
+            texts.append(text)
+        looks = [LOOKS[method] for method in STATIC]
+        drawn = axes.barh(range(len(looks)), heights, 0.75, color=[look.colour for look in looks])
+        axes.bar_label(drawn, texts, padding=3, fontsize=7.5, color="#444444")
+        axes.set_yticks(range(len(looks)), [look.label for look in looks])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.axvline(1.0, color="#888888", linewidth=0.8, linestyle=":")
         axes.set_xlim(0, 1.35 * max(1.5, axes.get_xlim()[1]))
         axes.set_xlabel("modelled speedup to the target over 10x")
 
-    panels: list[tuple[str, Callable[[Axes], None]]] = []
+    panels: plot.Panels = []
     for one in found:
         known = f"target {one.metric.label} {one.target:.2f} {one.metric.unit}"
         target = "no target" if math.isnan(one.target) else known

@@ -1,7 +1,7 @@
 """GraVAC's figure 3: throughput (a) and communication speedup (b) by compression factor.
 
-Communication is modelled: one allgather a step of all tensors' entries. Compressing takes nothing, what Table
-III says of a V100, or what was measured on this machine: three series.
+Communication is modelled: one allgather a step of all tensors' entries. Three series differ in the time of
+compressing: none, that of Table III (a V100), and that measured on this machine.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, join, lines, number, of, pivot
+from dgc_repro.paper.frame import Column, join, lines, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
-from dgc_repro.paper.gravac.studies import COLOURS, by_model, found_in, head, name_axes, numbers
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import (
+    COLOURS,
+    at_latency,
+    by_model,
+    found_in,
+    head,
+    numbers,
+    own_latency,
+)
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
 
-THROUGHPUT, COMMUNICATION, SATURATION = (
-    "throughput",
-    "communication speedup",
-    "factor of saturation",
-)
+THROUGHPUT, COMMUNICATION = "throughput", "communication speedup"
+SATURATION = "factor of saturation"
 SYNC, COMPRESS = "communication of a step", "compression of a step"
 NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
@@ -71,7 +76,7 @@ CLAIMS = (
             f"{model}.communication", f"{name}: communication speedup saturates at {PRINTED[model]}x.",
             "figure 3b", _saturates(model, COMMUNICATION),
             f"{_share} communication speedup at the largest factor, as near to the printed one. The "
-            "latencies of the network are assumed; the entries alone would never saturate.",
+            "latencies of the network are assumed; without them the speedup would never saturate.",
             margin=OURS, assumed="latencies of the network",
         )
         for model, name in MODELS.items()
@@ -80,7 +85,7 @@ CLAIMS = (
         Claim(
             f"lstm.after.{model}", f"The LSTM saturates later than {MODELS[model]}.", "figure 3a",
             (Check(SATURATION, LSTM, model, above=1.0, setting=STATED, ratio=True),),
-            "The same factors of saturation of throughput.", assumed=fig1a.ASSUMED,
+            "Compares the factors at which throughput saturates.", assumed=fig1a.ASSUMED,
         )
         for model in (RESNET101, VGG16)
     ),
@@ -103,9 +108,13 @@ def saturation(by_factor: Mapping[float, float]) -> float:
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ALIKE)
-    own = fig1a.own_latency(runs)
+    own = own_latency(runs)
+
+    def setting(line: Mapping[Any, Any]) -> str:
+        return at_latency(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
+
     saturations = lines(line for run in runs for line in _saturations(run, own))
-    frame = join(numbers(runs, COLUMNS, partial(_setting, own=own), "modelled"), saturations)
+    frame = join(numbers(runs, COLUMNS, setting, "modelled"), saturations)
     gradients = (
         f"{run.row} step {run.summary['steps']} of {run.environment.get('data')}" for run in runs
     )
@@ -119,33 +128,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             f"medians of n = {runs[0].setting('study.repeats')} repeats, {threads} threads",
         ),
     ]
-    return Page(
-        title="GraVAC, figure 3: throughput and communication by compression factor, modelled",
-        scale=scale,
-        runs=runs,
+    return made(
+        "GraVAC, figure 3: throughput and communication by compression factor, modelled",
+        scale,
+        runs,
+        frame,
+        _sections(frame, runs, own),
         facts=head(runs, scale, more),
-        sections=_sections(frame, runs, own),
         verdicts=judge(CLAIMS, frame, labels=MODELS, modelled=True),
-        frame=frame,
         choices=CHOICES,
         warning=facts.busy(runs),
         figures={"fig3": partial(_figure, frame, runs, scale)},
-    )  # fmt: skip
-
-
-def _setting(line: Mapping[Any, Any], own: float) -> str:
-    return _series(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
-
-
-def _series(name: str, latency: float, own: float) -> str:
-    return name if latency == own else f"{name}, {latency:g} us"
+    )
 
 
 def _saturations(run: Run, own: float) -> list[dict[str, Any]]:
     """Where a model saturates, by series and latency; of communication, at the network's own latency."""
     found = {}
     for (series, latency), group in run.lines.groupby(["compress", "latency_us"]):
-        curves = {_series(str(series), float(str(latency)), own): "throughput"}
+        curves = {at_latency(str(series), float(str(latency)), own): "throughput"}
         if (series, latency) == (NONE, own):
             curves[COMMUNICATION] = "communication"
         for setting, column in curves.items():
@@ -177,21 +178,14 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
         **{series: f"throughput, compressing {label}" for series, label in SERIES.items()},
         COMMUNICATION: "communication",
         **{
-            _series(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
+            at_latency(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
             for us in found_in(runs, "latency_us")
             if us != own
         },
     }
-    saturates = [
-        {"of": "paper", **{name: str(PRINTED[model]) for model, name in MODELS.items()}},
-        *(
-            {
-                "of": what,
-                **{name: number(of(frame, SATURATION, m, s), 0) for m, name in MODELS.items()},
-            }
-            for s, what in settings.items()
-        ),
-    ]
+    columns = [Column(what, SATURATION, 0, setting) for setting, what in settings.items()]
+    saturates = pivot(frame, MODELS, columns, "of")
+    saturates.insert(1, "paper", [str(PRINTED[model]) for model in MODELS])
     return (
         Section(
             "Speedups over 10x",
@@ -204,7 +198,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
             "Factors at which throughput and communication saturate",
             f"{_share} value at the largest one, by the time of compressing and the latency between nodes "
             f"({own:g} us where none is given).",
-            pd.DataFrame(saturates),
+            saturates.set_index("of").T.rename_axis("of").reset_index(),
         ),
     )
 
@@ -218,7 +212,7 @@ def _figure(frame: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
         for model, at in PRINTED.items():
             where = at * 1.06 if model == VGG16 else at  # beside ResNet101's
             axes.axvline(where, color=COLOURS[model][0], linewidth=0.8, alpha=0.6)
-        name_axes(axes, "compression factor", f"{quantity}, of that at 10x", "xy")
+        plot.name_axes(axes, "compression factor", f"{quantity}, of that at 10x", "xy")
 
     panels = [
         ("a: throughput", partial(draw, quantity=THROUGHPUT, shown={s: s for s in SERIES})),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,12 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, near
-from dgc_repro.paper.frame import Column, Quantity, join, measure, pivot, signed, twins
+from dgc_repro.paper.frame import Column, Quantity, join, measure, pivot, seeds, signed, twins
 from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id, steps
+from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import PERPLEXITY, QUALITY, Course, courses
 from dgc_repro.paper.gravac.steps import ENERGY, NORM, STEPS, at, by_setting, column, gains, mean
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
@@ -182,21 +184,15 @@ def _frame(runs: Sequence[Run], one: Course) -> pd.DataFrame:
         chosen = values[np.isfinite(values) & (first == early)] if values.size else values
         return of(chosen) if chosen.size else math.nan
 
-    def deviation(values: steps.Series) -> float:
-        return float(values.std())
-
     def of_kind(kind: str) -> pd.DataFrame:
-        first, later = (
-            partial(of_steps, of=mean, kind=kind, early=early) for early in (True, False)
-        )
-        spread = partial(of_steps, of=deviation, kind=kind, early=False)
-
-        def whole(run: Run) -> float:
-            return mean(gains(run, kind))
-
+        first = partial(of_steps, of=mean, kind=kind, early=True)
+        later = partial(of_steps, of=mean, kind=kind, early=False)
+        spread = partial(of_steps, of=lambda values: float(values.std()), kind=kind, early=False)
+        means: dict[str, Callable[[Run], float]] = {"": lambda run: mean(gains(run, kind))}
+        means |= {EARLY: first, LATER: later}
         growth = Quantity("", lambda run: later(run) - first(run))
         return join(
-            by_setting(runs, GAIN[kind], "", {"": whole, EARLY: first, LATER: later}),
+            by_setting(runs, GAIN[kind], "", means),
             by_setting(runs, SD[kind], "", {LATER: spread}),
             measure(runs, {GROWTH[kind]: growth}),
         )
@@ -209,7 +205,7 @@ def _frame(runs: Sequence[Run], one: Course) -> pd.DataFrame:
     quantities = {
         BEFORE: Quantity("", lambda run: mean(column(run, "norm_before"))),
         AFTER: Quantity("", lambda run: mean(column(run, "norm_after"))),
-        QUALITY if one.metric.sign > 0 else PERPLEXITY: Quantity(unit, last),
+        one.final: Quantity(unit, last),
         LESS_DENSE: Quantity(unit, lambda run: last(run) - dense.get(run.seed, math.nan)),
     }
     return join(*map(of_kind, GAIN), measure(runs, quantities))
@@ -221,49 +217,44 @@ def page(model: str, runs: Sequence[Run], scale: str) -> Page:
     (one,) = courses([run for run in runs if run.row in rows], scale, (model,))
     own = steps.compared(one.runs)
     found = _frame(own, one)
-    claims = CLAIMS[model]
-    if model == VGG16 and scale == facts.PAPER_SCALE:
-        claims = (*claims, CROSSES)
+    crosses = (CROSSES,) if model == VGG16 and scale == facts.PAPER_SCALE else ()
     labels = {row: f"{gravac.FAMILIES[model]} {label}" for row, label in rows.items()}
-    verdicts = judge(claims, found, labels=labels, same=twins(own))
-    number_of = FIGURE[model]
-    return Page(
-        title=f"{gravac.PAPER.label}, figure {number_of} ({MODELS[model]} in the paper): gradients before "
-        "and after compression",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale, [("decisions recorded", f"of {steps.thinning(own)}")]),
-        sections=(steps.which_gain(verdicts), *_sections(found, rows, one, steps.thinning(own))),
+    verdicts = judge((*CLAIMS[model], *crosses), found, labels=labels, same=twins(own))
+    number = FIGURE[model]
+    return made(
+        f"{gravac.PAPER.label}, figure {number} ({MODELS[model]} in the paper): gradients before and after "
+        "compression",
+        scale,
+        own,
+        found,
+        (steps.which_gain(verdicts), *_sections(found, rows, one, steps.thinning(own))),
+        head=steps.recorded(own),
         verdicts=verdicts,
-        frame=found,
         choices=CHOICES,
-        figures={f"fig{number_of}": lambda: _figure(replace(one, runs=tuple(own)), scale)},
+        figures={f"fig{number}": lambda: _figure(replace(one, runs=tuple(own)), scale)},
     )
+
+
+ARTIFACTS = {
+    f"fig{number}": SimpleNamespace(page=partial(page, model), POOL="training")
+    for model, number in FIGURE.items()
+}
 
 
 def _sections(
     found: pd.DataFrame, rows: Mapping[str, str], one: Course, recorded: str
 ) -> tuple[Section, ...]:
-    final = QUALITY if one.metric.sign > 0 else PERPLEXITY
     compressed = dict(list(rows.items())[1:])
-    columns = [
-        Column("n", GAIN[ENERGY], lambda values: str(len(values))),
-        *(
-            Column(f"{name}: {heading}", quantity, setting=setting)
-            for kind, name in GAIN.items()
-            for heading, quantity, setting in (
-                ("all", GAIN[kind], ""),
-                ("first", GAIN[kind], EARLY),
-                ("later", GAIN[kind], LATER),
-                ("sd", SD[kind], LATER),
-            )
-        ),
-        Column("norm: before (BC)", BEFORE),
-        Column("norm: after (AC)", AFTER),
-    ]
+    places = {"first": EARLY, "later": LATER}
+    columns = [seeds(GAIN[ENERGY])]
+    for kind, name in GAIN.items():
+        columns.append(Column(f"{name}: all", GAIN[kind]))
+        columns += [Column(f"{name}: {at}", GAIN[kind], setting=s) for at, s in places.items()]
+        columns.append(Column(f"{name}: sd", SD[kind], setting=LATER))
+    columns += [Column("norm: before (BC)", BEFORE), Column("norm: after (AC)", AFTER)]
     quality = (
-        Column("n", final, lambda values: str(len(values))),
-        Column(f"{one.metric.label} {one.metric.unit}".rstrip(), final, 2),
+        seeds(one.final),
+        Column(f"{one.metric.label} {one.metric.unit}".rstrip(), one.final, 2),
         Column("less dense", LESS_DENSE, signed),
     )
     return (
@@ -286,53 +277,37 @@ def _sections(
 
 def _figure(one: Course, scale: str) -> Figure:
     """Norms at 10x and at 1000x; quality; gains."""
-    looks = {row_id(one.model, method): look for method, look in LOOK.items()}
-    metric = one.metric
-    label = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+
+    def draw(
+        axes: Axes, method: str, of: Callable[[Run], steps.Series], label: str = "", **line: str
+    ) -> None:
+        seeds = [(column(run, "step"), of(run)) for run in one.of(method)]
+        plot.traces(axes, seeds, label, **line)
+        if not seeds:
+            plot.empty(axes, "no run")
 
     def norms(axes: Axes, method: str) -> None:
-        after = f"after (AC), {LOOK[method].label}"
-        _traces(
-            axes, one.of(method), partial(column, name="norm_before"), plot.GREEN, "before (BC)"
-        )
-        _traces(
-            axes, one.of(method), partial(column, name="norm_after"), LOOK[method].colour, after
-        )
-        axes.set_ylabel("norm of the gradient (log)")
-        axes.set_yscale("log")
-        plot.plain_log(axes.yaxis)
-
-    def quality(axes: Axes) -> None:
-        plot.curves(axes, one.runs, metric.column, looks, ylabel=label, log=metric.sign < 0)
+        label, colour = f"after (AC), {LOOK[method].label}", LOOK[method].colour
+        before, after = (partial(column, name=f"norm_{when}") for when in ("before", "after"))
+        draw(axes, method, before, "before (BC)", color=plot.GREEN)
+        draw(axes, method, after, label, color=colour)
+        plot.name_axes(axes, "iteration", "norm of the gradient", "y")
 
     def gain(axes: Axes) -> None:
         for method in (WEAK, STRONG):
             for kind, dashes in ((ENERGY, "-"), (NORM, ":")):
-                of = partial(gains, gain=kind)
-                _traces(axes, one.of(method), of, LOOK[method].colour, dashes=dashes)
-        axes.set_ylabel("gain: solid energy, dotted norm")
+                line = {"color": LOOK[method].colour, "linestyle": dashes}
+                draw(axes, method, partial(gains, gain=kind), **line)
+        plot.name_axes(axes, "iteration", "gain: solid energy, dotted norm")
         axes.set_ylim(bottom=0)
 
     recorded = any(np.isfinite(gains(run, NORM)).any() for run in one.runs)
-    panels: list[tuple[str, Callable[[Axes], None]]] = [
+    panels: plot.Panels = [
         ("norm at 10x", partial(norms, method=WEAK)),
         ("norm at 1000x", partial(norms, method=STRONG)),
-        (f"{metric.label} by iteration", quality),
+        training.curves(one, {row_id(one.model, m): look for m, look in LOOK.items()}),
         ("gain by iteration" if recorded else "gain (these records lack the norm gain)", gain),
     ]
     title = f"{gravac.PAPER.label}, figure {FIGURE[one.model]}: {gravac.FAMILIES[one.model]} at fixed factors"
     caption = facts.caption(one.runs, scale)
     return plot.figure(title, caption, panels, columns=2, size=(4.8, 3.2), legend=3)
-
-
-def _traces(
-    axes: Axes, runs: Sequence[Run], of: Callable[[Run], steps.Series], colour: str, label: str = "",
-    dashes: str = "-",
-) -> None:  # fmt: skip
-    """A line a seed over the recorded steps."""
-    for place, run in enumerate(runs):
-        name = "_" if place else label or "_"
-        axes.plot(column(run, "step"), of(run), dashes, color=colour, linewidth=1.0, label=name)
-    axes.set_xlabel("iteration")
-    if not runs:
-        plot.empty(axes, "no run")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import SENT, Column, Quantity, amount, lines, measure, number, pivot
-from dgc_repro.paper.gravac.studies import name_axes
+from dgc_repro.paper.frame import SENT, Column, Quantity, lines, number, pivot
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
@@ -115,51 +114,32 @@ CHOICES = (
     Choice("the time of a step in GraVAC", "measured, mean over workers", "train.step_time"),
     Choice("when a step's gains decide", "in the step, which needs all of them after backward; in a row of "
            "its own in the next one, so that buckets leave during backward", "policy.decide"),
-    Choice("what follows from an ideal factor", "it stays for good; in a row of its own, the next window "
+    Choice("after an ideal factor is found", "it stays for good; in a row of its own, the next window "
            "decides anew", "policy.freeze"),
     Choice("Accordion's regimes", "judged every epoch, between 10x and 1000x", "policy.values"),
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Steps ``first`` to ``last`` (from 1), in which the links have one rate, as the config writes it."""
-
-    rate: str
-    first: int
-    last: int
-    low: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.rate}: steps {self.first}-{self.last}"
-
-    def of(self, steps: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table by step."""
-        return steps[(steps["step"] >= self.first) & (steps["step"] <= self.last)]
-
-    def seconds(self, run: Run) -> float:
-        """Seconds in training steps; between ends of epochs, in proportion."""
-        ends = [0.0, *run.epochs["step"].astype(float)]
-        times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
-        begin, end = np.interp([self.first - 1, self.last], ends, times)
-        return float(end - begin)
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
-
-
-def stretches(run: Run) -> list[Stretch]:
-    """In order, without those that the run never came to; ``low``: slower than at other times."""
+def timeline(run: Run) -> pd.DataFrame:
+    """A line for each step: its ``seconds`` (between ends of epochs, in proportion), factor, gain and
+    throughput where they are recorded, its ``stretch`` (the rate of the links, with the first and last step
+    of that rate), and whether the rate is ``low``: lower than at other times."""
+    ends = [0.0, *run.epochs["step"].astype(float)]
+    times = [0.0, *run.epochs["time/train_seconds"].astype(float)]
+    before = np.arange(int(ends[-1]))
     changes = run.setting("network.schedule") or []
-    total = int(run.last("step"))
-    edges = [0, *(min(int(change["step"]), total) for change in changes), total]
-    rates = [str(run.setting("network.rate")), *(str(change["rate"]) for change in changes)]
-    most = max(map(_bits, rates))
-    return [
-        Stretch(rate, begin + 1, end, _bits(rate) < most)
-        for rate, begin, end in zip(rates, edges[:-1], edges[1:], strict=True)
-        if begin < end
-    ]
+    starts = [0, *(int(change["step"]) for change in changes)]
+    rates = np.array([str(run.setting("network.rate")), *(str(c["rate"]) for c in changes)])
+    bits = np.array(list(map(_bits, rates)))
+    place = np.searchsorted(starts, before, side="right") - 1
+    steps = pd.DataFrame({
+        "step": before + 1, "seconds": np.diff(np.interp([*before, ends[-1]], ends, times)),
+        "rate": rates[place], "low": (bits < bits.max())[place],
+    })  # fmt: skip
+    edges = steps.groupby(place)["step"].transform
+    span = edges("min").astype(str) + "-" + edges("max").astype(str)
+    steps["stretch"] = steps["rate"] + ": steps " + span
+    return steps.merge(steps_of(run), on="step", how="left")
 
 
 def _bits(rate: str) -> float:
@@ -170,28 +150,29 @@ def _bits(rate: str) -> float:
 
 def slowdown(run: Run) -> float:
     """A step while the rate is low over one at other times; NaN without both."""
-    means = []
-    for low in (True, False):
-        own = [part for part in stretches(run) if part.low == low]
-        if not own:
-            return math.nan
-        means.append(sum(part.seconds(run) for part in own) / sum(map(len, own)))
-    return means[0] / means[1]
+    means = timeline(run).groupby("low")["seconds"].mean().reindex([True, False])
+    return float(means[True] / means[False])
+
+
+def by_stretch(run: Run) -> pd.DataFrame:
+    """Milliseconds of a step, factor and gain of each stretch, in order; and whether its rate is ``low``."""
+    stretches = timeline(run).groupby("stretch", sort=False)
+    return stretches.agg(
+        ms=("seconds", lambda seconds: 1e3 * seconds.mean()), factor=("factor", _geometric),
+        gain=("gain", "mean"), low=("low", "first"),
+    )  # fmt: skip
 
 
 def target_of(runs: Sequence[Run]) -> tuple[float, str]:
     """Dense's training loss in its last quarter of epochs plus one standard deviation, and how it came about;
     NaN without a run of dense."""
-    last = [
-        run.epochs["train/loss"].astype(float).tail(max(1, len(run.epochs) // LAST_SHARE))
-        for run in runs
-        if run.row == DENSE
-    ]
-    if not last:
+    losses = [run.epochs["train/loss"].astype(float) for run in runs if run.row == DENSE]
+    if not losses:
         return math.nan, "no run of dense"
+    last = [loss.tail(max(1, len(loss) // LAST_SHARE)) for loss in losses]
     means = pd.Series([own.mean() for own in last])
-    spread = float(means.std(ddof=1) if len(means) > 1 else last[0].std(ddof=1))
-    spread = 0.0 if math.isnan(spread) else spread
+    spread = means.std() if len(means) > 1 else last[0].std()
+    spread = 0.0 if math.isnan(spread) else float(spread)
     over = f"over {len(means)} seeds" if len(means) > 1 else "over those epochs"
     loss = float(means.mean()) + spread
     return loss, (
@@ -217,14 +198,11 @@ def steps_of(run: Run) -> pd.DataFrame:
     if run.row == DENSE and not recorded.empty:
         rate = recorded["samples"] / recorded["seconds"]
         return recorded[["step"]].assign(factor=1.0, gain=1.0, throughput=rate)
-    ends = run.epochs["step"].astype(int)
-    steps = ends.diff().fillna(ends.iloc[0]).astype(int)
-    sent = run.epochs["comm/floats"].astype(float)
-    factors = float(run.summary["parameters"]) * steps / sent.diff().fillna(sent.iloc[0])
-    each = np.repeat(factors.to_numpy(), steps.to_numpy())
-    return pd.DataFrame(
-        {"step": np.arange(len(each)) + 1, "factor": each, "gain": math.nan, "throughput": math.nan}
-    )
+    epochs = run.epochs[["step", "comm/floats"]].astype(float).diff().fillna(run.epochs.iloc[0])
+    factors = float(run.summary["parameters"]) * epochs["step"] / epochs["comm/floats"]
+    each = np.repeat(factors.to_numpy(), epochs["step"].astype(int))
+    steps = {"step": np.arange(len(each)) + 1, "factor": each}
+    return pd.DataFrame(steps).assign(gain=math.nan, throughput=math.nan)
 
 
 def _decides(run: Run) -> bool:
@@ -237,28 +215,24 @@ def _geometric(values: pd.Series) -> float:
 
 def reaction(run: Run) -> float:
     """log2 of the factor while the rate is low over that after it; NaN where the rate never rises again."""
-    parts = stretches(run)
-    low = [place for place, part in enumerate(parts) if part.low]
-    if len(low) != 1 or low[0] + 1 == len(parts):
+    parts = by_stretch(run)
+    if parts["low"].sum() != 1 or parts["low"].iloc[-1]:
         return math.nan
-    during, after = (part.of(steps_of(run))["factor"] for part in (parts[low[0]], parts[-1]))
-    return math.log2(_geometric(during) / _geometric(after))
+    return math.log2(parts.loc[parts["low"], "factor"].iloc[0] / parts["factor"].iloc[-1])
 
 
-def _by_stretch(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def _by_stretch(runs: Sequence[Run]) -> pd.DataFrame:
     """Step, factor and gain of each stretch."""
-    for run in runs:
-        for part in stretches(run):
-            steps = part.of(steps_of(run))
-            found = {
-                STEP: ("ms", 1e3 * part.seconds(run) / len(part)),
-                FACTOR: ("x", _geometric(steps["factor"])),
-                GAIN: ("", steps["gain"].mean()),
-            }
-            fixed = {"row": run.row, "setting": str(part), "seed": run.seed}
-            for name, (unit, value) in found.items():
-                clock = "measured" if unit == "ms" else ""
-                yield {**fixed, "quantity": name, "unit": unit, "value": value, "clock": clock}
+    found = ((STEP, "ms", "ms", "measured"), (FACTOR, "x", "factor", ""), (GAIN, "", "gain", ""))
+    return lines(
+        {
+            "row": run.row, "setting": stretch, "seed": run.seed, "quantity": name, "unit": unit,
+            "value": line[column], "clock": clock,
+        }
+        for run in runs
+        for stretch, line in by_stretch(run).iterrows()
+        for name, unit, column, clock in found
+    )  # fmt: skip
 
 
 def _share(run: Run, branch: str) -> float:
@@ -286,25 +260,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         **SENT,
         **{f"steps of {b}": Quantity("%", partial(_share, branch=b)) for b in BRANCHES},
     }
-    frame = pd.concat([measure(own, quantities), lines(_by_stretch(own))], ignore_index=True)
-    return Page(
-        title="GraVAC in the lab: a rate that drops and rises again (ours)",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale, _more(own, target_text)),
-        sections=_sections(frame, own),
+    frame = frames.join(frames.measure(own, quantities), _by_stretch(own))
+    return made(
+        "GraVAC in the lab: a rate that drops and rises again (ours)",
+        scale,
+        own,
+        frame,
+        _sections(frame, own),
         verdicts=judge(CLAIMS, frame, labels=LABELS),
-        frame=frame,
+        head=_more(own, target_text),
         choices=CHOICES,
         warning=facts.busy(own),
         figures={"lab": partial(_figure, own, scale, target)},
-    )  # fmt: skip
+    )
 
 
 def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
     """Links, target, and interfaces against the ledger, for the head of the page."""
     links = facts.distinct(
-        ", then ".join(f"{part.rate} (steps {part.first}-{part.last})" for part in stretches(run))
+        ", then ".join(f"{part.replace(': ', ' (')})" for part in by_stretch(run).index)
         for run in runs
     )
     apart = {run.id: difference_percent(run.summary) for run in runs}
@@ -315,13 +289,13 @@ def _more(runs: Sequence[Run], target: str) -> list[tuple[str, str]]:
         said = (
             f"interfaces of {len(read)} of {len(runs)} runs were read; they differ from the ledger with "
             f"headers by at most {abs(apart[worst.id]):.2f} % ({LABELS[worst.row]}, "
-            f"{amount([worst.summary[COUNTED]])})"
+            f"{frames.amount([worst.summary[COUNTED]])})"
         )
     return [("links", links), ("target", target), ("bytes", said)]
 
 
 def _met(values: Sequence[float]) -> str:
-    """Seconds of the runs that got there, and how many did."""
+    """Seconds of the runs that reached the target, and how many these are."""
     met = [value for value in values if math.isfinite(value)]
     if not met:
         return number(values)
@@ -329,15 +303,15 @@ def _met(values: Sequence[float]) -> str:
 
 
 def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
-    parts = [str(part) for part in stretches(runs[0])]
+    parts = list(by_stretch(runs[0]).index)
     times = [
-        Column("n", STEP, lambda values: str(len(values))),
+        frames.seeds(STEP),
         *(Column(f"{part}, ms", STEP, setting=part) for part in parts),
         Column("slowdown", SLOWDOWN),
         Column("s to target", TARGET_SECONDS, _met),
         Column("s in all", SECONDS),
         *(Column(name, name) for name in (LOSS, PERPLEXITY)),
-        *(Column(name, name, amount) for name in ("payload", INTERFACE)),
+        *(Column(name, name, frames.amount) for name in ("payload", INTERFACE)),
     ]
     by_part = [(name, part) for name in (FACTOR, GAIN) for part in parts]
     sent = [
@@ -348,8 +322,8 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
     first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
     policies = (
         "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
-        "recorded compression throughputs differ by at most omega. Throughputs of factors that are no longer "
-        "sent stay on record as they were, at the rate of that time.\n"
+        "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
+        "is no longer sent is not updated when the rate changes.\n"
     )
     return (
         Section(
@@ -371,40 +345,39 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
 
 def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:
     """Factor, gain and throughput by step with the low rate shaded; training loss by time. One seed."""
-    shown: dict[str, Run] = {}
-    for run in runs:
-        if run.row not in shown or run.seed < shown[run.row].seed:
-            shown[run.row] = run
-    parts = [part for part in stretches(runs[0]) if part.low]
+    shown = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
+    shown = {row: shown[row] for row in dict.fromkeys(run.row for run in runs)}
+    first = timeline(runs[0])
+    low = first[first["low"]].groupby("stretch", sort=False)
 
     def by_step(axes: Axes, column: str, label: str, log: str = "y") -> None:
         for row, run in shown.items():
             steps = steps_of(run)
+            drawn = steps[column]
             if column == "throughput":
-                smooth = steps[column].rolling(ROLLING, center=True, min_periods=1).median()
-                steps = steps.assign(throughput=smooth)
+                drawn = drawn.rolling(ROLLING, center=True, min_periods=1).median()
             how = LOOKS[row].line | {"marker": "", "linewidth": 1.4, "label": None}
-            axes.plot(steps["step"], steps[column], **how)
-        for part in parts:
-            axes.axvspan(part.first - 0.5, part.last + 0.5, color="#E8E8E8", zorder=0, lw=0)
-        name_axes(axes, "step", label, log)
+            axes.plot(steps["step"], drawn, **how)
+        for _, part in low["step"]:
+            axes.axvspan(part.min() - 0.5, part.max() + 0.5, color="#E8E8E8", zorder=0, lw=0)
+        plot.name_axes(axes, "step", label, log)
 
     def losses(axes: Axes) -> None:
         for row, run in shown.items():
             axes.plot(run.epochs["time/train_seconds"], run.epochs["train/loss"], **LOOKS[row].line)
         if not math.isnan(target):
             axes.axhline(target, color="#666666", linewidth=0.8)
-        name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
+        plot.name_axes(axes, "measured seconds in training steps", "training loss (nats)", "x")
 
     rate = "samples a second times gain"
-    panels: list[tuple[str, Callable[[Axes], None]]] = [
+    panels: plot.Panels = [
         ("factor", partial(by_step, column="factor", label="compression factor")),
         ("gain (Accordion has none)", partial(by_step, column="gain", label="gain of what was sent", log="")),
         (f"compression throughput, medians of {ROLLING} steps",
          partial(by_step, column="throughput", label=rate)),
         ("time to the target loss (grey line)", losses),
     ]  # fmt: skip
-    rates = ", ".join(part.rate for part in parts) or "nothing"
+    rates = ", ".join(low["rate"].first()) or "nothing"
     caption = f"{facts.caption(runs, scale)}; drawn: the first seed; shaded: {rates}"
     title = "GraVAC in the lab: a rate that drops and rises again"
     return plot.figure(title, caption, panels, columns=2, size=(4.9, 3.5))

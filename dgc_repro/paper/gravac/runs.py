@@ -22,15 +22,16 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, frame, gravac
-from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper import facts, frame, gravac, plot
+from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import SENT, Quantity
 from dgc_repro.paper.gravac import DENSE, LABELS, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
 from dgc_repro.paper.page import Section
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import Verdict, judge
 
 Series = NDArray[np.float64]
 ALIKE = (*facts.ALIKE, "train.step_time", "goal.metric")
@@ -59,7 +60,7 @@ HYPER = {
 PLATEAU_SHARE = 0.01
 """For runs that name none."""
 CLASSES = {"Digits": 10, "Cifar10": 10, "Cifar100": 100, "Ptb": 10_000}
-"""Possible answers by data set, for summaries that do not say."""
+"""Classes of each data set, for runs whose summary lacks them."""
 WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
     ("ptb (valid as train)", 63_720, 20_000): 447.2,
     ("topics of Python 3.11's documentation (embedded, sha256 d9dc35bc)", 1_936, 800): 468.7,
@@ -78,6 +79,11 @@ class Metric:
     label: str
     unit: str = "%"
     sign: int = 1
+
+    @property
+    def axis(self) -> str:
+        """The label with its unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
 METRICS = {
@@ -99,6 +105,11 @@ class Course:
     target: float = math.nan
     papers_target: float = math.nan
 
+    @property
+    def final(self) -> str:
+        """The quantity of the final quality."""
+        return QUALITY if self.metric.sign > 0 else PERPLEXITY
+
     def of(self, method: str) -> list[Run]:
         """The runs of a row, by seed."""
         return [run for run in self.runs if run.method == method]
@@ -107,29 +118,40 @@ class Course:
         """The metric after each epoch."""
         return np.asarray(run.epochs[self.metric.column], dtype=np.float64)
 
+    def last(self, run: Run) -> float:
+        """The metric after the last epoch."""
+        return float(self.quality(run)[-1])
 
-def courses(runs: Sequence[Run], scale: str, models: Sequence[str] = tuple(MODELS)) -> list[Course]:
-    """The runs of each model. Raises UserError where those of one model are not alike."""
-    return [_course([run for run in runs if run.model == model], model, scale) for model in models]
+
+def courses(
+    runs: Sequence[Run],
+    scale: str,
+    models: Sequence[str] = tuple(MODELS),
+    methods: Sequence[str] | None = None,
+) -> list[Course]:
+    """The runs of each model (``methods``: only of these). Raises UserError where those of one model are not
+    alike."""
+    own = [run for run in runs if methods is None or run.method in methods]
+    return [_course([run for run in own if run.model == model], model, scale) for model in models]
 
 
 def _course(runs: Sequence[Run], model: str, scale: str) -> Course:
     require_alike(runs, ALIKE)
-    metric = _metric(runs, model)
+    # Runs of older versions name no metric.
+    named = next((str(m) for run in runs if (m := run.setting("goal.metric"))), None)
+    metric = METRICS[named or ("perplexity" if model == LSTM else "accuracy")]
     one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric)
-    dense = [float(one.quality(run)[-1]) for run in one.of(DENSE)]
     target = math.nan
-    if dense:
+    if dense := list(map(one.last, one.of(DENSE))):
         spread = float(np.std(dense, ddof=1)) if len(dense) > 1 else 0.0
         target = float(np.mean(dense)) - metric.sign * spread
     papers = SETUP(model, "target") if scale == facts.PAPER_SCALE else math.nan
     return replace(one, target=target, papers_target=papers)
 
 
-def _metric(runs: Sequence[Run], model: str) -> Metric:
-    """The metric that the runs name; of runs without a goal accuracy, or perplexity."""
-    named = next((str(m) for run in runs if (m := run.setting("goal.metric"))), None)
-    return METRICS[named or ("perplexity" if model == LSTM else "accuracy")]
+def runs_of(found: Sequence[Course]) -> list[Run]:
+    """The runs of all models."""
+    return [run for one in found for run in one.runs]
 
 
 def met_at(values: Series, target: float, sign: int) -> int | None:
@@ -191,7 +213,7 @@ def shown_clocks(found: pd.DataFrame) -> list[str]:
 def clocks_text(clocks: Sequence[str]) -> str:
     """What each clock is, for the text above a table."""
     said = "; ".join(f"{clock}: {CLOCK_TEXTS[clock]}" for clock in clocks)
-    return f"Seconds, {said}. Measured seconds are rough where other work ran beside a run."
+    return f"Seconds, {said}. Measured seconds are rough where the machine was busy."
 
 
 def num_steps(run: Run) -> int:
@@ -218,7 +240,7 @@ def chance(run: Run, metric: Metric) -> tuple[float, str] | None:
 
 def has_failed(run: Run, one: Course) -> bool:
     """The rule at the top of this file; without a target the way leads to a perfect answer."""
-    final, loss = float(one.quality(run)[-1]), run.last("train/loss")
+    final, loss = one.last(run), run.last("train/loss")
     if not (math.isfinite(final) and math.isfinite(loss)):
         return True
     guess = chance(run, one.metric)
@@ -239,7 +261,7 @@ def failed_text(one: Course) -> str:
     worse = any(one.metric.sign * (one.target - value) <= 0 for value, _ in found)
     return (
         f"Failed: less than {gravac.failed_share():.3f} of the way from chance ({said}) to the target, or "
-        "not finite; such a row has no speedup."
+        "not finite; a failed row has no speedup."
         + (" The target itself is no better than chance." if worse else "")
     )
 
@@ -249,88 +271,85 @@ def seconds_to_plateau(run: Run, one: Course, clock: str) -> float:
     given = run.setting("goal.plateau")
     share = PLATEAU_SHARE if given is None else float(given)
     place = plateau_at(one.quality(run), one.metric.sign, share)
-    return _or_infinite(run, None if has_failed(run, one) else place, clock)
+    return _seconds_at(run, None if has_failed(run, one) else place, clock)
 
 
 def seconds_to_target(run: Run, one: Course, target: float, clock: str) -> float:
     """Infinite where it is not reached, NaN without a target or such a clock."""
     if math.isnan(target):
         return math.nan
-    return _or_infinite(run, met_at(one.quality(run), target, one.metric.sign), clock)
+    return _seconds_at(run, met_at(one.quality(run), target, one.metric.sign), clock)
 
 
-def _or_infinite(run: Run, place: int | None, clock: str) -> float:
+def _seconds_at(run: Run, place: int | None, clock: str) -> float:
     seconds = CLOCKS[clock](run)
     if np.isnan(seconds).all():
         return math.nan
     return math.inf if place is None else float(seconds[place])
 
 
-def _is_met(run: Run, one: Course, target: float) -> float:
-    if math.isnan(target):
-        return math.nan
-    return float(met_at(one.quality(run), target, one.metric.sign) is not None)
-
-
 def measure(one: Course) -> pd.DataFrame:
     """Every quantity of this file for the runs of a model; those relative to dense are paired by seed."""
-    metric, targets = one.metric, {"": one.target, PAPERS: one.papers_target}
-    final = QUALITY if metric.sign > 0 else PERPLEXITY
+    metric, known = one.metric, {"": one.target, PAPERS: one.papers_target}
+    targets = {whose: target for whose, target in known.items() if not math.isnan(target)}
+
+    def is_met(run: Run, target: float) -> float:
+        return float(met_at(one.quality(run), target, metric.sign) is not None)
+
+    def timed(clock: str) -> pd.DataFrame:
+        kind = "measured" if clock == MEASURED else "modelled"
+        seconds: dict[str, Callable[[Run], float]] = {
+            RUN_SECONDS: lambda run: float(CLOCKS[clock](run)[-1]),
+            PLATEAU_SECONDS: partial(seconds_to_plateau, one=one, clock=clock),
+        }
+        for whose, target in targets.items():
+            to_target = partial(seconds_to_target, one=one, target=target, clock=clock)
+            seconds[TARGET_SECONDS + whose] = to_target
+        quantities = {name: Quantity("s", of, kind) for name, of in seconds.items()}
+        return frame.measure(one.runs, quantities).assign(setting=clock)
+
+    reached = {REACHED + w: Quantity("runs", partial(is_met, target=t)) for w, t in targets.items()}
     plain = {
-        final: Quantity(metric.unit, lambda run: float(one.quality(run)[-1])),
+        one.final: Quantity(metric.unit, one.last),
         FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
         TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
         **SENT,
+        **reached,
     }
-    for whose, target in targets.items():
-        plain[REACHED + whose] = Quantity("runs", partial(_is_met, one=one, target=target))
-    seconds = (_seconds(one, clock, targets) for clock in CLOCKS)
-    found = frame.join(frame.measure(one.runs, plain), *seconds, _wire_of_many(one))
+    many = frame.measure(one.runs, {WIRE_MANY: Quantity("x", partial(_fewer_of_many, one=one))})
+    found = frame.join(frame.measure(one.runs, plain), *map(timed, CLOCKS), many)
     dense = row_id(one.model, DENSE)
     less = (frame.relative(found, n, dense, inverse=True, name=new) for n, new in FEWER.items())
     return frame.join(found, *less)
 
 
-def _seconds(one: Course, clock: str, targets: dict[str, float]) -> pd.DataFrame:
-    kind = "measured" if clock == MEASURED else "modelled"
-    quantities: dict[str, Callable[[Run], float]] = {
-        RUN_SECONDS: lambda run: float(CLOCKS[clock](run)[-1]),
-        PLATEAU_SECONDS: partial(seconds_to_plateau, one=one, clock=clock),
-    }
-    for whose, target in targets.items():
-        quantities[TARGET_SECONDS + whose] = partial(
-            seconds_to_target, one=one, target=target, clock=clock
-        )
-    named = {name: Quantity("s", of, kind) for name, of in quantities.items()}
-    return frame.measure(one.runs, named).assign(setting=clock)
+def _fewer_of_many(run: Run, one: Course) -> float:
+    """Wire bytes of dense over the run's own among the paper's workers, from payload and wire as counted: a
+    gathered payload is passed on N - 1 times, an averaged one 2 (N - 1) / N times. NaN where the run's own
+    workers are two, for which both are the same."""
+
+    def of_a_step(other: Run, counted: str) -> float:
+        return other.last(f"comm/{counted}_bytes") / num_steps(other)
+
+    dense = [of_a_step(other, "payload") for other in one.of(DENSE) if other.seed == run.seed]
+    own = int(run.setting("launch.workers"))
+    if own <= 2 or not dense:
+        return math.nan
+    payload, averaged, gathered = of_a_step(run, "payload"), 2 * (own - 1) / own, own - 1
+    share = (of_a_step(run, "wire") / payload - averaged) / (gathered - averaged)
+    share = min(1.0, max(0.0, share))
+    there = 2 * (WORKERS - 1) / WORKERS
+    return dense[0] * there / (payload * (share * (WORKERS - 1) + (1 - share) * there))
 
 
-def _wire_of_many(one: Course) -> pd.DataFrame:
-    """Wire bytes of dense over a row's own among the paper's workers, from payload and wire as counted: a
-    gathered payload is passed on N - 1 times, an averaged one 2 (N - 1) / N times. Not known where the run's
-    own workers are two, for which both are the same."""
-    dense = {run.seed: run.last("comm/payload_bytes") / num_steps(run) for run in one.of(DENSE)}
+def curves(one: Course, looks: dict[str, Look]) -> tuple[str, Callable[[Axes], None]]:
+    """The panel of quality by iteration."""
 
-    def fewer(run: Run) -> float:
-        own = int(run.setting("launch.workers"))
-        if own <= 2 or run.seed not in dense:
-            return math.nan
-        averaged, gathered = 2 * (own - 1) / own, own - 1
-        payload = run.last("comm/payload_bytes") / num_steps(run)
-        passed_on = run.last("comm/wire_bytes") / num_steps(run) / payload
-        share = min(1.0, max(0.0, (passed_on - averaged) / (gathered - averaged)))
-        there = 2 * (WORKERS - 1) / WORKERS
-        wire = payload * (share * (WORKERS - 1) + (1 - share) * there)
-        return dense[run.seed] * there / wire
+    def draw(axes: Axes) -> None:
+        metric = one.metric
+        plot.curves(axes, one.runs, metric.column, looks, ylabel=metric.axis, log=metric.sign < 0)
 
-    return frame.measure(one.runs, {WIRE_MANY: Quantity("x", fewer)})
-
-
-def verdicts(
-    claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
-) -> tuple[Verdict, ...]:
-    """Claims judged on a frame of these runs."""
-    return judge(claims, found, labels=LABELS, same=frame.twins(runs))
+    return f"{one.metric.label} by iteration", draw
 
 
 # -- parts of claims
@@ -392,28 +411,6 @@ def fewer_floats(model: str, method: str, reduction: float) -> Check:
     return near(check, reduction, VOLUME_FACTOR)
 
 
-def with_norm_gain(claim: Claim) -> Claim:
-    """The same claim of the rows with the norm gain."""
-
-    def renamed(row: str | None) -> str | None:
-        is_gravac = row is not None and ".gravac" in row and not row.endswith("_norm")
-        return gravac.norm_of(row) if row is not None and is_gravac else row
-
-    def of_norm(check: Check) -> Check:
-        return replace(
-            check, greater=renamed(check.greater) or check.greater, lesser=renamed(check.lesser)
-        )
-
-    return replace(
-        claim,
-        id=f"{claim.id}.norm",
-        text=f"{claim.text.removesuffix('.')} (norm gain).",
-        checks=tuple(map(of_norm, claim.checks)),
-        premises=tuple(map(of_norm, claim.premises)),
-        reading=f"{claim.reading} Norm gain: the authors' code, sums of L2 norms over the raw gradient.",
-    )
-
-
 # -- tables of every page
 
 
@@ -421,7 +418,7 @@ def target_text(one: Course) -> str:
     """The target with the dense runs behind it."""
     if math.isnan(one.target):
         return "No dense run: no target."
-    dense = [float(one.quality(run)[-1]) for run in one.of(DENSE)]
+    dense = list(map(one.last, one.of(DENSE)))
     sign = "less" if one.metric.sign > 0 else "plus"
     spread = "one seed" if len(dense) < 2 else f"n = {len(dense)}; {sign} one standard deviation"
     return (
@@ -433,23 +430,27 @@ def target_text(one: Course) -> str:
 def setup_section(found: Sequence[Course]) -> Section:
     """The paper's set-up and ours, two lines a model; and rows that are one training."""
     lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
-    runs = [run for one in found for run in one.runs]
-    same = [f"{LABELS[row]} is {LABELS[first]}" for row, first in frame.twins(runs).items()]
+    twins = frame.twins(runs_of(found))
+    same = [f"{LABELS[row]} is {LABELS[first]}" for row, first in twins.items()]
     text = (
         f"{MODELS[RESNET101]}'s learning rate falls to a tenth at iterations {gravac.MILESTONES[0]:,} and "
         f"{gravac.MILESTONES[1]:,}, the others' is constant; the paper does not say how many steps it takes. "
-        "Rows that are the same training bit for bit, because nothing was compressed or two selections "
-        f"agree: {'; '.join(same) or 'none'}."
+        "Rows whose training is the same bit for bit (nothing was compressed, or two methods select the same "
+        f"entries): {'; '.join(same) or 'none'}."
     )
     return Section("Set-up: the paper's and ours", text, pd.DataFrame(lines))
 
 
 def _papers_setup(model: str) -> dict[str, str]:
-    schedule = f"a tenth at {gravac.MILESTONES}" if model == RESNET101 else "constant"
-    hyper = {name: f"{SETUP(model, name):g}" for name in HYPER}
-    own = {"workers": str(WORKERS), **hyper, "steps": "-", "schedule": schedule}
-    size = {"parameters": f"{gravac.PARAMETERS[model]:,}", "data": gravac.DATA[model]}
-    return {"model": f"{MODELS[model]} (paper)", **own, **size}
+    return {
+        "model": f"{MODELS[model]} (paper)",
+        "workers": str(WORKERS),
+        **{name: f"{SETUP(model, name):g}" for name in HYPER},
+        "steps": "-",
+        "schedule": f"a tenth at {gravac.MILESTONES}" if model == RESNET101 else "constant",
+        "parameters": f"{gravac.PARAMETERS[model]:,}",
+        "data": gravac.DATA[model],
+    }
 
 
 def _our_setup(one: Course) -> dict[str, str]:
@@ -458,12 +459,11 @@ def _our_setup(one: Course) -> dict[str, str]:
         return facts.distinct(facts.short(value) for value in found if value is not None)
 
     counts = (f"{n:,}" for run in one.runs if (n := run.summary.get("parameters")))
+    keys = {"workers": "launch.workers", **HYPER, "schedule": "schedule"}
     return {
         "model": f"{gravac.FAMILIES[one.model]} (ours)",
-        "workers": used("launch.workers"),
-        **{name: used(key) for name, key in HYPER.items()},
+        **{name: used(key) for name, key in keys.items()},
         "steps": facts.distinct(f"{num_steps(run):,}" for run in one.runs),
-        "schedule": used("schedule"),
         "parameters": facts.distinct(counts),
         "data": facts.data_text(one.runs),
     }

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
-from dgc_repro.paper.frame import join, lines, twins
-from dgc_repro.paper.gravac import DENSE, LABELS
+from dgc_repro.paper.frame import Quantity, join, measure, twins
+from dgc_repro.paper.gravac import DENSE, LABELS, norm_of
 from dgc_repro.paper.gravac.runs import FLOATS
 from dgc_repro.paper.page import Section
 from dgc_repro.paper.records import Run
@@ -37,6 +38,8 @@ LARGEST, THETA_MIN, CANDIDATE = "largest factor", "largest theta_min", "largest 
 AT_GAIN = "gain of what was sent"
 MOSTLY = 0.5
 """Mostly: more than this share of the steps."""
+NORM_ROWS = {row: norm_of(row) for row in LABELS if norm_of(row) in LABELS}
+"""By row of the energy gain, the same row with the norm gain."""
 SHARES_READING = "Shares of the recorded steps by the factor of what was sent."
 
 
@@ -76,9 +79,8 @@ def gains(run: Run, gain: str) -> Series:
 
 def shares(run: Run) -> dict[float, float]:
     """The share of the recorded steps at each factor, ascending; 1: dense."""
-    factors = column(run, "factor")
-    factors, counts = np.unique(factors[np.isfinite(factors)], return_counts=True)
-    return {float(f): float(c) / counts.sum() for f, c in zip(factors, counts, strict=True)}
+    known = pd.Series(column(run, "factor")).dropna()
+    return dict(known.value_counts(normalize=True).sort_index())
 
 
 def share(run: Run, factor: float) -> float:
@@ -147,14 +149,9 @@ def by_setting(
     clock: str = "",
 ) -> pd.DataFrame:
     """One quantity of each run at several settings, as lines of a frame."""
-    return lines(
-        {
-            "row": run.row, "setting": setting, "seed": run.seed, "quantity": quantity, "unit": unit,
-            "value": of(run), "clock": clock,
-        }
-        for setting, of in settings.items()
-        for run in runs
-    )  # fmt: skip
+    own = {setting: Quantity(unit, of, clock) for setting, of in settings.items()}
+    found = (measure(runs, {quantity: one}).assign(setting=name) for name, one in own.items())
+    return join(*found)
 
 
 def at_factor(factor: float) -> str:
@@ -212,30 +209,42 @@ def thinning(runs: Sequence[Run]) -> str:
     return " or ".join(said) or "no step"
 
 
+def recorded(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The line of a page's head that says which steps are recorded."""
+    return [("decisions recorded", f"of {thinning(runs)}")]
+
+
 def of_norm(
     claim: Claim,
-    rows: Mapping[str, str] | None = None,
+    rows: Mapping[str, str] = NORM_ROWS,
     quantities: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> Claim:
-    """The same claim with the norm gain: of other ``rows``, or of other ``quantities`` of the same rows."""
+    """The same claim with the norm gain: of other ``rows``, or of other ``quantities`` of the same rows.
+    ``changes``: other fields."""
 
-    def swapped(check: Check) -> Check:
-        own = rows or {}
-        return replace(
-            check,
-            quantity=(quantities or {}).get(check.quantity, check.quantity),
-            greater=own.get(check.greater, check.greater),
-            lesser=None if check.lesser is None else own.get(check.lesser, check.lesser),
+    def swapped(checks: Sequence[Check]) -> tuple[Check, ...]:
+        return tuple(
+            replace(
+                check,
+                quantity=(quantities or {}).get(check.quantity, check.quantity),
+                greater=rows.get(check.greater, check.greater),
+                lesser=rows.get(check.lesser or "", check.lesser),
+            )
+            for check in checks
         )
 
-    return replace(
-        claim,
-        id=f"{claim.id}.norm",
-        text=f"{claim.text[:-1]} (norm gain).",
-        checks=tuple(map(swapped, claim.checks)),
-        premises=tuple(map(swapped, claim.premises)),
-        cannot_follow="",
+    changes = {"cannot_follow": "", "text": f"{claim.text[:-1]} (norm gain).", **changes}
+    checks, premises = swapped(claim.checks), swapped(claim.premises)
+    return replace(claim, id=f"{claim.id}.norm", checks=checks, premises=premises, **changes)
+
+
+def with_norm_gain(claim: Claim) -> Claim:
+    """The same claim of the rows with the norm gain, whose reading says what that gain is."""
+    reading = (
+        f"{claim.reading} Norm gain: the authors' code, sums of L2 norms over the raw gradient."
     )
+    return of_norm(claim, reading=reading, cannot_follow=claim.cannot_follow)
 
 
 def judged(
@@ -243,22 +252,24 @@ def judged(
 ) -> tuple[Verdict, ...]:
     """Verdicts in order. A claim on what is sent is judged also where two rows are the same training: where
     GraVAC has compressed nothing, that is its answer."""
-    volume = [c for c in claims if all(check.quantity == FLOATS for check in c.checks)]
-    verdicts = [
-        *judge([c for c in claims if c not in volume], found, labels=LABELS, same=twins(runs)),
-        *judge(volume, found, labels=LABELS),
-    ]
-    by_id = {verdict.claim.id: verdict for verdict in verdicts}
-    return tuple(by_id[claim.id] for claim in claims)
+    on_volume = {c.id: all(check.quantity == FLOATS for check in c.checks) for c in claims}
+    verdicts: dict[str, Verdict] = {}
+    for is_volume, same in ((False, twins(runs)), (True, {})):
+        own = [claim for claim in claims if on_volume[claim.id] == is_volume]
+        verdicts |= {v.claim.id: v for v in judge(own, found, labels=LABELS, same=same)}
+    return tuple(verdicts[claim.id] for claim in claims)
 
 
 def which_gain(verdicts: Sequence[Verdict]) -> Section:
     """The table that says which gain shows which printed finding: means over seeds, without a test. A
     finding is a claim that is judged with both gains (`of_norm`)."""
     found = {verdict.claim.id: verdict for verdict in verdicts}
-    both = [(found[name], found[f"{name}.norm"]) for name in found if f"{name}.norm" in found]
     table = pd.DataFrame(
-        [(energy.claim.text, shown(energy), shown(norm)) for energy, norm in both],
+        [
+            (verdict.claim.text, shown(verdict), shown(found[f"{name}.norm"]))
+            for name, verdict in found.items()
+            if f"{name}.norm" in found
+        ],
         columns=["finding", "energy gain", "norm gain"],
     )
     counts = [

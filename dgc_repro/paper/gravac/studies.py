@@ -81,10 +81,11 @@ def by_model(
             plot.points(axes, points, look, joined=True)  # fmt: skip
 
 
-def name_axes(axes: Axes, x: str, y: str, log: str = "") -> None:
-    """Labels of both axes; ``log``: which of them are logarithmic."""
-    axes.set_xlabel(f"{x} (log)" if "x" in log else x)
-    axes.set_ylabel(f"{y} (log)" if "y" in log else y)
-    for name in log:
-        getattr(axes, f"set_{name}scale")("log")
-        plot.plain_log(getattr(axes, f"{name}axis"))
+def own_latency(runs: Sequence[Run]) -> float:
+    """Microseconds between nodes as the network's file has them: the first line's."""
+    return float(runs[0].lines["latency_us"].iloc[0])
+
+
+def at_latency(setting: str, latency: float, own: float) -> str:
+    """The setting of a number at a latency; the network's own goes without saying."""
+    return setting if latency == own else f"{setting}, {latency:g} us"

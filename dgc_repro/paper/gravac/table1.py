@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import Check, Choice, Claim, near
-from dgc_repro.paper.frame import Column, of, pivot, printed_numbers
+from dgc_repro.paper.frame import Column, of, pivot, printed_in, printed_numbers
 from dgc_repro.paper.gravac import DATA, MODELS, SETUP, TARGETS
 from dgc_repro.paper.gravac.studies import head, numbers
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 LABELS = {**MODELS, "vgg16_plain": "VGG16 without batch norm", "lstm_tied": "LSTM, tied weights"}
 """The last two are ours: variants that the paper does not print."""
@@ -54,34 +53,32 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ("scale.name",))
     frame = numbers(runs, COLUMNS)
-    text = (
-        "Counted from the networks as they are built, with the heads that the printed sizes need."
-    )
-    return Page(
-        title="GraVAC, Table I: models",
-        scale=scale,
-        runs=runs,
-        facts=head(runs, scale, [("sizes", "the paper's, at every scale")]),
-        sections=(Section("Models", text, _table(frame)),),
-        verdicts=judge(CLAIMS, frame, labels=LABELS),
-        frame=frame,
-        printed=printed_numbers(SETUP, {"layers": "layers", "size": "size"}),
-        choices=CHOICES,
-        figures={"table1": partial(_figure, frame, scale)},
-    )
-
-
-def _table(frame: pd.DataFrame) -> pd.DataFrame:
+    known = printed_numbers(SETUP, {"layers": "layers", "size": "size"})
     columns = (
-        Column("layers", "layers", 0, printed=lambda row: SETUP(row, "layers")),
-        Column("MiB", "size", 1, printed=lambda row: SETUP(row, "size")),
+        Column("layers", "layers", 0, printed=printed_in(known, "layers")),
+        Column("MiB", "size", 1, printed=printed_in(known, "size")),
         Column("parameters", "parameters", lambda v: f"{v[0]:,.0f}" if v else "not built"),
         Column("tensors", "tensors", 0),
     )
     table = pivot(frame, LABELS, columns, first="model")
     for heading, cells in (("dataset: printed", DATA), ("target: printed", TARGETS)):
         table[heading] = [cells.get(row, "-") for row in LABELS]
-    return table
+    text = (
+        "Counted from the networks as they are built, with the heads that the printed sizes need."
+    )
+    return made(
+        "GraVAC, Table I: models",
+        scale,
+        runs,
+        frame,
+        (Section("Models", text, table),),
+        CLAIMS,
+        labels=LABELS,
+        facts=head(runs, scale, [("sizes", "the paper's, at every scale")]),
+        printed=known,
+        choices=CHOICES,
+        figures={"table1": partial(_figure, frame, scale)},
+    )
 
 
 def _figure(frame: pd.DataFrame, scale: str) -> Figure:

@@ -1,12 +1,12 @@
 """GraVAC's Table II: final quality, speedup to the plateau over Top-k 10x, and what is sent.
 
-Qualities are compared with dense, paired by seed; how plateau and failed are read: runs.py.
+Qualities are compared with dense, paired by seed; runs.py defines plateau and failed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,21 +17,13 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, pivot
+from dgc_repro.paper.frame import Column, pivot, printed_in, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import (
-    ASSUMED,
-    FEWER,
-    FLOATS,
-    MODELLED,
-    PERPLEXITY,
-    QUALITY,
-    Course,
-)
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.runs import ASSUMED, FEWER, FLOATS, MODELLED, Course
+from dgc_repro.paper.gravac.steps import with_norm_gain
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import values
 
 POOL = "training"
 BASELINE = "topk10"
@@ -77,12 +69,12 @@ _DENSE = (
     "Test metric after the last epoch, paired by seed: points of accuracy, ratio of perplexities."
 )
 _AS_GOOD = (
-    f"{_DENSE} The target becomes dense of the same seed: at most half a point, or 2 %, worse."
+    f"{_DENSE} Dense of the same seed stands for the target: at most half a point, or 2 %, worse."
 )
 _MAGNITUDE = (
     "The same difference, within half of the printed one either way, or half a point, or 2 %."
 )
-_SPEED = "Modelled seconds to the plateau, paired by seed; a failed row never gets there."
+_SPEED = "Modelled seconds to the plateau, paired by seed; a failed row never reaches one."
 _SPEEDUP = "The same ratio, within half of the printed gain either way."
 
 
@@ -175,7 +167,7 @@ loss in nats a word the same share would be a quarter of the perplexity."""
 
 def _against_dense(model: str, method: str) -> tuple[Claim, ...]:
     name = f"{MODELS[model]}, {GRAVAC_ROWS[method]}: "
-    quantity = PERPLEXITY if model == LSTM else training.TEST_LOSS
+    quantity = training.PERPLEXITY if model == LSTM else training.TEST_LOSS
     rows = row_id(model, method), row_id(model, DENSE)
     reduction = gravac.REDUCTIONS[model][method]
     return (
@@ -199,7 +191,7 @@ CLAIMS = tuple(
     for model in MODELS
     for claim in (
         *_gravac_claims(model),
-        *map(training.with_norm_gain, _gravac_claims(model)),
+        *map(with_norm_gain, _gravac_claims(model)),
         *(c for compressor in ("topk", "dgc", "redsync") for c in _static_claims(model, compressor)),
         *(_random_claim(model, f"randomk{factor}") for factor in (10, 1000)),
         *(claim for method in GRAVAC_ROWS for claim in _against_dense(model, method)),
@@ -226,7 +218,7 @@ def _beside(method: str) -> str:
 
 
 NOTES = (
-    Note("Speedups are printed for rows that never meet the target: they lead to each row's own plateau.",
+    Note("Speedups are printed for rows that never meet the target: they are to each row's own plateau.",
          _missed()),
     Note("GraVAC starts at 10x and uses at most DGC 1000x, so its speedup lies between theirs; on the LSTM "
          "it is printed above.", _beside("dgc1000")),
@@ -241,17 +233,16 @@ NOTES = (
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = training.courses([run for run in runs if run.method in METHODS], scale)
-    own = [run for one in found for run in one.runs]
-    table = frame.join(*(_measure(one) for one in found))
-    return Page(
-        title="GraVAC, Table II: final quality and speedup",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=_sections(found, table),
-        verdicts=training.verdicts(CLAIMS, table, own),
-        frame=table,
+    found = training.courses(runs, scale, methods=METHODS)
+    table = frame.join(*map(_measure, found))
+    return made(
+        "GraVAC, Table II: final quality and speedup",
+        scale,
+        training.runs_of(found),
+        table,
+        _sections(found, table),
+        CLAIMS,
+        labels=gravac.LABELS,
         printed=_printed_numbers(),
         notes=NOTES,
         choices=gravac.CHOICES,
@@ -261,25 +252,27 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 def _measure(one: Course) -> pd.DataFrame:
     """With quality over dense's and over the paper's target, per cent, and speedups."""
-    found = training.measure(one)
-    final, sign = QUALITY if one.metric.sign > 0 else PERPLEXITY, one.metric.sign
-    over_dense = frame.relative(found, final, row_id(one.model, DENSE), name=BETTER, unit="%")
+    found, final, sign = training.measure(one), one.final, one.metric.sign
     own = found[found["quantity"] == final]
-    share = 100 * own["value"] / one.papers_target
-    over_target = own.assign(value=share, quantity=BETTER_PAPERS, unit="%").dropna(subset="value")
-    better = frame.join(over_dense, over_target)
+    better = frame.join(
+        frame.relative(found, final, row_id(one.model, DENSE), name=BETTER, unit="%"),
+        own.assign(
+            value=100 * own["value"] / one.papers_target, quantity=BETTER_PAPERS, unit="%"
+        ).dropna(subset="value"),
+    )
     base, seconds = row_id(one.model, BASELINE), training.PLATEAU_SECONDS
     quick = frame.relative(found, seconds, base, inverse=True, name=SPEEDUP)
     quick = quick[np.isfinite(quick["value"]) & (quick["value"] > 0)]
     return frame.join(found, better.assign(value=sign * (better["value"] - 100)), quick)
 
 
-def _printed_numbers() -> dict[tuple[str, str], float]:
+def _printed_numbers() -> frame.Known:
     found = {}
     for model in MODELS:
+        final = training.PERPLEXITY if model == LSTM else training.QUALITY
         for method in TABLE_2.rows:
             row = row_id(model, method)
-            found[row, PERPLEXITY if model == LSTM else QUALITY] = printed(model, method, "quality")
+            found[row, final] = printed(model, method, "quality")
             found[row, BETTER] = printed_better(model, method)
             found[row, SPEEDUP] = printed(model, method, "speedup")
         for method, reduction in gravac.REDUCTIONS[model].items():
@@ -289,35 +282,30 @@ def _printed_numbers() -> dict[tuple[str, str], float]:
 
 def _sections(found: Sequence[Course], table: pd.DataFrame) -> tuple[Section, ...]:
     clocks, known = training.shown_clocks(table), _printed_numbers()
-
-    def of(quantity: str, decimals: int = 9) -> Callable[[str], float]:
-        return lambda row: round(known.get((row, quantity), NAN), decimals) + 0.0
-
-    sections = []
+    legend = f" {LEGEND} {training.clocks_text(clocks)}"
+    one_decimal = partial(frame.signed, decimals=1)
+    sections: list[Section] = []
     for one in found:
-        final = QUALITY if one.metric.sign > 0 else PERPLEXITY
-        is_papers = not math.isnan(one.papers_target)
-        columns = (
-            Column("failed", training.FAILED, lambda values: f"{sum(values):.0f} of {len(values)}"),
-            Column(f"final {one.metric.unit}".rstrip(), final, 2 if one.metric.unit else 1,
-                   printed=of(final)),
-            Column("better by %", BETTER, lambda v: frame.signed(v, 1), printed=of(BETTER, 1)),
-            *([Column("better than the paper's target by %", BETTER_PAPERS, 1)] if is_papers else []),
-            *(
-                Column(f"speedup, {clock}", SPEEDUP, frame.times, clock,
-                       of(SPEEDUP) if clock == MODELLED else None)
-                for clock in clocks
-            ),
-        )  # fmt: skip
+        final, unit = one.final, one.metric.unit
+        decimals, beside = 2 if unit else 1, partial(printed_in, known)
+        columns = [
+            Column("failed", training.FAILED, frame.hits),
+            Column(f"final {unit}".rstrip(), final, decimals, printed=beside(final)),
+            Column("better by %", BETTER, one_decimal, printed=beside(BETTER, 1)),
+        ]
+        if not math.isnan(one.papers_target):
+            columns.append(Column("better than the paper's target by %", BETTER_PAPERS, 1))
+        for clock in clocks:
+            speedup = beside(SPEEDUP) if clock == MODELLED else None
+            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, speedup))
         rows = {row_id(one.model, method): LOOKS[method].label for method in METHODS}
         text = f"{training.target_text(one)} {training.failed_text(one)}"
-        if one is found[0]:
-            text += f" {LEGEND} {training.clocks_text(clocks)}"
         title = f"{gravac.FAMILIES[one.model]}: {one.metric.label} (printed: {MODELS[one.model]})"
-        sections.append(Section(title, text, pivot(table, rows, columns)))
+        more = "" if sections else legend
+        sections.append(Section(title, text + more, pivot(table, rows, columns)))
     compared = (
         Column("final test loss", training.TEST_LOSS),
-        Column("floats", FEWER[FLOATS], frame.times, printed=of(FEWER[FLOATS]), printed_unit="x"),
+        Column("floats", FEWER[FLOATS], frame.times, "", printed_in(known, FEWER[FLOATS]), "x"),
         *(Column(unit, FEWER[unit], frame.times) for unit in ("payload", "wire")),
         Column("wire, N = 32", training.WIRE_MANY, frame.times),
     )
@@ -353,9 +341,9 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         cells = {}
         for row in (row_id(model, method) for method in METHODS):
             quick, good = values(table, SPEEDUP, row, MODELLED), values(table, BETTER, row)
-            seeds = quick.index.intersection(good.index)
-            if len(seeds):
-                cells[row] = (list(quick[seeds]), list(good[seeds]))
+            both = pd.concat([quick, good], axis=1, join="inner")
+            if len(both):
+                cells[row] = (list(both.iloc[:, 0]), list(both.iloc[:, 1]))
         return cells
 
     def draw(axes: Axes, model: str, cells: Cells, base: str) -> None:
@@ -363,18 +351,18 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         if not cells:
             plot.empty(axes, "no run, or all have failed")
         axes.axhline(0.0, color=plot.BLACK, linewidth=0.8)
-        axes.set_xscale("log")
+        plot.name_axes(
+            axes, "speedup to the plateau over Top-k 10x", f"better than {base} by (%)", "x"
+        )
         plot.plain_log(axes.xaxis, unit="x")
-        axes.set_xlabel("speedup to the plateau over Top-k 10x (log)")
-        axes.set_ylabel(f"better than {base} by (%)")
 
-    panels: list[tuple[str, Callable[[Axes], None]]] = []
+    panels: plot.Panels = []
     for m, name in MODELS.items():
-        of_paper = partial(draw, model=m, cells=papers(m), base="the target")
-        panels.append((f"paper: {name}", of_paper))
+        printed_cells = partial(draw, model=m, cells=papers(m), base="the target")
+        panels.append((f"paper: {name}", printed_cells))
     for one in found:
         title = f"ours: {gravac.FAMILIES[one.model]}, {one.metric.label}"
         panels.append((title, partial(draw, model=one.model, cells=ours(one.model), base="dense")))
-    runs = [run for one in found for run in one.runs]
+    caption = facts.caption(training.runs_of(found), scale)
     title = "Table II: rows that have not failed (our speedup is modelled; bars: one standard deviation)"
-    return plot.figure(title, facts.caption(runs, scale), panels, legend=5)
+    return plot.figure(title, caption, panels, legend=5)

@@ -7,7 +7,7 @@ repeat here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, Values, lines, of, pivot, printed_numbers
+from dgc_repro.paper.frame import Column, Known, Values, lines, of, pivot, printed_in
 from dgc_repro.paper.gravac import COMPRESSORS, LSTM, MODELS, PARAMETERS, RESNET101, VGG16
-from dgc_repro.paper.gravac.studies import head, labels, name_axes
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.studies import head, labels
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import interval, judge
+from dgc_repro.paper.verdict import interval
 
 DIRECT, MULTILEVEL, SPEEDUP = "direct", "multilevel", "speedup"
 WEAK, STRONG, SINGLE_PASS = "weak", "strong", "single_pass"
@@ -33,6 +34,7 @@ WAYS = {
     STRONG: "1000x alone",
 }  # fmt: skip
 """The first four are timed; the last is direct less the first. Single pass is ours."""
+MEDIAN = {way: f"{name}, median ms" for way, name in WAYS.items()}
 BLOCKS = {"layerwise": "", "one vector": ", one vector"}
 """By tensor, as the paper; and, ours, the whole gradient as one vector. By block, the end of the row."""
 TIME, COPIES, APART = "compression time", "compression time in copies", "entries apart"
@@ -125,7 +127,7 @@ def _notes() -> Iterator[Note]:
     speedups = [TABLE_3(row, SPEEDUP) for row in TABLE_3.rows]
     yield Note(
         "Not a contradiction: what multi-level compression can gain at most.",
-        "Time in proportion to the values looked at, whatever the factor, gives 2 / (1 + 1/10) = "
+        "Time in proportion to the values that are read, whatever the factor, gives 2 / (1 + 1/10) = "
         f"{2 / (1 + 1 / 10):.2f}; printed {min(speedups):g} to {max(speedups):g}. A method whose second "
         "compression is cheaper than its first gains less.",
     )
@@ -150,8 +152,8 @@ CHOICES = (
            "need (1,000 classes, 10,000 words)", "model"),
     Choice("the data of VGG16 (CIFAR-100 elsewhere in the paper)", "CIFAR-10", "dataset"),
     Choice("DGC: with momentum correction and clipping or without (its published code)",
-           "the sampled threshold alone: the others do not compress", "measure.methods"),
-    Choice("how often was measured, and which number is printed",
+           "the sampled threshold alone: correction and clipping do not compress", "measure.methods"),
+    Choice("the number of repeats, and which average is shown",
            "medians in the table, geometric means of paired quotients in the verdicts", "measure.repeats"),
 )  # fmt: skip
 
@@ -173,26 +175,23 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         for row, label in rows.items()
         for way, name in WAYS.items()
     }
-    return Page(
-        title="GraVAC, Table III: compressing twice, direct and multi-level",
-        scale=scale,
-        runs=own,
+    columns = {DIRECT: MEDIAN[DIRECT], MULTILEVEL: MEDIAN[MULTILEVEL], SPEEDUP: SPEEDUP}
+    known = frames.printed_numbers(TABLE_3, columns)
+    return made(
+        "GraVAC, Table III: compressing twice, direct and multi-level",
+        scale,
+        own,
+        frame,
+        _sections(frame, rows, known),
+        CLAIMS,
+        labels=rows | ways,
         facts=head(own, scale, _more(own)),
-        sections=_sections(frame, rows),
-        verdicts=judge(CLAIMS, frame, labels=rows | ways),
-        frame=frame,
-        printed=printed_numbers(
-            TABLE_3, {DIRECT: _median(DIRECT), MULTILEVEL: _median(MULTILEVEL), SPEEDUP: SPEEDUP}
-        ),
+        printed=known,
         notes=tuple(_notes()),
         choices=CHOICES,
         warning=facts.busy(own),
         figures={"table3": partial(_figure, frame, rows, _caption(own, scale))},
-    )  # fmt: skip
-
-
-def _median(way: str) -> str:
-    return f"{WAYS[way]}, median ms"
+    )
 
 
 def _numbers(run: Run) -> Iterator[dict[str, Any]]:
@@ -203,7 +202,7 @@ def _numbers(run: Run) -> Iterator[dict[str, Any]]:
         times[STRONG] = times[DIRECT] - times[WEAK]
         series = [(row, SPEEDUP, "x", times[DIRECT] / times[MULTILEVEL])]
         for way, values in times.items():
-            yield _line(row, run.seed, _median(way), "ms", np.median(values))
+            yield _line(row, run.seed, MEDIAN[way], "ms", np.median(values))
             series.append((f"{row}.{way}", TIME, "ms", values))
             series.append((f"{row}.{way}", COPIES, "copies", values / repeats["copy_ms"]))
         for name, quantity, unit, values in series:
@@ -257,17 +256,11 @@ def _speedup(values: Values) -> str:
     return f"{mean:.2f}x [{low:.2f}, {high:.2f}]"
 
 
-def _sections(frame: pd.DataFrame, rows: dict[str, str]) -> tuple[Section, ...]:
-    times = [
-        Column(
-            SPEEDUP, SPEEDUP, _speedup, printed=partial(TABLE_3, column=SPEEDUP), printed_unit="x"
-        ),
-        *(
-            Column(_median(way), _median(way), printed=partial(TABLE_3, column=way))
-            for way in (DIRECT, MULTILEVEL)
-        ),
-        *(Column(_median(way), _median(way)) for way in (WEAK, SINGLE_PASS)),
-    ]
+def _sections(frame: pd.DataFrame, rows: dict[str, str], known: Known) -> tuple[Section, ...]:
+    times = [Column(SPEEDUP, SPEEDUP, _speedup, "", printed_in(known, SPEEDUP), "x")]
+    for way in (DIRECT, MULTILEVEL, WEAK, SINGLE_PASS):
+        beside = printed_in(known, MEDIAN[way]) if way in TABLE_3.columns else None
+        times.append(Column(MEDIAN[way], MEDIAN[way], printed=beside))
     counts = [
         Column(name, name, lambda values: f"{values[0]:,.0f}" if values else "-")
         for name in CHOSEN.values()
@@ -307,10 +300,9 @@ def _figure(frame: pd.DataFrame, rows: dict[str, str], caption: str) -> Figure:
 
     def left(axes: Axes) -> None:
         for shift, (way, look) in zip((-0.22, 0.0, 0.22), timed.items(), strict=True):
-            found = (of(frame, COPIES, f"{row}.{way}") for row in shown)
-            spans = [np.quantile(values, [0.5, 0.25, 0.75]) if values else None for values in found]
-            _whiskers(axes, spans, shift, look)
-        name_axes(axes, "time in multiples of a copy_ of the gradient", "", "x")
+            found = [of(frame, COPIES, f"{row}.{way}") for row in shown]
+            _whiskers(axes, found, lambda v: np.quantile(v, [0.5, 0.25, 0.75]), shift, look)
+        plot.name_axes(axes, "time in multiples of a copy_ of the gradient", "", "x")
         axes.set_yticks(range(len(shown)), [rows[row] for row in shown])
 
     def right(axes: Axes) -> None:
@@ -318,23 +310,24 @@ def _figure(frame: pd.DataFrame, rows: dict[str, str], caption: str) -> Figure:
         printed = [TABLE_3(row, SPEEDUP) for row in shown]
         axes.plot(printed, range(len(shown)), "x", color=plot.BLACK, label="speedup, paper (V100)")
         for shift, look, end in zip((0.15, 0.35), gained, BLOCKS.values(), strict=True):
-            found = (of(frame, SPEEDUP, f"{row}{end}") for row in shown)
-            spans = [interval(values, ratio=True) if values else None for values in found]
-            _whiskers(axes, spans, shift, look)
-        name_axes(axes, "time of direct / time of multi-level", "")
+            found = [of(frame, SPEEDUP, f"{row}{end}") for row in shown]
+            _whiskers(axes, found, partial(interval, ratio=True), shift, look)
+        plot.name_axes(axes, "time of direct / time of multi-level")
         axes.set_yticks(range(len(shown)), [])
 
     panels = [("compressing to 10x and to 1000x", left), ("speedup of multi-level", right)]
     return plot.figure("GraVAC, Table III", caption, panels, size=(5.2, 5.0), legend=3)
 
 
-def _whiskers(axes: Axes, spans: Sequence[Any], shift: float, look: Look) -> None:
-    """(middle, low, high) of each row, None for none; the first row on top."""
-    found = {place + shift: span for place, span in enumerate(spans) if span is not None}
+def _whiskers(
+    axes: Axes, rows: Sequence[list[float]], span: Callable[[Values], Any], shift: float, look: Look
+) -> None:
+    """``span``, (middle, low, high), of the numbers of each row; the first row on top."""
+    found = {place + shift: span(values) for place, values in enumerate(rows) if values}
     middle, low, high = np.array(list(found.values())).reshape(-1, 3).T
     axes.errorbar(
         middle, list(found), xerr=[middle - low, high - middle], color=look.colour, marker=look.marker,
         markersize=5, linestyle="none", label=look.label,
     )  # fmt: skip
-    axes.set_ylim(len(spans) - 0.4, -0.6)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
-from dgc_repro.paper.frame import SENT, Column, Quantity, pivot
+from dgc_repro.paper.frame import SENT, Column, Quantity, pivot, printed_in
 from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.gravac.steps import with_norm_gain
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
@@ -83,17 +86,17 @@ NOTES = (
         f"{gravac.REDUCTIONS[gravac.RESNET101][GRAVAC]:g}x.",
     ),
     Note(
-        "A lead, no proof: Accordion's published defaults are top-k ratios 0.99 and 0.25.",
+        "A hint, not a proof: Accordion's published defaults are top-k ratios 0.99 and 0.25.",
         f"Their factors, {PUBLISHED_FACTORS[0]} to {PUBLISHED_FACTORS[1]}, bracket the implied "
         + ", ".join(f"{implied_factor(model):.1f}" for model in MODELS)
         + ".",
     ),
 )  # fmt: skip
 _SENT = (
-    "Floats of the whole run, Accordion's over GraVAC's, paired by seed; both take as many steps. Accordion "
-    "is as published, ranks 1 and 4, not tuned towards the printed floats."
+    "Floats of the whole run, Accordion's over GraVAC's, paired by seed, in the same number of steps. "
+    "Accordion is as published, ranks 1 and 4, not tuned towards the printed floats."
 )
-_TIME = "Modelled seconds of the whole run, paired by seed; both take as many steps."
+_TIME = "Modelled seconds of the whole run, paired by seed, in the same number of steps."
 
 
 def _claims(model: str) -> tuple[Claim, ...]:
@@ -117,25 +120,22 @@ def _claims(model: str) -> tuple[Claim, ...]:
 
 
 CLAIMS = tuple(
-    claim
-    for model in MODELS
-    for claim in (*_claims(model), *map(training.with_norm_gain, _claims(model)))
+    claim for model in MODELS for claim in (*_claims(model), *map(with_norm_gain, _claims(model)))
 )
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = training.courses([run for run in runs if run.method in METHODS], scale)
-    own = [run for one in found for run in one.runs]
-    table = frame.join(*(_measure(one) for one in found))
-    return Page(
-        title="GraVAC, Table IV: GraVAC against Accordion",
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=(_savings(table), _sent(table), training.setup_section(found)),
-        verdicts=training.verdicts(CLAIMS, table, own),
-        frame=table,
+    found = training.courses(runs, scale, methods=METHODS)
+    own, table = training.runs_of(found), frame.join(*map(_measure, found))
+    return made(
+        "GraVAC, Table IV: GraVAC against Accordion",
+        scale,
+        own,
+        table,
+        (_savings(table), _sent(table), training.setup_section(found)),
+        CLAIMS,
+        labels=LABELS,
         printed=_printed_numbers(),
         notes=NOTES,
         choices=gravac.CHOICES,
@@ -160,15 +160,15 @@ def _measure(one: Course) -> pd.DataFrame:
     return frame.join(found, *(table[table["row"] != base] for table in saved))
 
 
-def _printed_numbers() -> dict[tuple[str, str], float]:
-    found = {}
-    for model in MODELS:
-        found[row_id(model, ACCORDION), FLOATS] = TABLE_4(model, ACCORDION)
-        for row in (row_id(model, GRAVAC), row_id(model, norm_of(GRAVAC))):
-            found[row, FLOATS] = TABLE_4(model, GRAVAC)
-            found[row, SAVING[FLOATS]] = TABLE_4(model, "communication")
-            found[row, SAVING[RUN_SECONDS]] = TABLE_4(model, "time")
-    return found
+def _printed_numbers() -> frame.Known:
+    found = {(row_id(m, ACCORDION), FLOATS): TABLE_4(m, ACCORDION) for m in MODELS}
+    columns = {FLOATS: GRAVAC, SAVING[FLOATS]: "communication", SAVING[RUN_SECONDS]: "time"}
+    return found | {
+        (row_id(model, method), quantity): TABLE_4(model, column)
+        for model in MODELS
+        for method in (GRAVAC, norm_of(GRAVAC))
+        for quantity, column in columns.items()
+    }
 
 
 def _rows(*methods: str) -> dict[str, str]:
@@ -178,33 +178,25 @@ def _rows(*methods: str) -> dict[str, str]:
 
 def _savings(table: pd.DataFrame) -> Section:
     clocks, known = training.shown_clocks(table), _printed_numbers()
-    columns = [
-        Column("n", FLOATS, lambda values: str(len(values))),
-        *(
-            Column(name, SAVING[name], frame.times, "", (lambda row: known[row, SAVING[FLOATS]])
-                   if name == FLOATS else None, "x")
-            for name in SENT
-        ),
-        *(
-            Column(f"time, {clock}", SAVING[RUN_SECONDS], frame.times, clock,
-                   (lambda row: known[row, SAVING[RUN_SECONDS]]) if clock == MODELLED else None, "x")
-            for clock in clocks
-        ),
-    ]  # fmt: skip
+    columns = [frame.seeds(FLOATS)]
+    for name in SENT:
+        beside = printed_in(known, SAVING[name]) if name == FLOATS else None
+        columns.append(Column(name, SAVING[name], frame.times, "", beside, "x"))
+    for clock in clocks:
+        beside = printed_in(known, SAVING[RUN_SECONDS]) if clock == MODELLED else None
+        heading = f"time, {clock}"
+        columns.append(Column(heading, SAVING[RUN_SECONDS], frame.times, clock, beside, "x"))
     return Section(
         "What GraVAC saves: Accordion's over its own",
-        "Of whole runs of as many steps, paired by seed; below 1x Accordion sends less, or is faster. The "
+        "Of whole runs of the same length, paired by seed; below 1x Accordion sends less, or is faster. The "
         f"paper counts floats, and does not say with which gain. {training.clocks_text(clocks)}",
         pivot(table, _rows(GRAVAC, norm_of(GRAVAC)), columns, "row"),
     )
 
 
 def _sent(table: pd.DataFrame) -> Section:
-    known = _printed_numbers()
     columns = (
-        Column(
-            "floats", FLOATS, frame.count, printed=lambda row: known.get((row, FLOATS), math.nan)
-        ),
+        Column("floats", FLOATS, frame.count, printed=printed_in(_printed_numbers(), FLOATS)),
         Column("factor", FACTOR, frame.times),
         *(Column(name, name, frame.amount) for name in SENT if name != FLOATS),
         Column("accuracy %", training.QUALITY, 2),
@@ -234,37 +226,31 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
     have = set(table.loc[table["quantity"] == SAVING[FLOATS], "row"])
     rows = [row for row in _rows(GRAVAC, norm_of(GRAVAC)) if row in have]
 
-    def panel(axes: Axes, series: dict[str, tuple[str, str]], printed: str, label: str) -> None:
+    names = {
+        row_id(model, method): f"{family}\n{gain}"
+        for model, family in gravac.FAMILIES.items()
+        for method, gain in ((GRAVAC, "energy"), (norm_of(GRAVAC), "norm"))
+    }
+
+    def panel(axes: Axes, series: dict[str, tuple[str, str]], printed: str) -> None:
         for place, row in enumerate(rows):
-            cells = {"printed": [known[row, printed]]}
-            cells |= {
-                key: frame.of(table, name, row, setting) for key, (name, setting) in series.items()
-            }
-            shown = [(key, values) for key, values in cells.items() if values]
-            for number, (key, values) in enumerate(shown):
-                spot = place + 0.14 * (number - (len(shown) - 1) / 2)
-                plot.points(axes, {key: ([spot] * len(values), values)}, LOOKS)
+            cells = {key: frame.of(table, name, row, at) for key, (name, at) in series.items()}
+            cells = {"printed": [known[row, printed]], **{k: v for k, v in cells.items() if v}}
+            spots = place + 0.14 * (np.arange(len(cells)) - (len(cells) - 1) / 2)
+            points = zip(cells.items(), spots, strict=True)
+            plot.points(axes, {key: ([x] * len(ys), ys) for (key, ys), x in points}, LOOKS)
         axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
-        axes.set_yscale("log")
+        plot.name_axes(axes, "", "Accordion / GraVAC", "y")
         plot.plain_log(axes.yaxis, (1.0, 3.0), unit="x")
-        names = {row_id(m, GRAVAC): f"{family}\nenergy" for m, family in gravac.FAMILIES.items()}
-        names |= {
-            row_id(m, norm_of(GRAVAC)): f"{family}\nnorm" for m, family in gravac.FAMILIES.items()
-        }
         axes.set_xticks(range(len(rows)), [names[row] for row in rows])
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel(label)
 
     sent = {name: (SAVING[name], "") for name in SENT}
     time = {clock: (SAVING[RUN_SECONDS], clock) for clock in training.CLOCKS}
-    panels = [
-        (
-            "communication",
-            lambda axes: panel(axes, sent, SAVING[FLOATS], "Accordion / GraVAC (log)"),
-        ),
-        ("time", lambda axes: panel(axes, time, SAVING[RUN_SECONDS], "Accordion / GraVAC (log)")),
+    panels: plot.Panels = [
+        ("communication", partial(panel, series=sent, printed=SAVING[FLOATS])),
+        ("time", partial(panel, series=time, printed=SAVING[RUN_SECONDS])),
     ]
     title = "Table IV: what GraVAC saves over Accordion; bars: one standard deviation over seeds"
-    return plot.figure(
-        title, facts.caption(runs, scale), panels, columns=2, size=(5.0, 3.6), legend=6
-    )
+    caption = facts.caption(runs, scale)
+    return plot.figure(title, caption, panels, columns=2, size=(5.0, 3.6), legend=6)

@@ -5,12 +5,13 @@ The project has the text of the slides and no figure, so the claims are sentence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
+from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Values, lines, number
 from dgc_repro.paper.records import Run, require_alike
@@ -20,19 +21,14 @@ PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "le
 EXPECTED = "this project's expectation"
 
 
-def require_one_study(runs: Sequence[Run], keys: Sequence[str] = ()) -> None:
-    """Raise UserError unless all runs of a row have the same study settings, and all runs with a model the
-    same values of ``keys``."""
+def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
+    """The lines of all runs, with the ``seed`` of the run. Raises UserError unless all runs of a row have the
+    same study settings, and all runs with a model the same values of ``keys``."""
     require_alike(runs, ("scale.name",))
     for row in dict.fromkeys(run.row for run in runs):
         require_alike([run for run in runs if run.row == row], ("study",))
     require_alike([run for run in runs if run.setting("model")], keys)
-
-
-def study_lines(runs: Iterable[Run]) -> pd.DataFrame:
-    """The lines of all runs, with the ``seed`` of the run."""
-    frames = [run.lines.assign(seed=run.seed) for run in runs]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    return pd.concat([run.lines.assign(seed=run.seed) for run in runs], ignore_index=True)
 
 
 def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
@@ -42,7 +38,7 @@ def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, str]]) -> pd
         table.assign(quantity=name, unit=unit, value=table[column].astype(float))
         for column, (name, unit) in quantities.items()
     ]
-    return lines(pd.concat(parts).rename(columns=str).to_dict("records"))  # type: ignore[arg-type]
+    return lines(pd.concat(parts, ignore_index=True))
 
 
 def exact(values: Values) -> str:
@@ -50,10 +46,10 @@ def exact(values: Values) -> str:
     return number(values[:1], 3)
 
 
-def by_workers(axes: Axes, label: str) -> None:
-    """A logarithmic axis of numbers of workers, with ticks at powers of two."""
+def by_workers(axes: Axes, x: str, y: str, log: str = "") -> None:
+    """Labels of the axes; x is logarithmic, of numbers of workers, with ticks at powers of two."""
+    plot.name_axes(axes, x, y, log)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(label)

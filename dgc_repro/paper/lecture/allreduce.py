@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, near
 from dgc_repro.paper.frame import Column, Values, amount, join, pivot
-from dgc_repro.paper.lecture import (
-    EXPECTED,
-    by_workers,
-    longer,
-    require_one_study,
-    study_lines,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.lecture import EXPECTED, by_workers, longer, study_of
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
@@ -34,9 +28,8 @@ LOOKS = {
     HALVING: Look("halving-doubling", plot.GREEN, "^", ":"),
 }
 TIME, CROSSOVER = "time of an allreduce", "message size from which a ring is as fast"
-ONE_LEVEL = (
-    *("ethernet_100mbit", "ethernet_1gbit", "ethernet_10gbit", "ethernet_25gbit"),
-    "ethernet_100gbit",
+ONE_LEVEL = tuple(
+    f"ethernet_{rate}" for rate in ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 )
 """Networks of one level (conf/network)."""
 TWO_LEVELS = "gcp_v100_32"
@@ -131,20 +124,14 @@ CLAIMS = (
 
 def numbers(table: pd.DataFrame) -> pd.DataFrame:
     """The frame: a row for each algorithm on each network."""
-    table = table.assign(row=table["network"] + "." + table["algorithm"])
-    costs = table[table["what"] == "cost"]
-    settings = [
-        place(int(w), float(b)) for w, b in zip(costs["workers"], costs["bytes"], strict=True)
-    ]
-    crossings = table[table["what"] == "crossover"]
-    parts = (
-        longer(costs.assign(setting=settings, clock="modelled"), {"seconds": (TIME, "s")}),
-        longer(
-            crossings.assign(setting=crossings["workers"].astype(str) + " workers"),
-            {"bytes": (CROSSOVER, "bytes")},
-        ),
+    table = table.assign(row=table["network"] + "." + table["algorithm"], clock="")
+    table["setting"] = table["workers"].astype(str) + " workers"
+    costs, crossings = (table[table["what"] == what] for what in ("cost", "crossover"))
+    sizes = ", " + costs["bytes"].map(lambda size: amount([size]))
+    costs = costs.assign(setting=costs["setting"] + sizes, clock="modelled")
+    return join(
+        longer(costs, {"seconds": (TIME, "s")}), longer(crossings, {"bytes": (CROSSOVER, "bytes")})
     )
-    return join(*parts)  # fmt: skip
 
 
 def crossing(values: Values) -> str:
@@ -161,19 +148,18 @@ def seconds(values: Values) -> str:
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished run. Raises UserError if there are several that are not alike."""
-    require_one_study(runs)
-    table = study_lines(runs)
+    table = study_of(runs)
     frame = numbers(table)
     networks: Mapping[str, Mapping[str, object]] = runs[0].config["study"]["networks"]
     named = [(name, _described(network)) for name, network in networks.items()]
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=runs,
-        facts=facts.facts(runs, scale, [("seconds", "all modelled (network/cost.py)"), *named]),
-        sections=_sections(frame, list(networks)),
+    return made(
+        TITLE,
+        scale,
+        runs,
+        frame,
+        _sections(frame, list(networks)),
+        head=[("seconds", "all modelled (network/cost.py)"), *named],
         verdicts=judge(CLAIMS, frame, modelled=True),
-        frame=frame,
         figures={"allreduce": lambda: _figure(table, list(networks), scale)},
     )
 
@@ -211,44 +197,30 @@ def _sections(frame: pd.DataFrame, networks: Sequence[str]) -> tuple[Section, ..
 def _figure(table: pd.DataFrame, networks: Sequence[str], scale: str) -> Figure:
     """Time by size on two networks, and the size from which a ring beats a tree by workers."""
 
-    def times(network: str, workers: int) -> Callable[[Axes], None]:
-        def draw(axes: Axes) -> None:
-            own = table[(table["network"] == network) & (table["workers"] == workers)]
-            for algorithm, look in LOOKS.items():
-                curve = own[(own["what"] == "cost") & (own["algorithm"] == algorithm)]
-                axes.plot(curve["bytes"], curve["seconds"], **look.line)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            _units(axes.xaxis, lambda value: amount([value]))
-            _units(axes.yaxis, lambda value: seconds([value]))
-            axes.set_xlabel("message size (log)")
-            axes.set_ylabel("modelled time (log)")
-
-        return draw
+    def times(axes: Axes, network: str, workers: int) -> None:
+        own = table[(table["network"] == network) & (table["workers"] == workers)]
+        for algorithm, look in LOOKS.items():
+            curve = own[(own["what"] == "cost") & (own["algorithm"] == algorithm)]
+            axes.plot(curve["bytes"], curve["seconds"], **look.line)
+        plot.name_axes(axes, "message size", "modelled time", "xy")
+        for axis, form in ((axes.xaxis, amount), (axes.yaxis, seconds)):
+            axis.set_major_locator(LogLocator(numticks=6))
+            axis.set_major_formatter(FuncFormatter(lambda value, _, form=form: form([value])))
 
     def crossings(axes: Axes) -> None:
         own = table[(table["what"] == "crossover") & (table["algorithm"] == TREE)]
         own = own[(own["bytes"] > 0) & (own["workers"] & (own["workers"] - 1) == 0)]
-        for number, network in enumerate(networks):
+        for number, network in enumerate(networks, start=3):
             line = own[own["network"] == network]
-            colour = plot.CYCLE[(number + 3) % len(plot.CYCLE)]
-            look = Look(network, colour, plot.MARKERS[(number + 3) % 7], "--")
+            look = Look(network, plot.CYCLE[number % 7], plot.MARKERS[number % 7], "--")
             axes.plot(line["workers"], line["bytes"], **look.line)
-        axes.set_yscale("log")
-        _units(axes.yaxis, lambda value: amount([value]))
-        axes.set_ylabel("message size (log)")
-        by_workers(axes, "workers N (log), powers of two")
+        by_workers(axes, "workers N (log), powers of two", "message size", "y")
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount([value])))
 
-    panels = [
-        *((f"{network}, {workers} workers", times(network, workers)) for network, workers in DRAWN),
+    panels: plot.Panels = [
+        *((f"{name}, {n} workers", partial(times, network=name, workers=n)) for name, n in DRAWN),
         ("from this size on a ring beats a tree", crossings),
     ]
     said = f"{facts.scale_text(scale)}, modelled (network/cost.py), nothing measured, n = 1"
     return plot.figure("Ring, tree and halving-doubling allreduce", said, panels, legend=5)
-
-
-def _units(axis: Axis, form: Callable[[float], str]) -> None:
-    """Ticks at powers of ten, with their unit."""
-    axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
-    axis.set_minor_formatter(NullFormatter())

@@ -6,30 +6,22 @@ independent supports of the same sizes in the same tensors; sums of codes beside
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
-from dgc_repro.paper.frame import Column, Values, join, lines, percent, pivot, times
-from dgc_repro.paper.lecture import (
-    EXPECTED,
-    by_workers,
-    exact,
-    longer,
-    require_one_study,
-    study_lines,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.frame import Column, Values, join, percent, pivot, times
+from dgc_repro.paper.lecture import EXPECTED, by_workers, exact, longer, study_of
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import judge
 
 TITLE = "Lecture: density of the sums of an allreduce"
 RANDOM, REAL, FED = "random", "gradient", "error-fed"
@@ -45,17 +37,11 @@ LABELS = {kind: look.label for kind, look in LOOKS.items()} | {
 }
 COLOURS: dict[object, str] = {10: plot.BLACK, 100: plot.BLUE, 1000: plot.ORANGE}
 LARGEST, DISTANCE = "density of the sum of all workers", "largest relative distance from theory"
-DENSITY, THEORY, SHARE = (
-    "density",
-    "density of independent supports",
-    "independent / measured density",
-)
+DENSITY, THEORY = "density", "density of independent supports"
+SHARE = "independent / measured density"
 RING, GATHER = "bytes of a ring of sums", "bytes of an allgather"
-BITS, BOUND, LEFT = (
-    "bits more than one code",
-    "bits more, worst case",
-    "bits left to the worst case",
-)
+BITS, BOUND = "bits more than one code", "bits more, worst case"
+LEFT = "bits left to the worst case"
 OF_SUPPORTS = {
     "value": (DENSITY, ""),
     "theory": (THEORY, ""),
@@ -151,48 +137,52 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
 
 def _compared(table: pd.DataFrame) -> pd.DataFrame:
     """What the claims compare: of each kind and factor the sum of the most workers."""
-    found: list[dict[str, object]] = []
     sums = table[(table["what"] == "density") & (table["summed"] == table["workers"])]
-    for (kind, factor, seed), group in sums.groupby(["kind", "factor", "seed"]):
-        largest = group.sort_values("workers").iloc[-1]
-        place = {"seed": seed, "setting": f"{factor}x", "quantity": LARGEST}
-        found.append({**place, "row": kind, "value": largest["value"]})
-        found.append({**place, "row": f"{kind}, {INDEPENDENT}", "value": largest["theory"]})
-    for seed, group in sums[sums["kind"] == RANDOM].groupby("seed"):
-        distance = (group["value"] / group["theory"] - 1).abs().max()
-        found.append({"row": RANDOM, "seed": seed, "quantity": DISTANCE, "value": distance})
-    for (bits, seed), group in table[table["what"] == "codes"].groupby(["bits", "seed"]):
-        left = (group["theory"] - group["value"]).min()
-        place = {"seed": seed, "setting": f"{bits}-bit codes", "quantity": LEFT, "unit": "bits"}
-        found.append({**place, "row": REAL, "value": left})
-    return lines(found)
+    keys = ["kind", "factor", "seed"]
+    most = sums.loc[sums.groupby(keys)["workers"].idxmax()]
+    most = most.assign(setting=most["factor"].astype(str) + "x")
+    independent = most.assign(row=most["kind"] + f", {INDEPENDENT}", value=most["theory"])
+    both = pd.concat([most, independent]).sort_values(keys, kind="stable")
+    drawn = sums[sums["kind"] == RANDOM]
+    distance = (drawn["value"] / drawn["theory"] - 1).abs().groupby(drawn["seed"]).max()
+    codes = table[table["what"] == "codes"]
+    gaps = (codes["theory"] - codes["value"]).groupby([codes["bits"], codes["seed"]]).min()
+    left = gaps.reset_index(name="left")
+    named = left["bits"].astype(str) + "-bit codes"
+    return join(
+        longer(both, {"value": (LARGEST, "")}),
+        longer(distance.reset_index(name="far").assign(row=RANDOM), {"far": (DISTANCE, "")}),
+        longer(left.assign(row=REAL, setting=named), {"left": (LEFT, "bits")}),
+    )
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    require_one_study(runs, ("model", "dataset", "train.batch_size", "launch.workers"))
-    table = study_lines(runs)
+    table = study_of(runs, ("model", "dataset", "train.batch_size", "launch.workers"))
     frame = numbers(table)
     drawn = [run for run in runs if not run.setting("model")]
     real = [run for run in runs if run.setting("model")]
-    more = [
-        ("random supports", f"{facts.distinct(r.setting('study.values') for r in drawn)} values"),
+
+    def said(key: str, of: Sequence[Run] = real) -> str:
+        return facts.distinct(run.setting(key, run.summary.get(key)) for run in of)
+
+    head = [
+        ("random supports", f"{said('study.values', drawn)} values"),
         (
             "real gradients",
-            f"{facts.distinct(r.summary.get('parameters') for r in real)} values in "
-            f"{facts.distinct(r.summary.get('tensors') for r in real)} tensors, batch "
-            f"{facts.distinct(r.setting('train.batch_size') for r in real)} a worker, after "
-            f"{facts.distinct(r.summary.get('steps') for r in real)} steps of training",
+            f"{said('parameters')} values in {said('tensors')} tensors, batch {said('train.batch_size')} a "
+            f"worker, after {said('steps')} steps of training",
         ),
     ]
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=runs,
-        facts=facts.facts(real or runs, scale, more),
-        sections=_sections(frame, table),
-        verdicts=judge(CLAIMS, frame, labels=LABELS),
-        frame=frame,
+    return made(
+        TITLE,
+        scale,
+        runs,
+        frame,
+        _sections(frame, table),
+        CLAIMS,
+        labels=LABELS,
+        facts=facts.facts(real or runs, scale, head),
         figures={"density": lambda: _figure(table, real or runs, scale)},
     )
 
@@ -251,45 +241,36 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
 
     def partial(axes: Axes) -> None:
         for (kind, factor), group in supports.groupby(["kind", "factor"]):
-            ring = group[group["workers"] == group["workers"].max()].groupby("summed")
-            measured, theory = ring["value"].mean(), ring["theory"].mean()
+            ring = group[group["workers"] == group["workers"].max()]
             if kind == RANDOM:
-                label = f"{factor}x, 1 - (1 - d)^m"
-                axes.plot(theory.index, theory, color=COLOURS.get(factor), label=label)
-            axes.plot(measured.index, measured, **_line(kind, factor))
+                colour, label = COLOURS.get(factor), f"{factor}x, 1 - (1 - d)^m"
+                plot.means(axes, ring, "summed", "theory", color=colour, label=label)
+            plot.means(axes, ring, "summed", "value", **_line(kind, factor))
         for kind in LOOKS:
-            axes.plot([], [], **{**_line(kind, 0), "label": LABELS[kind]})
+            axes.plot([], [], label=LABELS[kind], **_line(kind, 0))
         axes.axhline(HALF, color="#999999", linewidth=0.8, linestyle=":")
         axes.text(1, HALF * 1.06, "places cost more\nthan they save", fontsize=7)
-        axes.set_yscale("log")
-        plot.plain_log(axes.yaxis, (1.0,))
-        axes.set_ylabel("density of the partial sum (log)")
-        by_workers(axes, "workers summed m (log)")
+        by_workers(axes, "workers summed m (log)", "density of the partial sum", "y")
 
     def overlap(axes: Axes) -> None:
         axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
         sums = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
+        sums = sums.assign(share=sums["value"] / sums["theory"])
         for (kind, factor), group in sums.groupby(["kind", "factor"]):
-            share = (group["value"] / group["theory"]).groupby(group["workers"])
-            mean, sd = share.mean(), share.std(ddof=1).fillna(0.0)
-            axes.errorbar(mean.index, mean, yerr=sd, capsize=2, **_line(kind, factor))
-        axes.set_ylabel("density over that of independent supports")
-        by_workers(axes, "workers N (log)")
+            line = {"capsize": 2, **_line(kind, factor)}
+            plot.means(axes, group, "workers", "share", spread=True, **line)
+        by_workers(axes, "workers N (log)", "density over that of independent supports")
 
     def bits(axes: Axes) -> None:
         styles = ((plot.GREEN, "s", "-"), (plot.PURPLE, "D", ":"))
-        for (width, group), how in zip(
-            codes.groupby("bits"), itertools.cycle(styles), strict=False
-        ):
-            mean = group.groupby("workers")["value"].mean()
-            axes.plot(mean.index, mean, **Look(f"real gradients, {width}-bit codes", *how).line)
-        counts = sorted(codes["workers"].unique())
-        worst = [math.log2(count) for count in counts]
+        for place, (width, group) in enumerate(codes.groupby("bits")):
+            look = Look(f"real gradients, {width}-bit codes", *styles[place % 2])
+            plot.means(axes, group, "workers", "value", **look.line)
+        worst = np.log2(counts := sorted(codes["workers"].unique()))
         axes.plot(counts, worst, color="#888888", label="worst case, log2 N bits")
-        half = [bits / 2 for bits in worst]
-        axes.plot(counts, half, "-.", color="#888888", label="random signs, log2 N / 2 bits")
-        axes.set_ylabel("bits more than one code")
-        by_workers(axes, "workers N (log)")
+        half = "random signs, log2 N / 2 bits"
+        axes.plot(counts, worst / 2, "-.", color="#888888", label=half)
+        by_workers(axes, "workers N (log)", "bits more than one code")
 
     panels = [
         ("density of partial sums", partial),

@@ -11,30 +11,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed, near
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Quantity,
-    amount,
-    join,
-    lines,
-    measure,
-    pivot,
-    plain,
-    printed_numbers,
-    relative,
-    signed,
-    times,
-    twins,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.frame import SENT, Column, Quantity, amount, pivot, plain, seeds, signed, times
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import judge
 
 TITLE = "Lecture, table on DGC: row PTB"
 TABLE_DGC = Printed(
@@ -75,9 +61,8 @@ PERPLEXITY, OVER = "test perplexity", "perplexity over baseline"
 VALIDATION, NEXT_WORD = "validation perplexity", "next word predicted"
 LAST_EPOCH = {name: f"{name} of the last epoch" for name in SENT}
 PAYLOAD_STEP = "payload a step of the last epoch"
-SIZE, INT32, DELTA16 = (
-    *("gradient size", "payload at 0.1 %, 4-byte indices", "payload at 0.1 %, 2-byte distances"),
-)
+SIZE, INT32 = "gradient size", "payload at 0.1 %, 4-byte indices"
+DELTA16 = "payload at 0.1 %, 2-byte distances"
 COMPUTED_RATIO = {INT32: "ratio, 4-byte indices", DELTA16: "ratio, 2-byte distances"}
 DENSITY, ESCAPE = 0.001, 65_535
 PERPLEXITY_TOLERANCE = 0.02
@@ -121,15 +106,13 @@ def payload_bytes(num_values: float, coding: str) -> int:
 
 def computed() -> pd.DataFrame:
     """Size of the gradient and of its payloads at a density of 0.1 %, from the number of parameters."""
-    found: list[dict[str, object]] = []
+    found: list[tuple[str, str, str, float]] = []
     for row, n in NUM_PARAMETERS.items():
         sizes = {SIZE: 4 * int(n), **{c: payload_bytes(n, c) for c in COMPUTED_RATIO}}
-        for name, size in sizes.items():
-            found.append({"row": row, "quantity": name, "unit": "MiB", "value": size / MIB})
-        for coding, name in COMPUTED_RATIO.items():
-            ratio = sizes[SIZE] / sizes[coding]
-            found.append({"row": row, "quantity": name, "unit": "x", "value": ratio})
-    return lines({"seed": 0, **line} for line in found)
+        found += [(row, name, "MiB", size / MIB) for name, size in sizes.items()]
+        found += [(row, COMPUTED_RATIO[c], "x", sizes[SIZE] / sizes[c]) for c in COMPUTED_RATIO]
+    keys = ("row", "quantity", "unit", "value")
+    return frames.lines({"seed": 0, **dict(zip(keys, line, strict=True))} for line in found)
 
 
 _printed_ratio = TABLE_DGC(PTB, "ratio")
@@ -245,25 +228,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     # DGC clips each worker's gradient itself, the baseline's optimizer clips the averaged one.
     require_alike(runs, [key for key in facts.ALIKE if key != "optimizer"])
     own = [run for row in LOOKS for run in runs if run.row == row]
-    found = measure(own, QUANTITIES)
+    found = frames.measure(own, QUANTITIES)
     ratios = [
-        relative(found, name, DENSE, inverse=True, name=ratio_of(name))
+        frames.relative(found, name, DENSE, inverse=True, name=ratio_of(name))
         for name in (*SENT, *LAST_EPOCH.values())
     ]
-    over = relative(found, PERPLEXITY, DENSE, name=OVER, unit="%")
+    over = frames.relative(found, PERPLEXITY, DENSE, name=OVER, unit="%")
     over["value"] -= 100
-    frame = join(found, over, *ratios, computed())
+    frame = frames.join(found, over, *ratios, computed())
+    sizes = frames.printed_numbers(MEGABYTES, {"before": SIZE, "after": INT32})
     printed = {DENSE: TABLE_DGC(PTB, "baseline"), DGC: TABLE_DGC(PTB, "DGC")}
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=own,
-        facts=facts.facts(own, scale),
-        sections=_sections(frame, printed),
-        verdicts=judge(CLAIMS, frame, labels=LABELS, same=twins(own)),
-        frame=frame,
-        printed={(row, PERPLEXITY): value for row, value in printed.items()}
-        | printed_numbers(MEGABYTES, {"before": SIZE, "after": INT32}),
+    return made(
+        TITLE,
+        scale,
+        own,
+        frame,
+        _sections(frame, printed),
+        CLAIMS,
+        labels=LABELS,
+        printed={(row, PERPLEXITY): value for row, value in printed.items()} | sizes,
         notes=NOTES,
         choices=CHOICES,
         figures={"perplexity": partial(_figure, own, scale)},
@@ -281,9 +264,9 @@ def _sections(frame: pd.DataFrame, printed: Mapping[str, float]) -> tuple[Sectio
     over = {row: round(100 * (value / printed[DENSE] - 1), 2) for row, value in printed.items()}
     heads = dict(zip(SENT, ("floats", "payload", "wire"), strict=True))
     results = (
-        Column("n", PERPLEXITY, lambda values: str(len(values))),
-        Column("test perplexity", PERPLEXITY, 2, printed=lambda row: printed[row]),
-        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=lambda row: over[row]),
+        seeds(PERPLEXITY),
+        Column("test perplexity", PERPLEXITY, 2, printed=printed.__getitem__),
+        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=over.__getitem__),
         Column(VALIDATION, VALIDATION, 2),
         Column("next word %", NEXT_WORD, 1),
     )
@@ -293,8 +276,8 @@ def _sections(frame: pd.DataFrame, printed: Mapping[str, float]) -> tuple[Sectio
         Column("payload a step", PAYLOAD_STEP, amount),
     )
     sizes = (
-        Column("gradient MiB", SIZE, 2, printed=lambda row: MEGABYTES(row, "before")),
-        Column("MiB, 4-byte indices", INT32, 3, printed=lambda row: MEGABYTES(row, "after")),
+        Column("gradient MiB", SIZE, 2, printed=MEGABYTES.reader("before")),
+        Column("MiB, 4-byte indices", INT32, 3, printed=MEGABYTES.reader("after")),
         Column("MiB, 2-byte distances", DELTA16, 3),
         Column(COMPUTED_RATIO[INT32], COMPUTED_RATIO[INT32], times, printed=_ratio_printed),
         Column(COMPUTED_RATIO[DELTA16], COMPUTED_RATIO[DELTA16], times),
@@ -336,17 +319,10 @@ def _as_printed() -> pd.DataFrame:
 
 
 def _figure(runs: Sequence[Run], scale: str) -> Figure:
-    panel = partial(
-        plot.curves,
-        runs=runs,
-        metric="test/perplexity",
-        looks=LOOKS,
-        x="epoch",
-        xlabel="epoch",
-        ylabel="test perplexity (log)",
-        log=True,
-    )
-    return plot.figure(
-        "DGC on a text: test perplexity by epoch", facts.caption(runs, scale),
-        [("mean over seeds, band: one standard deviation", panel)], size=(6.4, 3.8),
-    )  # fmt: skip
+    def draw(axes: Axes) -> None:
+        label = "test perplexity"
+        plot.curves(axes, runs, "test/perplexity", LOOKS, x="epoch", ylabel=label, log=True)
+
+    panels = [("mean over seeds, band: one standard deviation", draw)]
+    title, said = "DGC on a text: test perplexity by epoch", facts.caption(runs, scale)
+    return plot.figure(title, said, panels, size=(6.4, 3.8))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,17 +18,10 @@ from numpy.typing import NDArray
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, join, lines, percent, pivot
-from dgc_repro.paper.lecture import (
-    by_workers,
-    exact,
-    longer,
-    require_one_study,
-    study_lines,
-)
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.lecture import by_workers, exact, longer, study_of
+from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import judge
 
 TITLE = "Lecture: waiting for the slowest of K workers"
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
@@ -94,13 +88,11 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def fit(counts: Sequence[float], means: Sequence[float], growth: str) -> tuple[float, float]:
+def fit(counts: pd.Series, means: pd.Series, growth: str) -> tuple[float, float]:
     """Slope b and RMS residual of means over a + b f(K)."""
-    x = GROWTH[growth](np.asarray(counts, dtype=float))
-    design = np.stack([np.ones_like(x), x], axis=1)
-    coefficients, *_ = np.linalg.lstsq(design, np.asarray(means, dtype=float), rcond=None)
-    residual = np.asarray(means) - design @ coefficients
-    return float(coefficients[1]), float(np.sqrt(np.mean(residual**2)))
+    x = GROWTH[growth](counts.to_numpy(float))
+    line = np.polynomial.Polynomial.fit(x, means, 1).convert()
+    return float(line.coef[1]), float(np.sqrt(np.mean((means - line(x)) ** 2)))
 
 
 def numbers(table: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +105,7 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
         if law == EXPONENTIAL:
             fitted.append({"row": law, "seed": seed, "quantity": ERROR, "value": error})
         for growth in GROWTH:
-            slope, residual = fit(list(far["workers"]), list(far["slowest"]), growth)
+            slope, residual = fit(far["workers"], far["slowest"], growth)
             row = {"row": f"{law}, {growth}", "seed": seed, "unit": "deviations"}
             fitted.append({**row, "quantity": RESIDUAL, "value": residual})
             fitted.append({**row, "quantity": SLOPE, "value": slope})
@@ -122,21 +114,15 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    require_one_study(runs)
-    table = study_lines(runs)
+    table = study_of(runs)
     frame = numbers(table)
     study = runs[0].config["study"]
     trials = f"{study['trials']:,} simulated steps for each K, law and seed"
-    return Page(
-        title=TITLE,
-        scale=scale,
-        runs=runs,
-        facts=facts.facts(runs, scale, [("trials", trials)]),
-        sections=tuple(_section(frame, law, sorted(set(table["workers"])), study) for law in LOOKS),
-        verdicts=judge(CLAIMS, frame),
-        frame=frame,
-        figures={"waiting": lambda: _figure(table, runs, scale)},
-    )  # fmt: skip
+    sections = [_section(frame, law, sorted(set(table["workers"])), study) for law in LOOKS]
+    figures = {"waiting": lambda: _figure(table, runs, scale)}
+    return made(
+        TITLE, scale, runs, frame, sections, CLAIMS, head=[("trials", trials)], figures=figures
+    )
 
 
 def _section(
@@ -159,42 +145,35 @@ def _section(
     )
 
 
+SIMULATED = "simulated, mean over seeds"
+
+
 def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
     study = runs[0].config["study"]
 
     def slowest(axes: Axes) -> None:
         for law, look in LOOKS.items():
-            own = table[table["law"] == law].groupby("workers")
-            mean, theory, first = (
-                own["slowest"].mean(),
-                own["theory"].first(),
-                own["first_term"].first(),
-            )
-            axes.plot(theory.index, theory, color=look.colour, label=f"{look.label}: {EXACT[law]}")
-            axes.plot(
-                first.index,
-                first,
-                color=look.colour,
-                linestyle=":",
-                label=f"{look.label}: {FIRST_TERM[law]} alone",
-            )
-            axes.plot(
-                mean.index, mean, look.marker, color=look.colour, markersize=5,
-                label=f"{look.label}: simulated, mean over seeds",
-            )  # fmt: skip
-        by_workers(axes, "workers K (log)")
-        axes.set_ylabel("slowest of K (deviations of one worker)")
+            own, name = table[table["law"] == law], look.label
+            curves: dict[str, dict[str, Any]] = {
+                "theory": {"label": f"{name}: {EXACT[law]}"},
+                "first_term": {"label": f"{name}: {FIRST_TERM[law]} alone", "linestyle": ":"},
+                "slowest": {
+                    "label": f"{name}: {SIMULATED}",
+                    "linestyle": "",
+                    "marker": look.marker,
+                },
+            }
+            for column, line in curves.items():
+                plot.means(axes, own, "workers", column, color=look.colour, markersize=5, **line)
+        by_workers(axes, "workers K (log)", "slowest of K (deviations of one worker)")
 
     def lost(axes: Axes) -> None:
         for law, look in LOOKS.items():
-            share = 100 * table[table["law"] == law].groupby("workers")["share_lost"].mean()
-            axes.plot(
-                share.index,
-                share,
-                **{**look.line, "label": f"{look.label}: simulated, mean over seeds"},
-            )
-        by_workers(axes, "workers K (log)")
-        axes.set_ylabel("lost to waiting (% of a step)")
+            own = table[table["law"] == law]
+            own = own.assign(percent=100 * own["share_lost"])
+            line = {**look.line, "label": f"{look.label}: {SIMULATED}"}
+            plot.means(axes, own, "workers", "percent", **line)
+        by_workers(axes, "workers K (log)", "lost to waiting (% of a step)")
 
     said = (
         f"{facts.scale_text(scale)}, {study['trials']:,} trials, n = {len(runs)} seeds; "
