@@ -135,7 +135,7 @@ def check_of_the_page(folder: Path) -> tuple[int, str]:
 
 
 def test_the_method_of_the_page_is_about_30_lines() -> None:
-    method = blocks(ADDING, "python")[0].partition("@dataclass")[2]
+    method = blocks(ADDING, "python")[0].partition("@checked")[2]
     assert 20 <= sum(bool(line.strip()) for line in method.splitlines()) <= 35
 
 
