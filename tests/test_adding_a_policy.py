@@ -36,7 +36,7 @@ def run_folder(printed: str) -> Path:
 
 
 def test_the_policy_of_the_page_is_about_30_lines() -> None:
-    policy = blocks(PAGE, "python")[0].partition("@dataclass")[2]
+    policy = blocks(PAGE, "python")[0].partition("@checked")[2]
     assert 25 <= sum(bool(line.strip()) for line in policy.splitlines()) <= 40
 
 

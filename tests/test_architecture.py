@@ -21,7 +21,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 ANYTHING = "*"
 ASKS = ("exchange.payload", "exchange.requests")
 
-# Which of our modules a package (or a module at the top) may import, its own and errors aside.
+UNDER_ALL = ("errors", "checked")
+
+# Which of our modules a package (or a module at the top) may import, its own and UNDER_ALL aside.
 # An entry allows everything below it. Imports point down, so no two rows name each other, but for
 # payload and requests: they lie in exchange and have a row of their own, under everything.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -45,6 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "paper": ("network.units",),
     "kernel": (),
     "errors": (),
+    "checked": (),
 }
 
 INSTEAD = {
@@ -67,6 +70,7 @@ INSTEAD = {
     "results": "results.py reads records: write the number into the run's record and read it there",
     "compare": "compare.py reads records: write the number into the run's record and read it there",
     "errors": "errors.py lies under everything and imports nothing of ours",
+    "checked": "checked.py lies under everything and imports nothing of ours",
     "__init__": "`import dgc_repro` stays light: import under TYPE_CHECKING, and list the name in _PUBLIC",
 }
 
@@ -83,7 +87,7 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 # On a laptop without torch, results/ still becomes tables and figures.
-WITHOUT_TORCH = ("paper", "results", "compare", "errors", "__init__", "network", "study")
+WITHOUT_TORCH = ("paper", "results", "compare", *UNDER_ALL, "__init__", "network", "study")
 
 # Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
 TENSORS_ONLY = dict.fromkeys(("compressor", "policy", "kernel"), ("torch", "numpy"))
@@ -143,9 +147,9 @@ def fault(name: str, own: str, row: str) -> str | None:
         return None
     if is_below(name, ("dgc_repro",)):
         target = name.removeprefix("dgc_repro.")
-        if is_below(target, (*MAY_IMPORT[row], row, "errors")):
+        if is_below(target, (*MAY_IMPORT[row], row, *UNDER_ALL)):
             return None
-        allowed = ", ".join((*MAY_IMPORT[row], "errors"))
+        allowed = ", ".join((*MAY_IMPORT[row], *UNDER_ALL))
         return f"{row} may import {allowed} of ours, not {target}; {INSTEAD[row]}"
     for library, (owners, instead) in ONLY_IN.items():
         if is_below(name, (library,)) and not is_below(own, owners):

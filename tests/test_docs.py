@@ -134,9 +134,9 @@ def check_of_the_page(folder: Path) -> tuple[int, str]:
     return code, printed
 
 
-def test_the_method_of_the_page_is_about_30_lines() -> None:
-    method = blocks(ADDING, "python")[0].partition("@dataclass")[2]
-    assert 20 <= sum(bool(line.strip()) for line in method.splitlines()) <= 35
+def test_the_method_of_the_page_is_about_20_lines() -> None:
+    method = blocks(ADDING, "python")[0].partition("@checked")[2]
+    assert 15 <= sum(bool(line.strip()) for line in method.splitlines()) <= 25
 
 
 def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:

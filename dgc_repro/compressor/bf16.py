@@ -15,26 +15,12 @@ Letters: n = values, N = workers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
-from dgc_repro.compressor.cast import cast, exchange_cast
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.compressor.cast import Cast
 
 
-@dataclass(frozen=True)
-class BF16:
+class BF16(Cast):
     """Send bfloat16 values. Nothing to set, nothing to keep."""
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_cast(torch.bfloat16, tensor, state, context))
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, cast(torch.bfloat16, tensor, context.within("energy")), context)
+    dtype = torch.bfloat16

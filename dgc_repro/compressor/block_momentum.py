@@ -20,28 +20,26 @@ Letters: n = values, mu = momentum, eta = learning rate (eta_last: of the step t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked
 from dgc_repro.compressor.error_feedback import shares_storage
 from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.compressor.momentum_correction import check_momentum
+from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.requests import Exchange, Outcome
 
 
-@dataclass(frozen=True)
+@checked
 class BlockMomentum:
     """Wraps any compressor; its residual is its own, so no `ErrorFeedback` belongs in the nest.
     State: ``momentum``, ``residual`` (shape of the tensor, f32), ``learning_rate``, ``inner``."""
 
     inner: Compressor
-    momentum: float = 0.9
+    momentum: Momentum = 0.9
 
     def __post_init__(self) -> None:
-        check_momentum(self.momentum)
         check_residual(self.inner, "inner", "leave block_momentum out")
 
     def init(self, tensor: Tensor) -> State:

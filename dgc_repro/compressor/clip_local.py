@@ -16,38 +16,27 @@ Letters: N = workers.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import Positive, checked, one_of
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.requests import Exchange, Outcome
 
 SHARE, MEAN = OF = ("share", "mean")
 
 
-@dataclass(frozen=True)
+@checked
 class ClipLocal:
     """Wraps any compressor, as the outermost wrapper. ``threshold``: the norm that the exchanged
     gradient of all workers is to keep to. ``of``: what of a worker is compared with
     threshold N^-1/2: its ``share`` g / N of the sum, or its g (``mean``)."""
 
     inner: Compressor
-    threshold: float = 1.0
-    of: str = SHARE
-
-    def __post_init__(self) -> None:
-        given = self.threshold
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise ValueError(f"threshold: a number, got {given!r}")
-        if not 0 < given < math.inf:
-            raise ValueError(
-                f"threshold: above 0, got {given!r}; leave the wrapper out not to clip"
-            )
-        if self.of not in OF:
-            raise ValueError(f"of: one of {', '.join(OF)}, got {self.of!r}")
+    threshold: Annotated[Positive, "leave the wrapper out not to clip"] = 1.0
+    of: Annotated[str, one_of(OF)] = SHARE
 
     def init(self, tensor: Tensor) -> State:
         return {"inner": self.inner.init(tensor)}

@@ -22,20 +22,11 @@ Letters: n = values, k = entries wanted, m = entries of the sample, t = threshol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import check_sample, mark_finite
-from dgc_repro.compressor.sparsifier import (
-    check_coding,
-    check_density,
-    exchange_selected,
-    explained_by,
-    num_kept,
-)
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.checked import checked
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Sample
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.select import Selection
 
@@ -44,43 +35,16 @@ LOWERED = 0.8  # to this share of itself
 LOWERINGS = 10  # at most
 
 
-@dataclass(frozen=True)
-class DGCSampled:
-    """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
-    ``sample``: the share of entries that the threshold is estimated from.
-    ``indices``: auto (the smallest), int32, delta16 or bitmap;
-    ``values``: fp32, fp16 or int8."""
+@checked
+class DGCSampled(DensitySparsifier):
+    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`.
+    ``sample``: the share of entries that the threshold is estimated from."""
 
-    density: float | None = None
-    factor: float | None = None
-    sample: float = 0.01
-    indices: str = "auto"
-    values: str = "fp32"
+    sample: Sample = 0.01
     ragged = True
 
-    def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(self.indices, self.values)
-        check_sample(self.sample)
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, context))
-
-    def select(self, tensor: Tensor, context: Context) -> Selection:
-        chosen = self._choose(tensor.view(-1), self._kept(tensor.numel()), context)
-        return mark_finite(chosen, tensor, context)
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        chosen = self._choose(survivors.values, self._kept(survivors.n), context)
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
-
-    def _choose(self, x: Tensor, k: int, context: Context) -> Selection:
+    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+        k = self.num_kept(n)
         m = thresholds.sample_size(x.numel(), k, self.sample)
         if m == x.numel() or k >= x.numel():
             return select.topk(x, k, scratch=context.scratch)
@@ -95,6 +59,3 @@ class DGCSampled:
         if found.values.numel() > k:
             found = select.refine(found, k, scratch=context.scratch)
         return found
-
-    def _kept(self, n: int) -> int:
-        return num_kept(n, check_density(self.density, self.factor))

@@ -16,33 +16,19 @@ the scaled sign, and holds where no p is 0.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.checked import checked
+from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Signs
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import signs, sums
 
 
-@dataclass(frozen=True)
-class EFSignSGD:
+@checked
+class EFSignSGD(Quantizer):
     """Send scaled signs. Nothing to set; what it loses an error feedback around it keeps."""
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Signs:
         """Take the scale and pack the signs. tensor: f32, contiguous."""

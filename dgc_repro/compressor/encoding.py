@@ -1,20 +1,43 @@
-"""What quantizers share: a tensor to packed codes, in rows with a scale each or with one for all."""
+"""What quantizers share: the exchange, and how values become packed codes with scales."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import CodeLayout, Codes
+from dgc_repro.compressor.explained import explained
+from dgc_repro.compressor.interface import Context, State
+from dgc_repro.exchange.payload import CodeLayout, Codes, Payload
+from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import native
 
 # Values packed together where one scale serves the tensor. Longer rows are slower: their parts lie
 # 4096 bytes apart, where a processor takes a load for one that waits for a store.
 TENSOR_ROW = 512
+
+
+class Quantizer(ABC):
+    """A method without state that sends its coding of a tensor to everybody."""
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        own = self.encode(tensor, context)
+        payloads = yield Gather(own)
+        mean = payloads.mean(context.result(tensor))
+        return Outcome(mean.view(tensor.shape), own, state)
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        return explained(tensor, self.encode(tensor, context.within("energy")), context)
+
+    @abstractmethod
+    def encode(self, tensor: Tensor, context: Context) -> Payload:
+        """Quantize and pack. tensor: f32, contiguous."""
 
 
 @lru_cache(maxsize=4096)

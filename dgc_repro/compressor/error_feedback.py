@@ -15,18 +15,17 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, State, nested
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.payload import Payload
 from dgc_repro.exchange.requests import Exchange, Outcome
 
 
-@dataclass(frozen=True)
+@checked
 class ErrorFeedback:
     """Wraps any compressor. State: ``residual`` (shape of the tensor, f32), ``inner``."""
 

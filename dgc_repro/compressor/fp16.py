@@ -17,26 +17,12 @@ Letters: n = values, N = workers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
-from dgc_repro.compressor.cast import cast, exchange_cast
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.compressor.cast import Cast
 
 
-@dataclass(frozen=True)
-class FP16:
+class FP16(Cast):
     """Send halves. Nothing to set, nothing to keep."""
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_cast(torch.float16, tensor, state, context))
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, cast(torch.float16, tensor, context.within("energy")), context)
+    dtype = torch.float16

@@ -25,10 +25,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.compressor.interface import Context, Measurable, State
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
 from dgc_repro.exchange.payload import Sparse
@@ -38,6 +40,7 @@ from dgc_repro.kernel.merge import contained, merge
 from dgc_repro.kernel.select import Selection
 
 OWNS = ("path", "result")
+FIXED_NUMBER = Rule("a sparsifier that selects a fixed number of entries", lambda m: not m.ragged)
 
 
 @dataclass(frozen=True)
@@ -67,22 +70,15 @@ def turns(rank: int, workers: int) -> tuple[Turn, ...]:
     return tuple(rounds)
 
 
-@dataclass(frozen=True)
+@checked
 class GTopK:
     """``method``: a sparsifier of a fixed number of entries. ``own``: what counts as sent, ``path``
     or ``result`` (the paper's)."""
 
-    method: Sparsifier
-    own: str = "path"
+    method: Annotated[Sparsifier, FIXED_NUMBER]
+    own: Annotated[str, one_of(OWNS)] = "path"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Sparsifier) or self.method.ragged:
-            raise ValueError(
-                "method: a sparsifier that selects a fixed number of entries, "
-                f"got {type(self.method).__name__}"
-            )
-        if self.own not in OWNS:
-            raise ValueError(f"own: one of {', '.join(OWNS)}, got {self.own!r}")
         check_exact(self.method)
 
     def init(self, tensor: Tensor) -> State:

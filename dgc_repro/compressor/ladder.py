@@ -17,11 +17,12 @@ top-k finds all rungs in one pass over the tensor, and chooses what it would hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
 from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
 from dgc_repro.exchange.requests import Choose, Exchange, Outcome
@@ -29,7 +30,7 @@ from dgc_repro.kernel import native, select
 from dgc_repro.kernel.select import Selection
 
 
-@dataclass(frozen=True)
+@checked
 class Ladder:
     """``rungs``: weakest first. State: ``rungs``, one state a rung, only the chosen one moves."""
 

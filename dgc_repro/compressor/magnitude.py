@@ -14,58 +14,11 @@ Letters: n = values of the model, k = entries sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from torch import Tensor
-
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import mark_finite
-from dgc_repro.compressor.sparsifier import (
-    check_coding,
-    check_density,
-    exchange_selected,
-    explained_by,
-    num_kept,
-)
-from dgc_repro.exchange.requests import Exchange
-from dgc_repro.kernel import select
-from dgc_repro.kernel.select import Selection
+from dgc_repro.compressor.topk import TopK
 
 
-@dataclass(frozen=True)
-class Magnitude:
-    """``density``: the share of the model's entries to send, above 0 to 1; or ``factor``: one of so
-    many.
-    ``indices``: auto (the smallest), int32, delta16 or bitmap;
-    ``values``: fp32, fp16 or int8."""
+class Magnitude(TopK):
+    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`, of the whole
+    model's entries."""
 
-    density: float | None = None
-    factor: float | None = None
-    indices: str = "auto"
-    values: str = "fp32"
-    ragged = False
     unit = "model"
-
-    def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(self.indices, self.values)
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, context))
-
-    def select(self, tensor: Tensor, context: Context) -> Selection:
-        flat = tensor.view(-1)
-        chosen = select.topk(flat, self.num_largest(flat.numel()), scratch=context.scratch)
-        return mark_finite(chosen, flat, context)
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
-
-    def num_largest(self, n: int) -> int:
-        return num_kept(n, check_density(self.density, self.factor))

@@ -23,31 +23,28 @@ Letters: n = values, m = momentum, u = velocity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.payload import Payload
 from dgc_repro.exchange.requests import Exchange, Outcome
 
+Momentum = Annotated[float, within(0, below=1)]
 
-@dataclass(frozen=True)
+
+@checked
 class MomentumCorrection:
     """Wraps any compressor, usually an `ErrorFeedback`. ``masking``: momentum factor masking (3.2).
     State: ``velocity`` (shape of the tensor, f32), ``inner``."""
 
     inner: Compressor
-    momentum: float = 0.9
+    momentum: Momentum = 0.9
     nesterov: bool = False
     masking: bool = True
-
-    def __post_init__(self) -> None:
-        check_momentum(self.momentum)
-        for field in ("nesterov", "masking"):
-            if not isinstance(getattr(self, field), bool):
-                raise ValueError(f"{field}: true or false, got {getattr(self, field)!r}")
 
     def init(self, tensor: Tensor) -> State:
         velocity = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
@@ -69,14 +66,6 @@ class MomentumCorrection:
         """g + m u"""
         step = context.scratch("nesterov", tensor.numel(), torch.float32, tensor.device)
         return torch.add(tensor, velocity, alpha=self.momentum, out=step.view(tensor.shape))
-
-
-def check_momentum(momentum: float) -> None:
-    """Raise ValueError unless it is a number from 0 to below 1."""
-    if isinstance(momentum, bool) or not isinstance(momentum, int | float):
-        raise ValueError(f"momentum: a number, got {momentum!r}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum: from 0 to below 1, got {momentum!r}")
 
 
 def zero_where_sent(velocity: Tensor, own: Payload) -> None:

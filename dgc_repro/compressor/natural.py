@@ -15,33 +15,19 @@ Letters: n = values. E[C(x)] = x, and E[(C(x) - x)^2] <= x^2 / 8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.checked import checked
+from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Powers
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import powers, signs
 
 
-@dataclass(frozen=True)
-class Natural:
+@checked
+class Natural(Quantizer):
     """Send powers of two. Nothing to set, nothing to keep."""
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Powers:
         """Round and pack. tensor: f32, contiguous."""

@@ -16,35 +16,21 @@ Letters: n = values. An exact 0 counts as non-negative, and a column of zeros co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.checked import checked
+from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Signs
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import signs, sums
 
 
-@dataclass(frozen=True)
-class OneBit:
+@checked
+class OneBit(Quantizer):
     """Send one bit a value. Nothing to set, nothing to keep."""
 
     gather_only = True  # a shard has no columns
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Signs:
         """Take the means and pack the bits. tensor: f32, contiguous."""

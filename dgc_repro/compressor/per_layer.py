@@ -8,11 +8,12 @@ Asks: `Mean` for the exempt tensors, what the wrapped compressor asks for the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Annotated
 
 from torch import Tensor
 
+from dgc_repro.checked import checked, within
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.requests import Exchange
@@ -20,24 +21,15 @@ from dgc_repro.exchange.requests import Exchange
 VECTORS = "vectors"
 
 
-@dataclass(frozen=True)
+@checked
 class PerLayer:
     """``dense``: what goes uncompressed, each entry ``vectors`` (tensors of at most one dimension)
     or a pattern on parameter names such as ``fc.*``; ``smaller_than``: so do tensors with fewer
     values."""
 
     inner: Compressor
-    dense: Sequence[str] = (VECTORS,)
-    smaller_than: int = 0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.dense, str) or not all(isinstance(entry, str) for entry in self.dense):
-            raise ValueError(
-                f"dense: a list of `vectors` and name patterns such as ['vectors', 'fc.*'], "
-                f"got {self.dense!r}"
-            )
-        if not isinstance(self.smaller_than, int) or self.smaller_than < 0:
-            raise ValueError(f"smaller_than: a number of values from 0, got {self.smaller_than!r}")
+    dense: Annotated[Sequence[str], "`vectors` or patterns, as ['vectors', 'fc.*']"] = (VECTORS,)
+    smaller_than: Annotated[int, within(0, name="a number of values")] = 0
 
     def init(self, tensor: Tensor) -> State:
         if self._exempt_by_shape(tensor):

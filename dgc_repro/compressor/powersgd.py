@@ -35,11 +35,12 @@ r x cols: ``p`` and ``q``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import LowRank
@@ -49,20 +50,13 @@ from dgc_repro.kernel import lowrank, native
 FEEDBACKS = ("own", "mean")
 
 
-@dataclass(frozen=True)
+@checked
 class PowerSGD:
     """``rank``: columns of the factors, from 1. ``feedback``: what an error feedback around it compares
     with, ``own`` or ``mean``. State of a matrix: ``q``, f32[r, cols]; zeros before it was drawn."""
 
-    rank: int = 4
-    feedback: str = "own"
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.rank, int) and not isinstance(self.rank, bool)
-        if not whole or self.rank < 1:
-            raise ValueError(f"rank: a whole number from 1, got {self.rank!r}")
-        if self.feedback not in FEEDBACKS:
-            raise ValueError(f"feedback: one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
+    rank: Count = 4
+    feedback: Annotated[str, one_of(FEEDBACKS)] = "own"
 
     def check_fits(self, shapes: Sequence[torch.Size]) -> None:
         """Refuse a rank at which no tensor of the model would be compressed. Raises ValueError."""

@@ -27,16 +27,15 @@ it becomes flat: of equally likely magnitudes 1 level does contract.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.encoding import encode, layout_of
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.checked import Count, checked, one_of, within
+from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
+from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import CodeLayout, Codes
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 
@@ -44,28 +43,14 @@ NORMS = {"two": kernels.TWO_NORM, "max": kernels.LARGEST}
 MOST_LEVELS = 2**15 - 1  # codes of 16 bits
 
 
-@dataclass(frozen=True)
-class QSGD:
+@checked
+class QSGD(Quantizer):
     """``levels``: s, 1 to 32767; 7 fill 4 bits, 127 fill 8. ``bucket``: values that share a norm;
     None for one norm a tensor. ``norm``: two, or max."""
 
-    levels: int = 127
-    bucket: int | None = 512
-    norm: str = "two"
-
-    def __post_init__(self) -> None:
-        if not _whole(self.levels) or not 1 <= self.levels <= MOST_LEVELS:
-            raise ValueError(
-                f"levels: a whole number from 1 to {MOST_LEVELS}, got {self.levels!r}; "
-                "7 fill 4 bits, 127 fill 8"
-            )
-        if self.bucket is not None and (not _whole(self.bucket) or self.bucket < 1):
-            raise ValueError(
-                f"bucket: a whole number of values from 1, or null for one norm a tensor, "
-                f"got {self.bucket!r}"
-            )
-        if self.norm not in NORMS:
-            raise ValueError(f"norm: one of {', '.join(NORMS)}, got {self.norm!r}")
+    levels: Annotated[int, within(1, MOST_LEVELS), "7 fill 4 bits, 127 fill 8"] = 127
+    bucket: Annotated[Count | None, "null for one norm a tensor"] = 512
+    norm: Annotated[str, one_of(NORMS)] = "two"
 
     @property
     def expands(self) -> bool:
@@ -79,18 +64,6 @@ class QSGD:
     def bits(self) -> int:
         """Bits of a code: 2 s + 1 of them are told apart."""
         return (2 * self.levels).bit_length()
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def layout(self, n: int) -> CodeLayout:
         """How a tensor of n values is cut into rows."""
@@ -118,10 +91,6 @@ class QSGD:
             rule=rule,
             scales=scales,
         )
-
-
-def _whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def elias_bits(payload: Codes, *, dense: bool = False) -> int:

@@ -28,42 +28,36 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import check_coding, check_density, num_kept
+from dgc_repro.compressor.sparsifier import Density, Factor, Values, num_kept, share_sent
 from dgc_repro.exchange.payload import Keyed
-from dgc_repro.exchange.payload.sparse import PLAIN
 from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
 
 
-@dataclass(frozen=True)
+@checked
 class RandomK:
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
     ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
     ``values``: fp32, fp16 or int8 (fp32 where ``unbiased``)."""
 
-    density: float | None = None
-    factor: float | None = None
+    density: Density | None = None
+    factor: Factor | None = None
     shared: bool = True
     unbiased: bool = False
-    values: str = "fp32"
+    values: Values = "fp32"
     ragged = False
     gather_only = True  # a shard's places would have to travel
 
     def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(PLAIN, self.values)
-        for name in ("shared", "unbiased"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: true or false, got {getattr(self, name)!r}")
+        share_sent(self.density, self.factor)
         if self.unbiased and self.values != "fp32":
             raise ValueError(
                 f"values: {self.values} rounds, and unbiased=true promises the right mean; use "
@@ -158,4 +152,4 @@ class RandomK:
         return n / k if self.unbiased else 1.0
 
     def _kept(self, n: int) -> int:
-        return num_kept(n, check_density(self.density, self.factor))
+        return num_kept(n, share_sent(self.density, self.factor))

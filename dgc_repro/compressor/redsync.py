@@ -31,20 +31,14 @@ Letters: n = values, k = entries wanted, t = threshold.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import mark_finite
-from dgc_repro.compressor.sparsifier import (
-    check_coding,
-    check_density,
-    exchange_selected,
-    explained_by,
-    num_kept,
-)
+from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.exchange.payload import SharedValue
 from dgc_repro.exchange.requests import Exchange, GatherRagged, Outcome
 from dgc_repro.kernel import select, thresholds
@@ -56,38 +50,20 @@ LEAST_SAMPLE, MOST_SAMPLE = 0.003, 0.02  # shares of the entries that tell where
 SAMPLED_ABOVE = 512  # so many of them should be among the k largest
 
 
-@dataclass(frozen=True)
-class RedSync:
-    """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
+@checked
+class RedSync(DensitySparsifier):
+    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`.
     ``search_from``: values from which a tensor is searched instead of trimmed. ``quantized``: send
-    places and one mean value, of positive entries on even steps (from 0) and of negative ones on odd.
-    ``indices``: auto (the smallest), int32, delta16 or bitmap;
-    ``values``: fp32, fp16 or int8."""
+    places and one mean value, of positive entries on even steps (from 0) and of negative ones on odd."""
 
-    density: float | None = None
-    factor: float | None = None
-    search_from: int = SEARCH_FROM
+    search_from: Annotated[int, within(0), f"the paper's 4 MB are {SEARCH_FROM}"] = SEARCH_FROM
     quantized: bool = False
-    indices: str = "auto"
-    values: str = "fp32"
     ragged = True
 
     def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(self.indices, self.values)
-        counts = isinstance(self.search_from, int) and not isinstance(self.search_from, bool)
-        if not counts or self.search_from < 0:
-            raise ValueError(
-                f"search_from: a number of values from 0, got {self.search_from!r}; "
-                f"the paper's 4 MB are {SEARCH_FROM}"
-            )
-        if not isinstance(self.quantized, bool):
-            raise ValueError(f"quantized: true or false, got {self.quantized!r}")
+        super().__post_init__()
         if self.quantized and self.values != "fp32":
             raise ValueError(f"values: quantized sends a single one, as fp32, got {self.values!r}")
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
 
     @property
     def gather_only(self) -> bool:
@@ -101,7 +77,7 @@ class RedSync:
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         if not self.quantized:
-            return (yield from exchange_selected(self, tensor, state, context))
+            return (yield from super().exchange(tensor, state, context))
         chosen = context.selection
         if chosen is None:
             chosen = self.select(tensor, context)
@@ -112,25 +88,18 @@ class RedSync:
         return Outcome(mean.view(tensor.shape), own, state)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
-        chosen = self._choose(tensor.view(-1), tensor.numel(), context)
-        return chosen if self.quantized else mark_finite(chosen, tensor, context)
+        if self.quantized:  # a mean of values says nothing about each of them
+            return self.choose(tensor.view(-1), tensor.numel(), context)
+        return super().select(tensor, context)
 
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        chosen = self._choose(survivors.values, survivors.n, context)
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
-
-    def _choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        """From x, the entries of a tensor of n values or its survivors."""
+    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         if self.quantized:
             return self._one_signed(x, n, context)
-        return self._largest(x, n, num_kept(n, check_density(self.density, self.factor)), context)
+        return self._largest(x, n, self.num_kept(n), context)
 
     def _one_signed(self, x: Tensor, n: int, context: Context) -> Selection:
         """Entries of the sign of the step, all with their mean for a value."""
-        k = num_kept(n, check_density(self.density, self.factor))
+        k = self.num_kept(n)
         sign = 1 if context.step % 2 == 0 else -1
         signed = context.scratch("signed", x.numel(), torch.float32, x.device)
         for side in (sign, -sign):

@@ -31,6 +31,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
@@ -83,7 +84,7 @@ class Shards:
         return [self.bounds(self.owned_by(rank)) for rank in range(self.workers)]
 
 
-@dataclass(frozen=True)
+@checked
 class Sharded:
     """``method``: an `Encoder` or a `Sparsifier`. State: ``owner_residual``, f32[values of the shard
     this worker owns], empty before the first step (only an exchange knows who owns what)."""
@@ -91,11 +92,6 @@ class Sharded:
     method: Encoder | Sparsifier
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Encoder | Sparsifier):
-            raise ValueError(
-                "method: one that encodes a tensor or selects entries of it, "
-                f"got {type(self.method).__name__}"
-            )
         if getattr(self.method, "gather_only", False):
             raise ValueError(
                 f"method: {type(self.method).__name__}, as it is set, cannot be parted into shards; "

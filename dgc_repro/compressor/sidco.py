@@ -50,20 +50,14 @@ Letters: n = values, k = entries wanted, d = share a stage passes, M = stages, t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import mark_finite
-from dgc_repro.compressor.sparsifier import (
-    check_coding,
-    check_density,
-    exchange_selected,
-    explained_by,
-    num_kept,
-)
+from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.select import Selection
@@ -76,37 +70,19 @@ TOLERANCE = 0.2  # of k, above and below
 HELD = 10  # changes to sit out where one stage more sends too much and one fewer too little
 
 
-@dataclass(frozen=True)
-class SIDCo:
-    """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
+@checked
+class SIDCo(DensitySparsifier):
+    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`.
     ``fit``: exponential, gamma (then Pareto), pareto. ``stages``: how many, null to adapt them.
-    ``indices``: auto (the smallest), int32, delta16 or bitmap;
-    ``values``: fp32, fp16 or int8.
 
     State: ``stages``; ``direction``, 1 where more stages send more, -1 where they send less;
     ``change``, the last change of stages; ``last``, k' / k before it; ``sent`` and ``steps`` since;
     ``hold``, changes to sit out."""
 
-    density: float | None = None
-    factor: float | None = None
-    fit: str = "exponential"
-    stages: int | None = None
-    indices: str = "auto"
-    values: str = "fp32"
+    fit: Annotated[str, one_of(FITS)] = "exponential"
+    stages: Annotated[Count | None, "null to adapt them to what is sent"] = None
     ragged = True
     refines = False  # a fit of survivors, which begin at a threshold, would take them to begin at 0
-
-    def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(self.indices, self.values)
-        if self.fit not in FITS:
-            raise ValueError(f"fit: one of {', '.join(FITS)}, got {self.fit!r}")
-        given = self.stages
-        counts = isinstance(given, int) and not isinstance(given, bool)
-        if given is not None and (not counts or given < 1):
-            raise ValueError(
-                f"stages: a whole number from 1, or null to adapt them to what is sent, got {given!r}"
-            )
 
     def init(self, tensor: Tensor) -> State:
         first = self._first_stages()
@@ -119,41 +95,28 @@ class SIDCo:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         n, chosen = tensor.numel(), context.selection
         if chosen is None:
-            chosen = self._choose(tensor.view(-1), n, state["stages"], context)
+            chosen = self._in_stages(tensor.view(-1), n, state["stages"], context)
             chosen = mark_finite(chosen, tensor, context)
         following = self._adapted(state, chosen.values.numel(), n)
-        sends = _Chosen(chosen, self.indices, self.values)
-        outcome = yield from exchange_selected(sends, tensor, state, context)
+        outcome = yield from exchange_selected(self, tensor, state, context, chosen)
         return Outcome(outcome.mean, outcome.own, following)
 
-    def select(self, tensor: Tensor, context: Context) -> Selection:
+    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         """With the first number of stages: the state is the exchange's."""
-        chosen = self._choose(tensor.view(-1), tensor.numel(), self._first_stages(), context)
-        return mark_finite(chosen, tensor, context)
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        stages = self._first_stages()
-        chosen = self._choose(survivors.values, survivors.n, stages, context)
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
-
-    def _density(self) -> float:
-        return check_density(self.density, self.factor)
+        return self._in_stages(x, n, self._first_stages(), context)
 
     def _first_stages(self) -> int:
         if self.stages is not None:
             return self.stages
-        return max(1, math.ceil(math.log(self._density()) / math.log(FIRST_SHARE)))
+        return max(1, math.ceil(math.log(self.share_sent) / math.log(FIRST_SHARE)))
 
     def _most_stages(self) -> int:
         """So many that a stage passes a half."""
-        return max(1, math.ceil(math.log(self._density()) / math.log(0.5)))
+        return max(1, math.ceil(math.log(self.share_sent) / math.log(0.5)))
 
     def _adapted(self, state: State, sent: int, n: int) -> State:
         """The state after a step that sent so many entries: algorithm 1, with a direction."""
-        k = num_kept(n, self._density())
+        k = self.num_kept(n)
         if self.stages is not None or k == 0:
             return state
         following = {**state, "sent": state["sent"] + sent, "steps": state["steps"] + 1}
@@ -177,9 +140,9 @@ class SIDCo:
             "sent": 0, "steps": 0, "last": estimate,
         }  # fmt: skip
 
-    def _choose(self, x: Tensor, n: int, stages: int, context: Context) -> Selection:
+    def _in_stages(self, x: Tensor, n: int, stages: int, context: Context) -> Selection:
         """From x, the entries of a tensor of n values or its survivors."""
-        k = num_kept(n, self._density())
+        k = self.num_kept(n)
         if k >= x.numel():
             return select.topk(x, k, scratch=context.scratch)
         chunks = context.scratch("chunks", thresholds.chunk_sums(x), torch.float64, x.device)
@@ -222,22 +185,6 @@ class SIDCo:
 def _worse(estimate: float, last: float) -> bool:
     """Whether k' / k is farther from 1 than it was, as a factor."""
     return abs(math.log(estimate)) > abs(math.log(last))
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A sparsifier that has chosen already."""
-
-    selection: Selection
-    indices: str
-    values: str
-    ragged: bool = True
-
-    def select(self, tensor: Tensor, context: Context) -> Selection:
-        return self.selection
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        raise AssertionError("nothing is left to refine")
 
 
 def _share(share: float, stage: int, stages: int) -> float:

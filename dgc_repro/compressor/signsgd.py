@@ -21,36 +21,29 @@ The answer has the size of a sign, not of a gradient: the learning rate must be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.explained import explained
+from dgc_repro.checked import checked
+from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import signs
 
 
-@dataclass(frozen=True)
-class SignSGD:
+@checked
+class SignSGD(Quantizer):
     """Send signs, receive the majority's. Nothing to set, nothing to keep."""
 
     expands = True  # signs have no magnitude
     gather_only = True  # a residual added to votes would be another method
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         own = self.encode(tensor, context)
         payloads = yield Gather(own)
         majority = payloads.once(vote, context.result(tensor))
         return Outcome(majority.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Signs:
         """Pack the signs. tensor: f32, contiguous."""

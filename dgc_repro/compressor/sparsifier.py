@@ -9,19 +9,25 @@ chosen.
 from __future__ import annotations
 
 import math
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
-from dgc_repro.kernel import select
+from dgc_repro.kernel import native, select
 from dgc_repro.kernel.select import Scratch, Selection
 
 DENSITY = 0.01  # where neither density nor factor is given
+Density = Annotated[Share, "0.01 sends 1 %"]
+Factor = Annotated[float, within(1), "100 sends one entry of 100"]
+Values = Annotated[str, one_of(VALUES)]
+Sample = Annotated[Share, "0.01 looks at 1 % of the entries"]
 
 
 @runtime_checkable
@@ -47,23 +53,16 @@ class Largest(Protocol):
         """k, for a tensor of n values."""
 
 
-def check_density(density: float | None, factor: float | None) -> float:
+def share_sent(density: float | None, factor: float | None) -> float:
     """The share of entries to send, from whichever of the two is given (neither: `DENSITY`).
-    Raises ValueError."""
-    if density is None and factor is None:
-        return DENSITY
-    for name, value in (("density", density), ("factor", factor)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"{name}: a number, got {value!r}")
-    if density is not None and not 0 < density <= 1:
-        raise ValueError(f"density: above 0 and at most 1, got {density!r}; 0.01 sends 1 %")
-    if factor is not None and not 1 <= factor < math.inf:
-        raise ValueError(f"factor: at least 1, got {factor!r}; 100 sends one entry of 100")
+    Raises ValueError where they contradict each other."""
     if density is not None and factor is not None and not math.isclose(density * factor, 1):
         raise ValueError(
             f"density: {density} is a factor of {1 / density:g}, and factor is {factor}; give one"
         )
-    return density if density is not None else 1 / factor  # type: ignore[operator]
+    if density is not None:
+        return density
+    return DENSITY if factor is None else 1 / factor
 
 
 def num_kept(n: int, density: float) -> int:
@@ -71,17 +70,9 @@ def num_kept(n: int, density: float) -> int:
     return min(n, max(1, round(n * density)))
 
 
-def check_coding(indices: str, values: str) -> None:
-    """The two settings of every sparsifier: how places and values travel. Raises ValueError."""
-    for name, value, known in (("indices", indices, CODINGS), ("values", values, tuple(VALUES))):
-        if value not in known:
-            raise ValueError(f"{name}: one of {', '.join(known)}, got {value!r}")
-
-
 def coded(sparsifier: object, chosen: Selection, scratch: Scratch | None = None) -> Sparse:
-    """The payload of a selection, coded as the sparsifier's settings ``indices`` and ``values`` say
-    (`check_coding`; the fields are ``indices: str = "auto"`` and ``values: str = "fp32"``). One that
-    lacks them sends int32 and fp32. ``scratch``: where codes are kept."""
+    """The payload of a selection, coded as the sparsifier's settings ``indices`` and ``values`` say. One
+    that lacks them sends int32 and fp32. ``scratch``: where codes are kept."""
     indices, values = (getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32"))
     return Sparse.of(chosen, indices, values, scratch)
 
@@ -105,14 +96,73 @@ def check_exact(sparsifier: object) -> None:
         )
 
 
+def mark_finite(chosen: Selection, tensor: Tensor, context: Context) -> Selection:
+    """Mark the tensor as finite if the selection is, and return the selection. It must hold the tensor's
+    largest entries: a NaN or an infinity would be one of them."""
+    if native.usable(tensor) and native.all_finite(chosen.values):
+        context.found_finite(tensor)
+    return chosen
+
+
 def exchange_selected(
-    sparsifier: Sparsifier, tensor: Tensor, state: State, context: Context
+    sparsifier: Sparsifier,
+    tensor: Tensor,
+    state: State,
+    context: Context,
+    chosen: Selection | None = None,
 ) -> Exchange:
-    """Select (where a ladder has not done it), send, average: the exchange of a sparsifier."""
-    chosen = context.selection
+    """Select (where nothing is ``chosen``, here or by a ladder), send, average: a sparsifier's exchange."""
+    if chosen is None:
+        chosen = context.selection
     if chosen is None:
         chosen = sparsifier.select(tensor, context)
     own = coded(sparsifier, chosen, context.scratch)
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
     mean = payloads.mean(context.result(tensor))
     return Outcome(mean.view(tensor.shape), own, state)
+
+
+@checked
+class DensitySparsifier(ABC):
+    """A sparsifier of a share of the entries. ``density``: that share; or ``factor``: one of so many
+    (neither: 1 %). ``indices``: auto (the smallest), int32, delta16 or bitmap; ``values``: fp32, fp16 or
+    int8."""
+
+    density: Density | None = None
+    factor: Factor | None = None
+    indices: Annotated[str, one_of(CODINGS)] = "auto"
+    values: Values = "fp32"
+    ragged: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        share_sent(self.density, self.factor)
+
+    @property
+    def share_sent(self) -> float:
+        """k / n."""
+        return share_sent(self.density, self.factor)
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+        return (yield from exchange_selected(self, tensor, state, context))
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        return explained_by(self, self.select(tensor, context))
+
+    def num_kept(self, n: int) -> int:
+        """k, of a tensor of n values."""
+        return num_kept(n, self.share_sent)
+
+    def select(self, tensor: Tensor, context: Context) -> Selection:
+        chosen = self.choose(tensor.view(-1), tensor.numel(), context)
+        return mark_finite(chosen, tensor, context)
+
+    def refine(self, survivors: Selection, context: Context) -> Selection:
+        chosen = self.choose(survivors.values, survivors.n, context)
+        return select.among(survivors, chosen.indices, scratch=context.scratch)
+
+    @abstractmethod
+    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+        """The entries to send, from x: all entries of a tensor of n values, or its survivors, f32."""

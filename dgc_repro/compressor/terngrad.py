@@ -25,14 +25,13 @@ Letters: n = values, s = scale, c = clip.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dgc_repro.compressor.encoding import encode, layout_of
-from dgc_repro.compressor.explained import explained
+from dgc_repro.checked import checked, within
+from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Codes
 from dgc_repro.exchange.requests import Exchange, Gather, Max, Outcome
@@ -40,32 +39,21 @@ from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 
 BITS = 2
+Deviations = Annotated[float, within(above=0, name="a number of standard deviations")]
 
 
-@dataclass(frozen=True)
-class TernGrad:
+@checked
+class TernGrad(Quantizer):
     """``clip``: c, values are clipped at so many standard deviations; None for no clipping.
     ``shared_scale``: all workers use the largest of their scales, so that they share one grid."""
 
-    clip: float | None = 2.5
+    clip: Deviations | None = 2.5
     shared_scale: bool = False
-
-    def __post_init__(self) -> None:
-        number = isinstance(self.clip, int | float) and not isinstance(self.clip, bool)
-        if self.clip is not None and not (number and 0 < self.clip < math.inf):
-            raise ValueError(
-                f"clip: a number of standard deviations above 0, or null for none, got {self.clip!r}"
-            )
-        if not isinstance(self.shared_scale, bool):
-            raise ValueError(f"shared_scale: true or false, got {self.shared_scale!r}")
 
     @property
     def gather_only(self) -> bool:
         """A shared scale is agreed on before anything is encoded, and of the whole tensor."""
         return self.shared_scale
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         scale = self.scale(tensor, context)
@@ -75,9 +63,6 @@ class TernGrad:
         payloads = yield Gather(own)
         mean = payloads.mean(context.result(tensor))
         return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
 
     def encode(self, tensor: Tensor, context: Context) -> Codes:
         """Ternarize by this worker's own scale, and pack. tensor: f32, contiguous."""

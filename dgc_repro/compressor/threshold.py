@@ -20,80 +20,38 @@ Letters: n = values, k = entries wanted, m = entries of the sample, t = threshol
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.selected import check_sample, mark_finite
-from dgc_repro.compressor.sparsifier import (
-    check_coding,
-    check_density,
-    exchange_selected,
-    explained_by,
-    num_kept,
-)
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.checked import Positive, checked
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Sample
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.select import Selection
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many; or
-    ``threshold``: the smallest magnitude to send. ``sample``: the share of entries that the threshold
-    is estimated from.
-    ``indices``: auto (the smallest), int32, delta16 or bitmap;
-    ``values``: fp32, fp16 or int8."""
+@checked
+class Threshold(DensitySparsifier):
+    """``density`` or ``factor``, ``indices``, ``values``: as in `DensitySparsifier`; or
+    ``threshold``: the smallest magnitude to send. ``sample``: the share of entries that the threshold is
+    estimated from."""
 
-    density: float | None = None
-    factor: float | None = None
-    threshold: float | None = None
-    sample: float = 0.001
-    indices: str = "auto"
-    values: str = "fp32"
+    threshold: Annotated[Positive | None, "null to estimate it from density or factor"] = None
+    sample: Sample = 0.001
     ragged = True
 
     def __post_init__(self) -> None:
-        check_density(self.density, self.factor)
-        check_coding(self.indices, self.values)
-        check_sample(self.sample)
-        fixed = self.threshold
-        if fixed is None:
-            return
-        if self.density is not None or self.factor is not None:
+        super().__post_init__()
+        if self.threshold is not None and (self.density, self.factor) != (None, None):
             raise ValueError(
                 "threshold: a fixed threshold sends whatever passes it, so give no density and no factor"
             )
-        number = isinstance(fixed, int | float) and not isinstance(fixed, bool)
-        if not number or not 0 < fixed < math.inf:
-            raise ValueError(
-                f"threshold: a magnitude above 0, or null to estimate it from density or factor, "
-                f"got {fixed!r}"
-            )
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, context))
-
-    def select(self, tensor: Tensor, context: Context) -> Selection:
-        return mark_finite(self._choose(tensor.view(-1), tensor.numel(), context), tensor, context)
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        chosen = self._choose(survivors.values, survivors.n, context)
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
-
-    def _choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        """From x, the entries of a tensor of n values or its survivors."""
+    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         if self.threshold is not None:
             return select.above(x, self.threshold, scratch=context.scratch)
-        k = num_kept(n, check_density(self.density, self.factor))
+        k = self.num_kept(n)
         m = thresholds.sample_size(x.numel(), k, self.sample)
         if m == x.numel() or k >= x.numel():
             return select.topk(x, k, scratch=context.scratch)

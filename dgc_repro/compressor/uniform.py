@@ -19,15 +19,14 @@ than a step: from 3 bits on no entry of an error feedback's residual is above ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from dgc_repro.compressor.encoding import encode, layout_of
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.checked import Count, checked, one_of, within
+from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
+from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import CodeLayout, Codes
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 
 ROUNDINGS = {
@@ -37,42 +36,18 @@ ROUNDINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Uniform:
+@checked
+class Uniform(Quantizer):
     """``bits``: 2..16. ``rounding``: nearest, toward_zero, stochastic. ``block``: values that share
     a scale; None for one scale a tensor."""
 
-    bits: int = 8
-    rounding: str = "nearest"
-    block: int | None = None
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.bits, int) and not isinstance(self.bits, bool)
-        if not whole or not 2 <= self.bits <= 16:
-            raise ValueError(
-                f"bits: a whole number from 2 to 16, got {self.bits!r}; "
-                "for one bit use a sign method, for no compression compressor=dense"
-            )
-        if self.rounding not in ROUNDINGS:
-            raise ValueError(f"rounding: one of {', '.join(ROUNDINGS)}, got {self.rounding!r}")
-        counts = isinstance(self.block, int) and not isinstance(self.block, bool)
-        if self.block is not None and (not counts or self.block < 1):
-            raise ValueError(
-                f"block: a whole number of values from 1, or null for one scale a tensor, "
-                f"got {self.block!r}"
-            )
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
-        payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
-
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self.encode(tensor, context.within("energy")), context)
+    bits: Annotated[
+        int,
+        within(2, 16),
+        "for one bit use a sign method, for no compression compressor=dense",
+    ] = 8
+    rounding: Annotated[str, one_of(ROUNDINGS)] = "nearest"
+    block: Annotated[Count | None, "null for one scale a tensor"] = None
 
     def layout(self, n: int) -> CodeLayout:
         """How a tensor of n values is cut into rows."""

@@ -14,13 +14,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torchvision
 from filelock import FileLock
 
+from dgc_repro.checked import checked
 from dgc_repro.dataset.hub_parquet import find_files, read_images
-from dgc_repro.dataset.images import Images, Splits, hold_out, take
+from dgc_repro.dataset.images import (
+    Augmentation,
+    Images,
+    NumImages,
+    Size,
+    Splits,
+    SplitSeed,
+    hold_out,
+    take,
+)
 from dgc_repro.errors import UserError
 
 SIDE_PIXELS = 32
@@ -50,43 +61,59 @@ class Kind:
         return self.name.lower().replace("-", "")
 
 
-def load(
-    kind: Kind,
-    root: str | None,
-    validation: int,
-    train_size: int | None,
-    test_size: int | None,
-    augment: str,
-    split_seed: int,
-) -> Splits:
-    """Read or download the images; about 5 s for the parquet files.
+@checked
+class Cifar:
+    """Settings of CIFAR-10 and CIFAR-100; sizes count images.
 
-    Raises UserError if the folder or the sizes asked for do not fit.
+    root: folder with the hub's parquet files (also under plain_text/ or cifar100/) or torchvision's; None is
+    ./data/cifar10 or ./data/cifar100 with the former, else ./data with the latter, downloaded where
+    absent. validation: held out of the training images by `split_seed`. train_size, test_size: use the first
+    so many of a fixed permutation of the rest and of the test images; None uses all. augment: `none`, `crop`
+    or `crop_flip`.
+
+    Raises ValueError for a value out of range.
     """
-    everything, test, label = _read(kind, root)
-    if validation >= len(everything):
-        raise UserError(
-            f"dataset.validation: under {len(everything)}, the number of training images, "
-            f"got {validation}; nothing would be left to train on"
+
+    root: str | None = None
+    validation: NumImages = 5000
+    train_size: Size = None
+    test_size: Size = None
+    augment: Augmentation = "crop_flip"
+    split_seed: SplitSeed = 0
+
+    kind: ClassVar[Kind]
+    num_classes: ClassVar[int]
+
+    def load(self) -> Splits:
+        """Read or download the images; about 5 s for the parquet files.
+
+        Raises UserError if the folder or the sizes asked for do not fit.
+        """
+        kind, validation = self.kind, self.validation
+        everything, test, label = _read(kind, self.root)
+        if validation >= len(everything):
+            raise UserError(
+                f"dataset.validation: under {len(everything)}, the number of training images, "
+                f"got {validation}; nothing would be left to train on"
+            )
+        train, held_out = hold_out(everything, validation, self.split_seed)
+        if self.test_size is not None:
+            test, _ = hold_out(test, 0, self.split_seed)  # the order of a fixed permutation
+        return Splits(
+            train=take(
+                train,
+                self.train_size,
+                "train_size",
+                f"the {len(everything)} training images but the {validation} of validation",
+            ),
+            validation=held_out,
+            test=take(test, self.test_size, "test_size", "the test images"),
+            num_classes=kind.num_classes,
+            mean=kind.mean,
+            std=kind.std,
+            label=label,
+            augment=self.augment,
         )
-    train, held_out = hold_out(everything, validation, split_seed)
-    if test_size is not None:
-        test, _ = hold_out(test, 0, split_seed)  # the order of a fixed permutation
-    return Splits(
-        train=take(
-            train,
-            train_size,
-            "train_size",
-            f"the {len(everything)} training images but the {validation} of validation",
-        ),
-        validation=held_out,
-        test=take(test, test_size, "test_size", "the test images"),
-        num_classes=kind.num_classes,
-        mean=kind.mean,
-        std=kind.std,
-        label=label,
-        augment=augment,
-    )
 
 
 def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:

@@ -11,50 +11,17 @@ Source: `sklearn/datasets/descr/*.rst`, BSD-3-Clause, the scikit-learn developer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import ClassVar
 
-from dgc_repro.dataset.prose import text_of
-from dgc_repro.dataset.text import Text, check_text_fields
+from dgc_repro.dataset.prose import Prose
 from dgc_repro.errors import UserError
 
 
-@dataclass(frozen=True)
-class Descriptions:
-    """Settings of the embedded text; sizes count words.
+class Descriptions(Prose):
+    """Settings: see `Prose`."""
 
-    validation, train_size, test_size: use the first so many of each part; None uses all. bptt: words
-    a step reads of each column. evaluation_columns: columns that a part is evaluated in.
-
-    Raises ValueError for a value out of range.
-    """
-
-    validation: int | None = None
-    train_size: int | None = None
-    test_size: int | None = None
-    bptt: int = 35
-    evaluation_columns: int = 4
-
-    gives: ClassVar[str] = "words"
-
-    def __post_init__(self) -> None:
-        check_text_fields(
-            [("bptt", self.bptt), ("evaluation_columns", self.evaluation_columns)],
-            [(f, getattr(self, f)) for f in ("validation", "train_size", "test_size")],
-        )
-
-    def load(self) -> Text:
-        """Read and split the text. Raises UserError for sizes that it does not have."""
-        return text_of(
-            _all_descriptions(),
-            "scikit-learn's descriptions",
-            self.validation,
-            self.train_size,
-            self.test_size,
-            self.bptt,
-            self.evaluation_columns,
-        )
+    def source(self) -> tuple[str, str]:
+        return _all_descriptions(), "scikit-learn's descriptions"
 
 
 def _all_descriptions() -> str:

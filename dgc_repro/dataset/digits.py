@@ -10,18 +10,20 @@ Source: Alpaydin, Kaynak, "Optical Recognition of Handwritten Digits" (test part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
+from dgc_repro.checked import checked
 from dgc_repro.dataset.images import (
+    Augmentation,
     Images,
+    NumImages,
+    Size,
     Splits,
+    SplitSeed,
     channel_statistics,
-    check_fields,
-    check_split_seed,
     hold_out,
     take,
 )
@@ -31,7 +33,7 @@ SIDE_PIXELS = 32
 GREY_LEVELS = 16  # scikit-learn's pixels are 0..16
 
 
-@dataclass(frozen=True)
+@checked
 class Digits:
     """Settings of the digits data set; sizes count images.
 
@@ -42,22 +44,14 @@ class Digits:
     Raises ValueError for a value out of range.
     """
 
-    validation: int = 200
-    test: int = 360
-    train_size: int | None = None
-    test_size: int | None = None
-    augment: str = "crop"
-    split_seed: int = 0
+    validation: NumImages = 200
+    test: NumImages = 360
+    train_size: Size = None
+    test_size: Size = None
+    augment: Augmentation = "crop"
+    split_seed: SplitSeed = 0
 
     num_classes: ClassVar[int] = 10
-
-    def __post_init__(self) -> None:
-        check_fields(
-            [("validation", self.validation), ("test", self.test)],
-            [("train_size", self.train_size), ("test_size", self.test_size)],
-            self.augment,
-        )
-        check_split_seed(self.split_seed)
 
     def load(self) -> Splits:
         """Make the splits; mean and std are those of the training part.

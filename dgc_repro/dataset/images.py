@@ -9,14 +9,20 @@ Legend: n = images, H = height, W = width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import one_of, within
 from dgc_repro.dataset.batches import AUGMENTATIONS
 from dgc_repro.errors import UserError
+
+NumImages = Annotated[int, within(1, name="a whole number of images")]
+Size = Annotated[NumImages | None, "null takes all"]
+Augmentation = Annotated[str, one_of(AUGMENTATIONS), "none takes images as they are"]
+SplitSeed = Annotated[int, within(0), "published results use 0"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,28 +103,3 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
     pixels = images.images.to(torch.float64).div_(255).transpose(0, 1).flatten(1)  # f64[3,n*H*W]
     mean, std = pixels.mean(dim=1), pixels.std(dim=1, correction=0)
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def check_fields(
-    counts: Sequence[tuple[str, object]], optional: Sequence[tuple[str, object]], augment: object
-) -> None:
-    """Validate what every image data set has in common; ValueError begins with the field's name."""
-    for field, value in [*counts, *((f, v) for f, v in optional if v is not None)]:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            null = ", or null for all" if field in dict(optional) else ""
-            raise ValueError(
-                f"{field}: an integer, 1 or more{null}, got {value!r}; it counts images"
-            )
-    if augment not in AUGMENTATIONS:
-        raise ValueError(
-            f"augment: one of {', '.join(AUGMENTATIONS)}, got {augment!r}; "
-            "write none for images as they are"
-        )
-
-
-def check_split_seed(split_seed: object) -> None:
-    """Validate the seed of the held-out parts."""
-    if isinstance(split_seed, bool) or not isinstance(split_seed, int) or split_seed < 0:
-        raise ValueError(
-            f"split_seed: an integer, 0 or more, got {split_seed!r}; published results use 0"
-        )

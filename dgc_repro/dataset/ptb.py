@@ -24,17 +24,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import urllib.request
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from filelock import FileLock
 from torch import Tensor
 
+from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.dataset.text import (
+    Size,
     Text,
-    check_text_fields,
     lines_to_words,
     numbered,
     take_words,
@@ -60,7 +60,7 @@ BOTH_WAYS = (
 )
 
 
-@dataclass(frozen=True)
+@checked
 class Ptb:
     """Settings of the Penn Treebank; sizes count words.
 
@@ -74,25 +74,14 @@ class Ptb:
     """
 
     root: str | None = None
-    train_part: str = "train"
-    validation: int | None = None
-    train_size: int | None = None
-    test_size: int | None = None
-    bptt: int = 35
-    evaluation_columns: int = 10
+    train_part: Annotated[str, one_of(TRAIN_PARTS), "valid is for folders without train"] = "train"
+    validation: Size = None
+    train_size: Size = None
+    test_size: Size = None
+    bptt: Count = 35
+    evaluation_columns: Count = 10
 
     gives: ClassVar[str] = "words"
-
-    def __post_init__(self) -> None:
-        if self.train_part not in TRAIN_PARTS:
-            raise ValueError(
-                f"train_part: one of {', '.join(TRAIN_PARTS)}, got {self.train_part!r}; valid trains "
-                "on ptb.valid.txt, where ptb.train.txt is missing"
-            )
-        check_text_fields(
-            [("bptt", self.bptt), ("evaluation_columns", self.evaluation_columns)],
-            [(f, getattr(self, f)) for f in ("validation", "train_size", "test_size")],
-        )
 
     def load(self) -> Text:
         """Read or download the text. Raises UserError if folder or sizes do not fit."""

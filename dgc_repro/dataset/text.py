@@ -20,11 +20,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import within
 from dgc_repro.errors import UserError
+
+Size = Annotated[Annotated[int, within(2, name="a whole number of words")] | None, "null takes all"]
 
 EOS, UNK = "<eos>", "<unk>"
 IGNORED = -100
@@ -158,14 +162,3 @@ def take_words(tokens: Tensor, size: int | None, field: str, part: str) -> Tenso
             "null takes them all"
         )
     return tokens[:size]
-
-
-def check_text_fields(
-    counts: Sequence[tuple[str, object]], optional: Sequence[tuple[str, object]]
-) -> None:
-    """Validate what every text has in common; ValueError begins with the field's name."""
-    for field, value in [*counts, *((f, v) for f, v in optional if v is not None)]:
-        least = 1 if field in dict(counts) else 2  # one word is no target
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            null = ", or null for all" if field in dict(optional) else ""
-            raise ValueError(f"{field}: an integer, {least} or more{null}, got {value!r}")

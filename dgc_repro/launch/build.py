@@ -165,7 +165,7 @@ def _check_nodes(launch: Config, junction: str) -> None:
     size, workers = launch["workers_per_node"], launch["workers"]
     if size is None:
         return
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1 or workers % size:
+    if workers % size:
         raise UserError(
             f"launch.workers_per_node: a whole number that divides launch.workers={workers}, or null "
             f"for one level, got {size!r}"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.errors import UserError
@@ -26,7 +26,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import write_json
 from dgc_repro.measure import multilevel
 from dgc_repro.measure.multilevel import Method
@@ -41,38 +41,23 @@ REPEATS_FILE = "repeats.csv"
 
 
 FULL_SIZES = ("small", "paper")
+TWO_FACTORS = Rule(
+    "two numbers from 1, the weaker first, such as [10, 1000]",
+    lambda factors: len(factors) == 2 and factors[0] < factors[1],
+)
 
 
-@dataclass(frozen=True)
+@checked
 class MeasureSettings:
     """What is measured. ``factors``: of the first and the second compression; ``methods``: name and
     compressor; ``steps``: training steps before; ``repeats``: paired measurements of each method;
     ``embedded``: data sets of the package that replace those that are not here."""
 
-    factors: Sequence[float]
-    methods: Mapping[str, str]
-    steps: int
-    repeats: int
+    factors: Annotated[Sequence[Annotated[float, within(1)]], TWO_FACTORS]
+    methods: Annotated[Mapping[str, str], Rule("at least one, as {topk: topk}", bool)]
+    steps: Count
+    repeats: Count
     embedded: Mapping[str, str]
-
-    def __post_init__(self) -> None:
-        for field in ("steps", "repeats"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field}: a whole number from 1, got {value!r}")
-        for field, kind, like in (
-            ("factors", Sequence, "[10, 1000]"),
-            ("methods", Mapping, "{topk: topk}"),
-        ):
-            if not isinstance(getattr(self, field), kind) or isinstance(getattr(self, field), str):
-                raise ValueError(f"{field}: such as {like}, got {getattr(self, field)!r}")
-        numbers = [f for f in self.factors if isinstance(f, int | float) and f >= 1]
-        if len(numbers) != 2 or len(self.factors) != 2 or not numbers[0] < numbers[1]:
-            raise ValueError(
-                f"factors: two numbers from 1, the weaker first, got {list(self.factors)}"
-            )
-        if not self.methods:
-            raise ValueError("methods: at least one, as {topk: topk}, got none")
 
 
 def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
@@ -96,10 +81,8 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
 
 
 def _settings(given: Mapping[str, Any]) -> MeasureSettings:
-    try:
-        return MeasureSettings(**given)
-    except ValueError as error:
-        raise UserError(f"measure.{error}") from error
+    settings: MeasureSettings = made(MeasureSettings, given, "measure")
+    return settings
 
 
 def _measure(

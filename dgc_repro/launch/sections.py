@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Annotated, Any
 
+from dgc_repro.checked import MOST, Count, Rule, checked, one_of, within
 from dgc_repro.errors import UserError
 from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.typed import MOST, made, nearest
+from dgc_repro.launch.typed import made, nearest
 from dgc_repro.network.profile import MOST_WORKERS
-from dgc_repro.policy.checks import check_one_of, check_whole
-from dgc_repro.sink.jsonl import check_every_steps
+from dgc_repro.sink.jsonl import EverySteps
 
 KINDS = ("local", "simulated", NETLAB)
 MOST_THREADS = 1024
 SHORTEST_SECONDS = 1  # of a timeout: a rank that waits less cannot tell a slow peer from a lost one
 LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number that overflows
+Timeout = Annotated[
+    float, within(SHORTEST_SECONDS, LONGEST_SECONDS, name="seconds"), "a month at most"
+]
+Folder = Annotated[str, Rule("a folder's name", bool)]
 
 
-@dataclass(frozen=True)
+@checked
 class Launch:
     """How many ranks, where, and how long they wait for each other (conf/launch)."""
 
-    kind: str
-    workers: int
-    workers_per_node: int | None
+    kind: Annotated[str, one_of(KINDS)]
+    workers: Annotated[int, within(1, MOST_WORKERS)]
+    workers_per_node: Count | None
     device: str
     backend: str
-    threads: int | None
-    timeout_seconds: float
-    start_timeout_seconds: float
-
-    def __post_init__(self) -> None:
-        check_one_of("kind", self.kind, KINDS)
-        check_whole("workers", self.workers)
-        if self.workers > MOST_WORKERS:
-            raise ValueError(f"workers: at most {MOST_WORKERS}, got {self.workers}")
-        if self.threads is not None:
-            check_whole("threads", self.threads)
-            if self.threads > MOST_THREADS:
-                raise ValueError(f"threads: at most {MOST_THREADS} a worker, got {self.threads}")
-        for key in ("timeout_seconds", "start_timeout_seconds"):
-            seconds = getattr(self, key)
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-                raise ValueError(
-                    f"{key}: seconds from {SHORTEST_SECONDS} to {LONGEST_SECONDS} (a month), got {seconds!r}"
-                )
+    threads: Annotated[int, within(1, MOST_THREADS)] | None
+    timeout_seconds: Timeout
+    start_timeout_seconds: Timeout
 
 
-@dataclass(frozen=True)
+@checked
 class Exchange:
     """See conf/base.yaml; exchange/ddp.py and exchange/combine.py check the words."""
 
@@ -60,21 +47,16 @@ class Exchange:
     check: bool
 
 
-@dataclass(frozen=True)
+@checked
 class Paths:
     """Folders."""
 
-    runs: str
-    reproduced: str
-    results: str
-
-    def __post_init__(self) -> None:
-        for field in ("runs", "reproduced", "results"):
-            if getattr(self, field) == "":
-                raise ValueError(f"{field}: a folder, got an empty name")
+    runs: Folder
+    reproduced: Folder
+    results: Folder
 
 
-@dataclass(frozen=True)
+@checked
 class Experiment:
     """What a run belongs to; its folder is named by them."""
 
@@ -83,7 +65,7 @@ class Experiment:
     row: str
 
 
-@dataclass(frozen=True)
+@checked
 class Scale:
     """A scale's name and seeds; its other keys are numbers that methods read."""
 
@@ -92,16 +74,13 @@ class Scale:
     family: str = ""
 
 
-@dataclass(frozen=True)
+@checked
 class Sink:
     """Where numbers go beside the record."""
 
-    every_steps: int
+    every_steps: EverySteps
     console: bool
     mirror: Mapping[str, Any] | None
-
-    def __post_init__(self) -> None:
-        check_every_steps(self.every_steps)
 
 
 SECTIONS = {

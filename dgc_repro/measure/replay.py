@@ -16,11 +16,12 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.exchange.ddp import JUNCTIONS
 
@@ -30,18 +31,13 @@ TORCH_HOOKS = ("allreduce", "fp16", "powersgd")
 """torch's own ways: DDP as it ships, and two of its communication hooks."""
 
 
-@dataclass(frozen=True)
+@checked
 class Compute:
     """What a step computes beside the exchange, as sleeps: forward, then backward."""
 
     name: str = "none"
-    forward_seconds: float = 0.0
-    backward_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in ("forward_seconds", "backward_seconds"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"{field}: seconds from 0, got {getattr(self, field)!r}")
+    forward_seconds: Annotated[float, within(0)] = 0.0
+    backward_seconds: Annotated[float, within(0)] = 0.0
 
     @classmethod
     def of(cls, name: str, seconds: float) -> Compute:
@@ -56,7 +52,7 @@ class Compute:
 NO_COMPUTE = Compute()
 
 
-@dataclass(frozen=True)
+@checked
 class Case:
     """A way to average gradients: ``compressor`` at ``junction``, or, without one, torch's own
     ``hook``; ``tuned``: in a process that keeps the memory it has freed (see `keep_freed_memory` in
@@ -65,15 +61,13 @@ class Case:
     name: str
     compressor: Compressor | None = None
     junction: str = TORCH
-    hook: str = "allreduce"
+    hook: Annotated[str, one_of(TORCH_HOOKS)] = "allreduce"
     tuned: bool = False
 
     def __post_init__(self) -> None:
         known = (TORCH,) if self.compressor is None else JUNCTIONS
         if self.junction not in known:
             raise ValueError(f"junction: one of {', '.join(known)}, got {self.junction!r}")
-        if self.hook not in TORCH_HOOKS:
-            raise ValueError(f"hook: one of {', '.join(TORCH_HOOKS)}, got {self.hook!r}")
 
     @property
     def key(self) -> str:

@@ -19,17 +19,18 @@ Legend: B = columns of text, T = tokens of a step, V = vocabulary, L = layers, H
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
+
+from dgc_repro.checked import Count, checked, within
 
 INIT_RANGE = 0.1
 MOST_LAYERS = 1000  # each is built one after the other
 State = tuple[Tensor, Tensor]  # hidden and cell state, f32[L,B,H] each
 
 
-@dataclass(frozen=True)
+@checked
 class LSTM:
     """Settings of an LSTM language model.
 
@@ -40,35 +41,13 @@ class LSTM:
     Raises ValueError for a value out of range.
     """
 
-    width: int = 1500
-    layers: int = 2
-    dropout: float = 0.65
+    width: Annotated[Count, "1500 is the papers'"] = 1500
+    layers: Annotated[int, within(1, MOST_LAYERS), "2 are the papers'"] = 2
+    dropout: Annotated[float, within(0, below=1), "it is the share that is zeroed"] = 0.65
     tied: bool = False
-    num_classes: int | None = None
+    num_classes: Annotated[int, within(2), "null takes the vocabulary of the dataset"] | None = None
 
     reads: ClassVar[str] = "words"
-
-    def __post_init__(self) -> None:
-        for field in ("width", "layers"):
-            if not _is_count(getattr(self, field), least=1):
-                raise ValueError(
-                    f"{field}: an integer, 1 or more, got {getattr(self, field)!r}; "
-                    "1500 wide and 2 layers are the papers'"
-                )
-        if self.layers > MOST_LAYERS:
-            raise ValueError(f"layers: at most {MOST_LAYERS}, got {self.layers}; 2 are the papers'")
-        number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
-        if not number or not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout: from 0 to below 1, got {self.dropout!r}; it is the share that is zeroed"
-            )
-        if not isinstance(self.tied, bool):
-            raise ValueError(f"tied: true or false, got {self.tied!r}")
-        if self.num_classes is not None and not _is_count(self.num_classes, least=2):
-            raise ValueError(
-                f"num_classes: an integer, 2 or more, or null, got {self.num_classes!r}; "
-                "null takes the vocabulary of the dataset"
-            )
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network; `num_classes` is the data set's vocabulary.
@@ -104,7 +83,3 @@ class _LSTM(nn.Module):
         embedded = self.dropout(self.embedding(tokens))
         outputs, state = self.lstm(embedded, state)
         return self.decoder(self.dropout(outputs)), state
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -7,11 +7,17 @@ ImageNet stem the networks are torchvision's own, the same bits for the same see
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+from dgc_repro.checked import Count, one_of, within
+
 STEMS = ("cifar", "imagenet")
+Stem = Annotated[str, one_of(STEMS), "cifar is for 32x32 images, imagenet for 224x224"]
+Width = Annotated[Count, "64 is the paper's, 8 a slim one"]
+Classes = Annotated[int, within(2), "null takes the number from the dataset"]
 
 
 class FreeResNet(ResNet):
@@ -64,31 +70,3 @@ class FreeResNet(ResNet):
             elif isinstance(module, nn.BatchNorm2d):
                 nn.init.constant_(module.weight, 1)
                 nn.init.constant_(module.bias, 0)
-
-
-def check_settings(stem: object, width: object, num_classes: object) -> None:
-    """Validate what every ResNet has in common; ValueError begins with the field's name."""
-    if stem not in STEMS:
-        raise ValueError(
-            f"stem: one of {', '.join(STEMS)}, got {stem!r}; "
-            "cifar is for 32x32 images, imagenet for 224x224"
-        )
-    check_width_and_classes(width, num_classes)
-
-
-def check_width_and_classes(width: object, num_classes: object) -> None:
-    """Validate the two settings of every image network; ValueError begins with the field's name."""
-    if not is_count(width, least=1):
-        raise ValueError(
-            f"width: an integer, 1 or more, got {width!r}; 64 is the paper's, 8 a slim one"
-        )
-    if num_classes is not None and not is_count(num_classes, least=2):
-        raise ValueError(
-            f"num_classes: an integer, 2 or more, or null, got {num_classes!r}; "
-            "null takes the number from the dataset"
-        )
-
-
-def is_count(value: object, least: int) -> bool:
-    """Whether this is a whole number from ``least`` up (True is none)."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -16,18 +16,25 @@ Parameters at width 64: 44,549,160 (`imagenet`, 1,000 classes, 169.9 MiB), 42,51
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from dgc_repro.model.resnet import FreeResNet, check_settings, is_count
+from dgc_repro.checked import Rule, checked, within
+from dgc_repro.model.resnet import Classes, FreeResNet, Stem, Width
 
 DEPTHS = (3, 4, 23, 3)  # He et al., table 1
 MOST_BLOCKS = 1000  # of a stage: each is built one after the other
+FOUR = Rule(
+    f"four whole numbers from 1 to {MOST_BLOCKS}, one a stage", lambda blocks: len(blocks) == 4
+)
+Blocks = Annotated[
+    Sequence[Annotated[int, within(1, MOST_BLOCKS)]], FOUR, f"{list(DEPTHS)} is ResNet101"
+]
 
 
-@dataclass(frozen=True)
+@checked
 class ResNet101:
     """Settings of a ResNet101.
 
@@ -41,22 +48,10 @@ class ResNet101:
     Raises ValueError for a value out of range.
     """
 
-    stem: str = "imagenet"
-    width: int = 64
-    blocks: Sequence[int] = DEPTHS
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self.stem, self.width, self.num_classes)
-        given: object = self.blocks
-        is_list = isinstance(given, Sequence) and not isinstance(given, str)
-        if not is_list or len(self.blocks) != len(DEPTHS) or not _all_counts(self.blocks):
-            raise ValueError(
-                f"blocks: four whole numbers from 1, one a stage, got {given!r}; "
-                f"{list(DEPTHS)} is ResNet101"
-            )
-        if max(self.blocks) > MOST_BLOCKS:
-            raise ValueError(f"blocks: at most {MOST_BLOCKS} a stage, got {given!r}")
+    stem: Stem = "imagenet"
+    width: Width = 64
+    blocks: Blocks = DEPTHS
+    num_classes: Classes | None = None
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network, f32[n,3,H,W] -> f32[n,classes].
@@ -66,7 +61,3 @@ class ResNet101:
         """
         classes = num_classes if self.num_classes is None else self.num_classes
         return FreeResNet(Bottleneck, self.blocks, self.stem, self.width, classes)
-
-
-def _all_counts(values: Sequence[object]) -> bool:
-    return all(is_count(value, least=1) for value in values)

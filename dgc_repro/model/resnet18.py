@@ -14,17 +14,16 @@ Parameters at width 64: 11,173,962 (`cifar`, 10 classes), 11,689,512 (`imagenet`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from dgc_repro.model.resnet import FreeResNet, check_settings
+from dgc_repro.checked import checked
+from dgc_repro.model.resnet import Classes, FreeResNet, Stem, Width
 
 DEPTHS = (2, 2, 2, 2)  # He et al., table 1
 
 
-@dataclass(frozen=True)
+@checked
 class ResNet18:
     """Settings of a ResNet18.
 
@@ -35,12 +34,9 @@ class ResNet18:
     Raises ValueError for a value out of range.
     """
 
-    stem: str = "cifar"
-    width: int = 64
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self.stem, self.width, self.num_classes)
+    stem: Stem = "cifar"
+    width: Width = 64
+    num_classes: Classes | None = None
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network, f32[n,3,H,W] -> f32[n,classes].

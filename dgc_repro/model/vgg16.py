@@ -18,12 +18,12 @@ Parameters at width 64 and 1,000 classes: 138,365,992 with batch normalization (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from torch import nn
 from torchvision.models.vgg import VGG, cfgs, make_layers
 
-from dgc_repro.model.resnet import check_width_and_classes
+from dgc_repro.checked import checked
+from dgc_repro.model.resnet import Classes, Width
 
 PAPER_WIDTH = 64
 POOLED_PIXELS = 7 * 7
@@ -32,7 +32,7 @@ DROPOUT = 0.5
 LINEAR_SPREAD = 0.01  # at width 64; slimmer ones in proportion, or their signal would die out
 
 
-@dataclass(frozen=True)
+@checked
 class VGG16:
     """Settings of a VGG16.
 
@@ -45,13 +45,8 @@ class VGG16:
     """
 
     batch_norm: bool = True
-    width: int = PAPER_WIDTH
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.batch_norm, bool):
-            raise ValueError(f"batch_norm: true or false, got {self.batch_norm!r}")
-        check_width_and_classes(self.width, self.num_classes)
+    width: Width = PAPER_WIDTH
+    num_classes: Classes | None = None
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network, f32[n,3,H,W] -> f32[n,classes]; H, W from 32 up.

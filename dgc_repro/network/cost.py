@@ -49,7 +49,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
+from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.network.profile import (
     ALLREDUCES,
     COLLECTIVES,
@@ -107,7 +109,7 @@ class Round:
         return self.times * slowest
 
 
-@dataclass(frozen=True)
+@checked
 class Costs:
     """Seconds of collectives between ``workers`` of a network. ``allreduce``, ``broadcast``, ``alltoall``:
     the algorithms (of allreduce None: the network's); ``step``: of a run, where the network's rates change
@@ -117,27 +119,18 @@ class Costs:
     """
 
     network: Network
-    workers: int
-    allreduce: str | None = None
-    broadcast: str = CONCURRENT
-    alltoall: str = DIRECT
+    workers: Count
+    allreduce: Annotated[str, one_of(ALLREDUCES)] | None = None
+    broadcast: Annotated[str, one_of(BROADCASTS)] = CONCURRENT
+    alltoall: Annotated[str, one_of(ALLTOALLS)] = DIRECT
     step: int = 0
     node_size: int = field(init=False)  # workers that share an outer link
     outer: Level = field(init=False)
     inner: Level = field(init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:
-            raise ValueError(f"workers: a whole number from 1, got {self.workers!r}")
         if self.allreduce is None:
             object.__setattr__(self, "allreduce", self.network.allreduce)
-        for name, known in (
-            ("allreduce", ALLREDUCES),
-            ("broadcast", BROADCASTS),
-            ("alltoall", ALLTOALLS),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}: one of {', '.join(known)}, got {getattr(self, name)!r}")
         node_size, outer, inner = self._levels()
         object.__setattr__(self, "node_size", node_size)
         object.__setattr__(self, "outer", outer)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from dgc_repro.network.units import bits_per_second, seconds
+from dgc_repro.checked import Positive, Rule, Share, checked, one_of, within
+from dgc_repro.network.units import Duration, Rate, bits_per_second, seconds
 
 STEP, RATE, OVERHEAD = "step", "rate", "overhead"
 COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reduce_scatter", "barrier")
 RING, TREE, HALVING_DOUBLING = ALLREDUCES = ("ring", "tree", "halving_doubling")
 MOST_WORKERS = 10**6
+Several = Annotated[int, within(2, MOST_WORKERS)]
+SCHEDULE = Rule("a list such as [{step: 500, rate: 100mbit}]")
+SOFTWARE = Rule("by collective, as {allreduce: {overhead: 200us, rate: 8gbit}}")
 TCP_SHARE = 1448 / 1514
 """Of a full packet's bytes on the wire, those that TCP carries: 66 are headers (Ethernet, IPv4, TCP with
 timestamps)."""
@@ -45,7 +49,7 @@ class Software:
     rate: float = math.inf
 
 
-@dataclass(frozen=True)
+@checked
 class Network:
     """What links the workers. Rates are written with a unit ("100mbit"), times too ("50us").
 
@@ -64,67 +68,34 @@ class Network:
     and the last two go with a rate.
     """
 
-    rate: str | None = None
-    latency: str = "0us"
-    rates: Sequence[str] | None = None
-    loss: float = 0.0
-    schedule: Sequence[Any] | None = None
-    workers_per_node: int | None = None
-    node_rate: str | None = None
-    node_latency: str = "0us"
-    efficiency: float = TCP_SHARE
-    software: Mapping[str, Any] | None = None
-    allreduce: str = RING
+    rate: Rate | None = None
+    latency: Duration = "0us"
+    rates: Annotated[Sequence[Rate], Rule("{}, one a worker", bool)] | None = None
+    loss: Annotated[float, within(0, below=1, name="a share of packets")] = 0.0
+    schedule: Annotated[Sequence[Any], SCHEDULE] | None = None
+    workers_per_node: Several | None = None
+    node_rate: Rate | None = None
+    node_latency: Duration = "0us"
+    efficiency: Share = TCP_SHARE
+    software: Annotated[Mapping[str, Any], SOFTWARE] | None = None
+    allreduce: Annotated[str, one_of(ALLREDUCES)] = RING
     source: str = ""
-    as_workers: int | None = None
-    message_scale: float = 1.0
+    as_workers: Several | None = None
+    message_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if self.rate is not None:
-            bits_per_second("rate", self.rate)
-        seconds("latency", self.latency)
-        seconds("node_latency", self.node_latency)
-        if self.rates is not None:
-            if (
-                isinstance(self.rates, str)
-                or not isinstance(self.rates, Sequence)
-                or not self.rates
-            ):
-                raise ValueError(
-                    f"rates: a list with a rate a worker, as [1gbit,100mbit], got {self.rates!r}"
-                )
-            for rate in self.rates:
-                bits_per_second("rates", rate)
-        loss_is_number = isinstance(self.loss, int | float) and not isinstance(self.loss, bool)
-        if not loss_is_number or not 0 <= self.loss < 1:
-            raise ValueError(f"loss: a share of packets from 0, below 1, got {self.loss!r}")
         self.changes()
-        efficiency = self.efficiency
-        if isinstance(efficiency, bool) or not isinstance(efficiency, int | float):
-            raise ValueError(f"efficiency: a number above 0, up to 1, got {efficiency!r}")
-        if not 0 < efficiency <= 1:
-            raise ValueError(f"efficiency: a number above 0, up to 1, got {efficiency!r}")
         self._check_software()
-        if self.allreduce not in ALLREDUCES:
-            raise ValueError(f"allreduce: one of {', '.join(ALLREDUCES)}, got {self.allreduce!r}")
         if (self.workers_per_node is None) != (self.node_rate is None):
             raise ValueError(
                 "workers_per_node: goes with node_rate, the rate of links inside a node; "
                 "give both or none"
             )
-        if self.workers_per_node is not None:
-            bits_per_second("node_rate", self.node_rate)
-            size = self.workers_per_node
-            if not isinstance(size, int) or not 2 <= size <= MOST_WORKERS:
-                raise ValueError(
-                    f"workers_per_node: a whole number from 2 to {MOST_WORKERS}, got {size!r}"
-                )
-        elif seconds("node_latency", self.node_latency) > 0:
+        if self.workers_per_node is None and seconds("node_latency", self.node_latency) > 0:
             raise ValueError(
                 "node_latency: does nothing without workers_per_node and node_rate; give them too, got "
                 f"{self.node_latency!r} alone"
             )
-        self._check_stand_ins()
         self._check_without_rate()
 
     @property
@@ -141,10 +112,6 @@ class Network:
         """(step, bits a second) of the schedule, ascending. Raises ValueError."""
         if self.schedule is None:
             return ()
-        if isinstance(self.schedule, str) or not isinstance(self.schedule, Sequence):
-            raise ValueError(
-                f"schedule: a list such as [{{step: 500, rate: 100mbit}}], got {self.schedule!r}"
-            )
         found = []
         for entry in self.schedule:
             if not hasattr(entry, "keys") or set(entry.keys()) != {STEP, RATE}:
@@ -229,30 +196,16 @@ class Network:
                     f"got {getattr(self, name)!r} alone"
                 )
 
-    def _check_stand_ins(self) -> None:
-        workers, scale = self.as_workers, self.message_scale
-        is_count = isinstance(workers, int) and 2 <= workers <= MOST_WORKERS
-        if workers is not None and not is_count:
-            raise ValueError(
-                f"as_workers: a whole number from 2 to {MOST_WORKERS}, or null, got {workers!r}"
-            )
-        is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-        if not is_number or not 0 < scale < math.inf:
-            raise ValueError(f"message_scale: a number above 0, got {scale!r}")
-
     def _check_software(self) -> None:
         if self.software is None:
             return
-        like = "by collective, as {allreduce: {overhead: 200us, rate: 8gbit}}"
-        if not isinstance(self.software, Mapping):
-            raise ValueError(f"software: {like}, got {self.software!r}")
         for collective, stated in self.software.items():
             if collective not in COLLECTIVES:
                 raise ValueError(
                     f"software: no collective {collective!r}; there are: {', '.join(COLLECTIVES)}"
                 )
             if not isinstance(stated, Mapping) or not set(stated) <= {OVERHEAD, RATE}:
-                raise ValueError(f"software: {like}, got {stated!r} for {collective}")
+                raise ValueError(f"software: {SOFTWARE.words}, got {stated!r} for {collective}")
             self.software_of(collective)
 
     @property

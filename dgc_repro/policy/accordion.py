@@ -20,47 +20,26 @@ Letters: D = sum of a layer's gradients over an epoch, eta as printed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from torch import Tensor
-
-from dgc_repro.policy.checks import (
-    check_ladder,
-    check_number,
-    check_one_of,
-    check_share,
-    check_whole,
-)
-from dgc_repro.policy.interface import MEAN, OWN, EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Share, checked, one_of, within
+from dgc_repro.policy.interface import MEAN, OWN, EpochReport, Plan, State
+from dgc_repro.policy.planned import PlansAhead, ladder
 
 
-@dataclass(frozen=True)
-class Accordion:
+@checked
+class Accordion(PlansAhead):
     """``field``, ``values``: the low compression and the high one, or more, of which the first and the last
     are used. ``eta``: the relative change that is critical; ``interval``: epochs between judgements, and
     between the two epochs that a judgement compares; ``norm``: mean, or own; ``decay``: the learning rate
     decays where the next is below so many times this one's (null: never looked at)."""
 
     field: str
-    values: Sequence[Any]
-    eta: float = 0.5
-    interval: int = 1
-    norm: str = MEAN
-    decay: float | None = 0.9
-    chooses = False
-
-    def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if len(self.values) < 2:
-            raise ValueError(
-                f"values: the low compression and the high one, got {list(self.values)!r}"
-            )
-        check_number("eta", self.eta, "a relative change above 0", lambda eta: eta > 0)
-        check_whole("interval", self.interval, of=" of epochs")
-        check_one_of("norm", self.norm, (MEAN, OWN))
-        if self.decay is not None:
-            check_share("decay", self.decay, "above 0 and at most 1, or null")
+    values: Annotated[Sequence[Any], ladder(2, "the low compression and the high one")]
+    eta: Annotated[float, within(above=0, name="a relative change")] = 0.5
+    interval: Annotated[int, within(1, name="a whole number of epochs")] = 1
+    norm: Annotated[str, one_of((MEAN, OWN))] = MEAN
+    decay: Share | None = 0.9
 
     @property
     def watches(self) -> str:
@@ -98,12 +77,6 @@ class Accordion:
             "reason": reason,
         }
         return {**state, "norms": norms, "high": high, "trace": [*state["trace"], entry]}
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("accordion plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state
 
     def _critical(self, before: float | None, now: float) -> bool:
         """Whether a norm has changed quickly; a tensor that is new, or had no gradient, is critical."""

@@ -22,40 +22,28 @@ Letters: g_i = gradient of worker i, w = smoothing. One worker has no spread: no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from torch import Tensor
-
-from dgc_repro.policy.checks import check_ladder, check_number, check_share, check_whole
-from dgc_repro.policy.interface import SPREAD, EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Count, Share, checked, within
+from dgc_repro.policy.interface import SPREAD, Plan, State, StepReport
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
 STANDARD_ERRORS = 3.0
 
 
-@dataclass(frozen=True)
-class AdaQS:
+@checked
+class AdaQS(PlansAhead):
     """``field``, ``values``: the ladder, weakest first, such as bits [16, 8, 4, 2]; it begins with the
     strongest. ``falls_by``: the fraction by which the averaged ratio must have fallen since the last move for
     the next weaker one; ``smoothing``: weight of a step in the averages; ``least_steps``: on each rung."""
 
     field: str
-    values: Sequence[Any]
-    falls_by: float = 0.5
-    smoothing: float = 0.1
-    least_steps: int = 10
-    chooses = False
+    values: Rungs
+    falls_by: Annotated[float, within(above=0, below=1, name="a fraction")] = 0.5
+    smoothing: Share = 0.1
+    least_steps: Count = 10
     watches = SPREAD
     sketches = True
-
-    def __post_init__(self) -> None:
-        check_ladder(self.field, self.values, least=1)
-        check_number(
-            "falls_by", self.falls_by, "a fraction above 0 and below 1", lambda x: 0 < x < 1
-        )
-        check_share("smoothing", self.smoothing, "a fraction above 0 and at most 1")
-        check_whole("least_steps", self.least_steps)
 
     def init(self) -> State:
         """``signal``, ``square``, ``whole``: averages of the estimates of ||mu||^2, of their squares, and of
@@ -74,12 +62,6 @@ class AdaQS:
 
     def plan(self, state: State, step: int) -> Plan:
         return Plan(state["rung"])
-
-    def observe(self, state: State, report: EpochReport) -> State:
-        return state
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("adaqs plans beforehand")
 
     def after_step(self, state: State, report: StepReport) -> State:
         found, whole = report.signal_square, report.own_square

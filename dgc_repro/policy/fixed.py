@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
-
-from dgc_repro.policy.checks import check_ladder
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+from dgc_repro.checked import checked
+from dgc_repro.policy.interface import Plan, State
+from dgc_repro.policy.planned import PlansAhead, Settings
 
 
-@dataclass(frozen=True)
-class Fixed:
+@checked
+class Fixed(PlansAhead):
     """Without ``field`` and ``values`` the compressor is used as it is set; with them, ``rung`` of
     the ladder (default: the strongest)."""
 
     field: str | None = None
-    values: Sequence[Any] = ()
+    values: Settings = ()
     rung: int | None = None
-    chooses = False
-    watches = None
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
+        if (self.field is None) != (len(self.values) == 0):
+            raise ValueError(
+                f"field: names the compressor's setting that values are for, got {self.field!r} with "
+                f"values {list(self.values)!r}; give both or neither"
+            )
         if self.rung is not None and not 0 <= self.rung <= len(self.values):
             raise ValueError(
                 f"rung: 0 (dense) to {len(self.values)} (the last of values), got {self.rung}"
@@ -35,12 +32,3 @@ class Fixed:
 
     def plan(self, state: State, step: int) -> Plan:
         return Plan(len(self.values) if self.rung is None else self.rung)
-
-    def observe(self, state: State, report: EpochReport) -> State:
-        return state
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("fixed plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state

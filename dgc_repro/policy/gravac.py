@@ -47,33 +47,27 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from dataclasses import field as made_of
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from dgc_repro.policy.checks import (
-    check_flag,
-    check_ladder,
-    check_number,
-    check_one_of,
-    check_share,
-    check_whole,
-)
+from dgc_repro.checked import Count, Share, checked, one_of, within
 from dgc_repro.policy.factors import EXPONENTIAL, GEOMETRIC, factors_between
-from dgc_repro.policy.interface import ENERGIES, EpochReport, Plan, State, StepReport
+from dgc_repro.policy.interface import ENERGIES, Plan, State, StepReport
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
 RATIO_OF_AVERAGES, AVERAGE_OF_RATIOS = "ratio_of_averages", "average_of_ratios"
 WINDOW, NOW, LAST = "window", "now", "last"
 ENERGY, NORM = "energy", "norm"
 CANDIDATE, WEAKEST, DENSE = "candidate", "theta_min", "dense"
 DENSE_PLACE = -1  # before all places in ``values``: rung 0
+Factor = Annotated[float, within(1, name="a factor")]
 
 
-@dataclass(frozen=True)
-class GraVAC:
+@checked
+class GraVAC(PlansAhead):
     """``field``: the compressor's setting that takes the factors; ``theta_min``, ``theta_max``: the weakest
     and the strongest factor; ``scaling``: exponential (theta_min times 2, 4, 16, 256, ...) or geometric (each
     ``ratio`` times the last); ``eps``: the least gain of what is sent; ``omega``: relative difference of
@@ -83,54 +77,31 @@ class GraVAC:
     place of all factors, weakest first. Raises ValueError."""
 
     field: str = "factor"
-    theta_min: float = 10.0
-    theta_max: float = 1000.0
-    scaling: str = EXPONENTIAL
-    ratio: float = 2.0
-    eps: float = 0.7
-    omega: float = 0.01
-    window: int = 500
-    smoothing: float | None = None
-    workers: int = 1
-    gain: str = ENERGY
-    average: str = RATIO_OF_AVERAGES
-    throughput: str = WINDOW
+    theta_min: Factor = 10.0
+    theta_max: Factor = 1000.0
+    scaling: Annotated[str, one_of((EXPONENTIAL, GEOMETRIC))] = EXPONENTIAL
+    ratio: Annotated[float, within(above=1)] = 2.0
+    eps: Annotated[float, within(above=0, most=1, name="a share")] = 0.7
+    omega: Annotated[float, within(0, name="a share"), "0.01 is 1 %"] = 0.01
+    window: Count = 500
+    smoothing: Share | None = None
+    workers: Count = 1
+    gain: Annotated[str, one_of((ENERGY, NORM))] = ENERGY
+    average: Annotated[str, one_of((RATIO_OF_AVERAGES, AVERAGE_OF_RATIOS))] = RATIO_OF_AVERAGES
+    throughput: Annotated[str, one_of((WINDOW, LAST))] = WINDOW
     freeze: bool = True
-    decide: str = NOW
-    ladder: Sequence[Any] | None = None
+    decide: Annotated[str, one_of((NOW, LAST))] = NOW
+    ladder: Rungs | None = None
     values: Sequence[Any] = made_of(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_number("theta_min", self.theta_min, "a factor from 1", lambda x: x >= 1)
-        check_number("theta_max", self.theta_max, "a factor from 1", lambda x: x >= 1)
-        check_number("ratio", self.ratio, "a number above 1", lambda x: x > 1)
         self._check_without_effect()
         if self.theta_min > self.theta_max:
             raise ValueError(
                 f"theta_min: at most theta_max, got {self.theta_min:g} above {self.theta_max:g}"
             )
-        check_share("eps", self.eps, "a share above 0 and at most 1")
-        check_number("omega", self.omega, "a share from 0, 0.01 is 1 %", lambda x: x >= 0)
-        for name in ("window", "workers"):
-            check_whole(name, getattr(self, name))
-        if self.smoothing is not None:
-            check_share("smoothing", self.smoothing)
-        for name, known in (
-            ("scaling", (EXPONENTIAL, GEOMETRIC)),
-            ("gain", (ENERGY, NORM)),
-            ("average", (RATIO_OF_AVERAGES, AVERAGE_OF_RATIOS)),
-            ("throughput", (WINDOW, LAST)),
-            ("decide", (NOW, LAST)),
-        ):
-            check_one_of(name, getattr(self, name), known)
-        check_flag("freeze", self.freeze)
-        if self.ladder is not None and (
-            isinstance(self.ladder, str) or not isinstance(self.ladder, Sequence) or not self.ladder
-        ):
-            raise ValueError(f"ladder: settings, weakest first, or null, got {self.ladder!r}")
         factors = factors_between(self.theta_min, self.theta_max, self.scaling, self.ratio)
         object.__setattr__(self, "values", tuple(self.ladder or factors))
-        check_ladder(self.field, self.values)
 
     def _check_without_effect(self) -> None:
         """Refuse what would do nothing. (``workers`` beside ``smoothing``: launch/build.py, which knows the
@@ -238,9 +209,6 @@ class GraVAC:
         if after["steps"] % self.window == 0:
             return self._decided(after, report.step + 1)
         return after
-
-    def observe(self, state: State, report: EpochReport) -> State:
-        return state
 
     def _decided(self, state: State, step: int) -> State:
         """The factors of the next window, after so many steps."""

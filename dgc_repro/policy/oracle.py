@@ -14,44 +14,34 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from dataclasses import field as made_of
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from torch import Tensor
-
-from dgc_repro.policy.checks import check_ladder, check_number, check_one_of
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Rule, checked, one_of
+from dgc_repro.policy.interface import Plan, State
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
 LOWEST, HIGHEST = "lowest", "highest"
 
 
-@dataclass(frozen=True)
-class Oracle:
+@checked
+class Oracle(PlansAhead):
     """``field``, ``values``: the ladder, weakest first. ``runs``: the folder (or record) of a finished run
     for each value, in their order; null: none was made; a list, one a seed: their mean. ``criterion``: a
     column of their epochs, of which the ``best`` is the lowest or the highest; ``target``: a number of it,
     null for none; ``cost``: another column, to be paid until the target is reached."""
 
     field: str
-    values: Sequence[Any]
-    runs: Sequence[Any]
+    values: Rungs
+    runs: Annotated[Sequence[Any], Rule("a list, a run's folder for each value")]
     criterion: str = "validation/loss"
-    best: str = LOWEST
+    best: Annotated[str, one_of((LOWEST, HIGHEST))] = LOWEST
     target: float | None = None
     cost: str = "step"
-    chooses = False
-    watches = None
     rung: int = made_of(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values, least=1)
-        check_one_of("best", self.best, (LOWEST, HIGHEST))
-        if self.target is not None:
-            check_number("target", self.target, "a number, or null")
-        if isinstance(self.runs, str) or not isinstance(self.runs, Sequence):
-            raise ValueError(f"runs: a list, a run's folder for each value, got {self.runs!r}")
         if len(self.runs) != len(self.values):
             raise ValueError(
                 f"runs: a run's folder for each of the {len(self.values)} values {list(self.values)!r}, "
@@ -64,15 +54,6 @@ class Oracle:
 
     def plan(self, state: State, step: int) -> Plan:
         return Plan(state["rung"])
-
-    def observe(self, state: State, report: EpochReport) -> State:
-        return state
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("the oracle plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state
 
     def score(self, epochs: Sequence[Mapping[str, Any]]) -> float:
         """What a run is judged by, from the records of its epochs; infinite where it misses the target."""

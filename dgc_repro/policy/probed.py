@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.policy.checks import check_flag
-from dgc_repro.policy.interface import SPREAD, EpochReport, Plan, State, StepReport
+from dgc_repro.checked import checked
+from dgc_repro.policy.interface import SPREAD, Plan, State, StepReport
+from dgc_repro.policy.planned import PlansAhead
 
 ONLY = "theta_min"
 """The branch that is written down: GraVAC's that sends its weakest factor, of which there is one here."""
 
 
-@dataclass(frozen=True)
-class Probed:
+@checked
+class Probed(PlansAhead):
     """``field``, ``value``: the compressor's setting and its value, for a ladder of that one rung; null: no
     ladder and no gains, the compressor as it is set. ``spread``: squares of gradients are written down too
     (without a ladder always)."""
@@ -41,7 +41,6 @@ class Probed:
                 f"field: names the compressor's setting that value is for, got {self.field!r} with "
                 f"value {self.value!r}; give both or neither"
             )
-        check_flag("spread", self.spread)
 
     @property
     def values(self) -> Sequence[Any]:
@@ -64,9 +63,6 @@ class Probed:
         if self.value is None:
             return Plan(0)
         return Plan(None, candidates=(1, 1), norms=True)
-
-    def observe(self, state: State, report: EpochReport) -> State:
-        return state
 
     def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
         whole, kept, *_ = energies.tolist()

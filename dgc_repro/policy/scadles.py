@@ -20,35 +20,30 @@ Letters: l = tensor, g = gradient, e = residual, C = the compressor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
-from dgc_repro.policy.checks import check_ladder, check_share
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Rule, Share, checked
+from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.planned import PlansAhead
+
+ONE_VALUE = Rule(
+    "a list of one value, that of compressed steps (the others are dense)",
+    lambda values: len(values) == 1,
+)
 
 
-@dataclass(frozen=True)
-class ScaDLES:
+@checked
+class ScaDLES(PlansAhead):
     """``field``, ``values``: the compressor's setting and its one value. ``delta``: the relative change of
     the norm, averaged over the epoch so far, up to which a step is compressed."""
 
     field: str
-    values: Sequence[Any]
-    delta: float = 0.3
+    values: Annotated[Sequence[Any], ONE_VALUE]
+    delta: Share = 0.3
     chooses = True
-    watches = None
     weighs_time = False
-
-    def __post_init__(self) -> None:
-        check_ladder(self.field, self.values)
-        if len(self.values) != 1:
-            raise ValueError(
-                "values: one value, that of compressed steps (the others are dense), got "
-                f"{list(self.values)!r}"
-            )
-        check_share("delta", self.delta)
 
     def init(self) -> State:
         """``changes``: sum of c over ``steps`` steps of this epoch; ``last``: this step's decision."""
@@ -79,6 +74,3 @@ class ScaDLES:
             "energies": energies.tolist(),
         }
         return rung, {"changes": changes, "steps": steps, "last": last}
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state

@@ -8,51 +8,42 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from torch import Tensor
-
-from dgc_repro.policy.checks import check_ladder
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Rule, checked, one_of, within
+from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
 STEP, EPOCH = "step", "epoch"
+PAIR = Rule("two whole numbers from 0", lambda pair: len(pair) == 2)
 
 
-@dataclass(frozen=True)
-class Scheduled:
+def _is_schedule(pairs: Sequence[Sequence[int]]) -> bool:
+    starts = [start for start, _ in pairs]
+    return starts[:1] == [0] and starts == sorted(set(starts))
+
+
+PAIRS = Rule(
+    "pairs of a rung's first step (or epoch) and the rung, the first from 0, such as [[0, 1], [5, 2]]",
+    _is_schedule,
+)
+
+
+@checked
+class Scheduled(PlansAhead):
     """``field``, ``values``: the ladder, weakest first. ``rungs``: pairs of the first step (or epoch,
     ``by``) on which a rung is used, and that rung; 0 is dense, r sends with values[r - 1]."""
 
     field: str
-    values: Sequence[Any]
-    rungs: Sequence[Any]
-    by: str = EPOCH
-    chooses = False
-    watches = None
+    values: Rungs
+    rungs: Annotated[Sequence[Annotated[Sequence[Annotated[int, within(0)]], PAIR]], PAIRS]
+    by: Annotated[str, one_of((STEP, EPOCH))] = EPOCH
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values, least=1)
-        if self.by not in (STEP, EPOCH):
-            raise ValueError(f"by: step or epoch, got {self.by!r}")
-        wanted = (
-            f"rungs: pairs of the first {self.by} of a rung and the rung, beginning at 0, such as "
-        )
-        pairs = self.rungs
-        if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not pairs:
-            raise ValueError(f"{wanted}[[0, 1], [5, 2]], got {pairs!r}")
-        for pair in pairs:
-            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-                raise ValueError(f"{wanted}[[0, 1], [5, 2]], got {pair!r}")
-            if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
-                raise ValueError(f"rungs: whole numbers from 0, got {list(pair)!r}")
-            if pair[1] > len(self.values):
-                raise ValueError(
-                    f"rungs: 0 (dense) to {len(self.values)} (the last of values), got {pair[1]}"
-                )
-        starts = [start for start, _ in pairs]
-        if starts[0] != 0 or starts != sorted(set(starts)):
-            raise ValueError(f"rungs: the first begins at 0, the others ascend, got {starts}")
+        if (highest := max(rung for _, rung in self.rungs)) > len(self.values):
+            raise ValueError(
+                f"rungs: 0 (dense) to {len(self.values)} (the last of values), got {highest}"
+            )
 
     def init(self) -> State:
         return {"epoch": 0, "trace": []}
@@ -71,12 +62,6 @@ class Scheduled:
             "reason": "schedule" if following != rung else "",
         }
         return {"epoch": report.epoch, "trace": [*state["trace"], entry]}
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("scheduled plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state
 
     def _rung(self, position: int) -> int:
         starts = [start for start, _ in self.rungs]

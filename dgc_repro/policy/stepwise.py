@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from torch import Tensor
+from dgc_repro.checked import Count, Rule, checked, within
+from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
-from dgc_repro.policy.checks import check_ladder
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+Percent = Annotated[float, within(0, 100)]
+ASCENDING = Rule("percentages (0 to 100), ascending", lambda values: list(values) == sorted(values))
 
 
-@dataclass(frozen=True)
-class Stepwise:
+@checked
+class Stepwise(PlansAhead):
     """``field``, ``values``: the ladder, weakest first. ``accuracy_thresholds``: validation accuracy
     in percent that the p-th step down needs, ascending, one fewer than values.
     ``loss_differences``: the p-th step down is also taken when the training loss of two successive
@@ -34,42 +35,21 @@ class Stepwise:
     is removed for ``dense_epochs`` epochs (0: never)."""
 
     field: str
-    values: Sequence[Any]
-    accuracy_thresholds: Sequence[float]
-    loss_differences: Sequence[float] | None = None
-    patience_epochs: int = 8
-    dense_epochs: int = 1
-    chooses = False
-    watches = None
+    values: Rungs
+    accuracy_thresholds: Annotated[Sequence[Percent], ASCENDING]
+    loss_differences: Sequence[Annotated[float, within(0)]] | None = None
+    patience_epochs: Count = 8
+    dense_epochs: Annotated[int, within(0)] = 1
 
     def __post_init__(self) -> None:
-        check_ladder(self.field, self.values, least=1)
         steps = len(self.values) - 1
-        if len(self.accuracy_thresholds) != steps:
-            raise ValueError(
-                f"accuracy_thresholds: one for each step down, {steps} for the {len(self.values)} "
-                f"values {list(self.values)!r}, got {len(self.accuracy_thresholds)}"
-            )
-        if list(self.accuracy_thresholds) != sorted(self.accuracy_thresholds) or not all(
-            0 <= threshold <= 100 for threshold in self.accuracy_thresholds
-        ):
-            raise ValueError(
-                f"accuracy_thresholds: ascending, in percent (0 to 100), got "
-                f"{list(self.accuracy_thresholds)!r}"
-            )
-        if self.loss_differences is not None and (
-            len(self.loss_differences) != steps or min(self.loss_differences, default=0) < 0
-        ):
-            raise ValueError(
-                f"loss_differences: null or one from 0 for each step down, {steps} in all, got "
-                f"{list(self.loss_differences)!r}"
-            )
-        whole = all(type(count) is int for count in (self.patience_epochs, self.dense_epochs))
-        if not whole or self.patience_epochs < 1 or self.dense_epochs < 0:
-            raise ValueError(
-                f"patience_epochs: at least 1 (and dense_epochs at least 0), whole numbers, got "
-                f"{self.patience_epochs!r} and {self.dense_epochs!r}"
-            )
+        for field in ("accuracy_thresholds", "loss_differences"):
+            given = getattr(self, field)
+            if given is not None and len(given) != steps:
+                raise ValueError(
+                    f"{field}: one for each step down, {steps} for the {len(self.values)} values "
+                    f"{list(self.values)!r}, got {len(given)}"
+                )
 
     def init(self) -> State:
         return {"position": 0, "epochs_on_step": 0, "dense_left": 0, "last_loss": None, "trace": []}
@@ -103,12 +83,6 @@ class Stepwise:
             "reason": reason,
         }
         return {**after, "trace": [*state["trace"], entry]}
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("stepwise plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state
 
     def _rung(self, state: State) -> int:
         return 0 if state["dense_left"] else len(self.values) - state["position"]

@@ -8,30 +8,19 @@ Any setting that can be ordered by strength may be warmed up, not sparsity alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
-
-from dgc_repro.policy.checks import check_ladder, check_whole
-from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
+from dgc_repro.checked import Count, checked
+from dgc_repro.policy.interface import EpochReport, Plan, State
+from dgc_repro.policy.planned import PlansAhead, Rungs
 
 
-@dataclass(frozen=True)
-class Warmup:
+@checked
+class Warmup(PlansAhead):
     """``field``, ``values``: the ladder, weakest first, which is the order they are used in.
     ``epochs_each``: epochs on each value before the next."""
 
     field: str
-    values: Sequence[Any]
-    epochs_each: int = 1
-    chooses = False
-    watches = None
-
-    def __post_init__(self) -> None:
-        check_ladder(self.field, self.values, least=1)
-        check_whole("epochs_each", self.epochs_each)
+    values: Rungs
+    epochs_each: Count = 1
 
     def never_reached(self, epochs: int) -> str | None:
         """A sentence for a run that is over before its strongest setting is; None for others."""
@@ -59,12 +48,6 @@ class Warmup:
             "reason": "warm-up" if following != rung else "",
         }
         return {"epoch": report.epoch, "trace": [*state["trace"], entry]}
-
-    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
-        raise NotImplementedError("warmup plans beforehand")
-
-    def after_step(self, state: State, report: StepReport) -> State:
-        return state
 
     def _rung(self, epoch: int) -> int:
         """After so many whole epochs: 1 (the weakest) to len(values)."""

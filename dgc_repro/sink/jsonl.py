@@ -15,8 +15,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
+from dgc_repro.checked import refuse, within
 from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
 
@@ -25,6 +26,7 @@ STEPS_FILE = "steps.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 RECORD_FILES = (EPOCHS_FILE, STEPS_FILE, DECISIONS_FILE)
 DECISION = "decision/"
+EverySteps = Annotated[int, within(0), "10 is usual, 0 is never"]
 
 
 @dataclass
@@ -34,14 +36,14 @@ class Jsonl:
     Not frozen: it holds the files that it has open.
     """
 
-    every_steps: int = 10
+    every_steps: EverySteps = 10
     _epochs: TextIO | None = field(default=None, init=False, repr=False)
     _steps: TextIO | None = field(default=None, init=False, repr=False)
     _decisions: TextIO | None = field(default=None, init=False, repr=False)
     _folder: Path = field(default=Path(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_every_steps(self.every_steps)
+        refuse(type(self), vars(self))
 
     def start(self, run: RunInfo) -> None:
         """UserError where metrics.jsonl has a gap before the epoch that the checkpoint covers.
@@ -93,12 +95,6 @@ class Jsonl:
             if file is not None:
                 file.close()
         self._epochs = self._steps = self._decisions = None
-
-
-def check_every_steps(every_steps: int) -> None:
-    """ValueError unless ``every_steps`` is a whole number from 0."""
-    if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
-        raise ValueError(f"every_steps: 0 (never) or more steps, got {every_steps!r}; 10 is usual")
 
 
 def write_line(file: TextIO, record: Mapping[str, Any]) -> None:

@@ -19,12 +19,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
-from dgc_repro.sink.jsonl import check_every_steps
+from dgc_repro.sink.jsonl import EverySteps
 
 MODES = ("offline", "online", "disabled")
 STEP_AXIS = ("train/*", "policy/rung", "comm/payload_bytes", "decision/*")
@@ -44,6 +45,10 @@ FINISH_TIMEOUT_SECONDS = 60.0
 """An unreachable server must not hold a run that is done; what is left stays on disk."""
 TAG_CHARACTERS = 64
 """wandb refuses longer ones."""
+Tag = Annotated[
+    str,
+    Rule(f"a word of 1 to {TAG_CHARACTERS} characters", lambda tag: 0 < len(tag) <= TAG_CHARACTERS),
+]
 HOSTED = "https://api.wandb.ai"
 
 
@@ -58,7 +63,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@checked
 class Wandb:
     """Mirrors every epoch and every ``every_steps``-th step (0: none).
 
@@ -66,25 +71,13 @@ class Wandb:
     beside those that the config gives.
     """
 
-    project: str = "dgc_repro"
+    project: Annotated[str, Rule("a name", bool), "dgc_repro is usual"] = "dgc_repro"
     entity: str | None = None
-    mode: str = "offline"
+    mode: Annotated[str, one_of(MODES), "offline needs no key"] = "offline"
     group: str | None = None
-    tags: Sequence[str] = ()
-    every_steps: int = 10
+    tags: Annotated[Sequence[Tag], "as [mine, other]"] = ()
+    every_steps: EverySteps = 10
     _session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode: {', '.join(MODES)}, got {self.mode!r}; offline needs no key")
-        if not self.project:
-            raise ValueError("project: a name, got an empty one; dgc_repro is usual")
-        if isinstance(self.tags, str):
-            raise ValueError(f"tags: a list, got {self.tags!r}; write [{self.tags}]")
-        for tag in self.tags:
-            if not 0 < len(tag) <= TAG_CHARACTERS:
-                raise ValueError(f"tags: of 1 to {TAG_CHARACTERS} characters each, got {tag!r}")
-        check_every_steps(self.every_steps)
 
     def check(self) -> None:
         """UserError for ``online`` without a key; opens no connection and starts no process."""

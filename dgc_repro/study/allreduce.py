@@ -9,31 +9,27 @@ Paper: EECE695D, distributed training part 2 (lecture), ring and recursive halvi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from dgc_repro.checked import checked
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import ALLREDUCES, RING, Network
-from dgc_repro.study.given import NOTHING, Row, whole_numbers
+from dgc_repro.study.given import NOTHING, Counts, FromTwo, Row
 
 COST, CROSSOVER = "cost", "crossover"
 LARGEST = 2.0**40  # bytes; a ring that is slower up to here is slower at any size
 HALVINGS = 60  # of the bracket in which the crossover lies
 
 
-@dataclass(frozen=True)
+@checked
 class Allreduce:
     """``networks``: by name; ``workers``: the numbers N (where nodes are shared, those that fill them);
     ``sizes``: of the message, bytes."""
 
     networks: Mapping[str, Network]
-    workers: Sequence[int]
-    sizes: Sequence[int]
+    workers: FromTwo
+    sizes: Counts
     takes = NOTHING
-
-    def __post_init__(self) -> None:
-        whole_numbers("workers", self.workers, least=2)
-        whole_numbers("sizes", self.sizes)
 
     def run(self, seed: int) -> list[Row]:
         """The same rows for every seed."""

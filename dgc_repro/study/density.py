@@ -21,17 +21,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dgc_repro.checked import Count, checked
 from dgc_repro.study.given import (
     GRADIENTS,
     NOTHING,
+    FromTwo,
     Gradients,
     Row,
-    whole_numbers,
 )
 
 Mask = NDArray[np.bool_]
@@ -40,19 +40,20 @@ DENSITY, CODES = "density", "codes"
 RANDOM, GRADIENT, FED = "random", "gradient", "error-fed"
 
 
-@dataclass(frozen=True)
+@checked
 class RandomSupports:
     """Independent supports. ``values``: n; ``workers``: the numbers N; ``factors``: n / k."""
 
-    values: int
-    workers: Sequence[int]
-    factors: Sequence[int]
+    values: Count
+    workers: FromTwo
+    factors: FromTwo
     takes = NOTHING
 
     def __post_init__(self) -> None:
-        whole_numbers("workers", self.workers, least=2)
-        whole_numbers("factors", self.factors, least=2)
-        whole_numbers("values", [self.values], least=max(self.factors))
+        if self.values < max(self.factors):
+            raise ValueError(
+                f"values: a whole number from {max(self.factors)}, the largest factor, got {self.values}"
+            )
 
     def run(self, seed: int) -> list[Row]:
         rows: list[Row] = []
@@ -67,23 +68,17 @@ class RandomSupports:
         return rows
 
 
-@dataclass(frozen=True)
+@checked
 class RealSupports:
     """Supports of the largest entries of real gradients, and sums of their codes. ``workers``: the
     numbers N, up to as many as there are gradients; ``factors``: n / k; ``bits``: of a code.
     ``steps``: of training before the gradients are taken (launch/study_inputs.py)."""
 
-    workers: Sequence[int]
-    factors: Sequence[int]
-    bits: Sequence[int]
-    steps: int
+    workers: FromTwo
+    factors: FromTwo
+    bits: FromTwo
+    steps: Count
     takes = GRADIENTS
-
-    def __post_init__(self) -> None:
-        whole_numbers("workers", self.workers, least=2)
-        whole_numbers("factors", self.factors, least=2)
-        whole_numbers("bits", self.bits, least=2)
-        whole_numbers("steps", [self.steps])
 
     def run(self, seed: int, gradients: Gradients) -> list[Row]:
         held = len(gradients.values)

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dgc_repro.checked import Count, Rule, within
+
 Row = dict[str, float | int | str]
 """One line of a study's table. All rows of a study have the same keys."""
+
+ASCENDING = Rule(
+    "{}, ascending, each once", lambda v: 0 < len(v) == len(set(v)) and list(v) == sorted(v)
+)
+Counts = Annotated[Sequence[Count], ASCENDING]
+FromTwo = Annotated[Sequence[Annotated[int, within(2)]], ASCENDING]
+"""Numbers of workers, factors, sizes: what a study goes through."""
 
 NOTHING, TENSORS, GRADIENTS, TIMES = "nothing", "tensors", "gradients", "times"
 
@@ -60,24 +69,3 @@ class Times:
 
     tensors: Tensors
     compress_ms: Mapping[float, Sequence[float]]
-
-
-def whole_numbers(field: str, values: object, least: int = 1) -> None:
-    """Raise ValueError unless ``values`` are whole numbers from ``least``, ascending."""
-    fits = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
-    if not fits or any(
-        isinstance(v, bool) or not isinstance(v, int) or v < least
-        for v in values  # type: ignore[attr-defined]
-    ):
-        raise ValueError(f"{field}: a list of whole numbers from {least}, got {values!r}")
-    if list(values) != sorted(set(values)):  # type: ignore[call-overload]
-        raise ValueError(f"{field}: ascending, each once, got {values!r}")
-
-
-def number(field: str, value: object, least: float = 0.0, *, above: bool = False) -> None:
-    """Raise ValueError unless ``value`` is a number from (or above) ``least``."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value < least or (above and value == least):  # type: ignore[operator]
-        raise ValueError(
-            f"{field}: a number {'above' if above else 'from'} {least:g}, got {value!r}"
-        )

@@ -12,21 +12,23 @@ Paper: GraVAC, figure 3; t_iter(c) of section II.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
+from dgc_repro.checked import Count, Positive, checked, within
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
-from dgc_repro.network.units import seconds
+from dgc_repro.network.units import Duration, seconds
 from dgc_repro.study.allreduce import fills_nodes
-from dgc_repro.study.given import TIMES, Row, Times, number, whole_numbers
+from dgc_repro.study.given import TIMES, Counts, Row, Times
 
 NONE, STATED, MEASURED = "none", "stated", "measured"
 ENTRY_BYTES = 8
 
 
-@dataclass(frozen=True)
+@checked
 class Saturation:
     """``workers``: N; ``factors``: c, the first is what all is normalized by; ``compute_ms``: of one
     worker's forward and backward; ``stated_ms``: of compressing, at every factor; ``latencies``: of the
@@ -34,23 +36,16 @@ class Saturation:
     gradient that is compressed is taken; ``repeats``: of compressing it."""
 
     networks: Mapping[str, Network]
-    workers: int
-    factors: Sequence[int]
-    compute_ms: float
-    stated_ms: float
-    latencies: Sequence[str]
-    steps: int
-    repeats: int
+    workers: Count
+    factors: Counts
+    compute_ms: Positive
+    stated_ms: Annotated[float, within(0)]
+    latencies: Sequence[Duration]
+    steps: Count
+    repeats: Count
     takes = TIMES
 
     def __post_init__(self) -> None:
-        whole_numbers("factors", self.factors)
-        for field in ("workers", "steps", "repeats"):
-            whole_numbers(field, [getattr(self, field)])
-        number("compute_ms", self.compute_ms, above=True)
-        number("stated_ms", self.stated_ms)
-        for latency in self.latencies:
-            seconds("latencies", latency)
         for name, network in self.networks.items():
             if not fills_nodes(network, self.workers):
                 raise ValueError(f"workers: that fill the nodes of {name}, got {self.workers}")

@@ -11,37 +11,33 @@ Paper: GraVAC, figure 1a; scaling efficiency T_N / (N T_1), section II.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dgc_repro.checked import Positive, checked
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
-from dgc_repro.network.units import seconds
+from dgc_repro.network.units import Duration, seconds
 from dgc_repro.study.allreduce import fills_nodes
-from dgc_repro.study.given import TENSORS, Row, Tensors, number, whole_numbers
+from dgc_repro.study.given import TENSORS, Counts, Row, Tensors
 
 PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
 VALUE_BYTES = 4
 
 
-@dataclass(frozen=True)
+@checked
 class Scaling:
     """``compute_ms``: of one worker's forward and backward; ``bucket_mb``: of DDP's buckets (2^20 bytes);
     ``latencies``: of the outer link, in the place of the network's, for the sensitivity, at the most
     workers."""
 
     networks: Mapping[str, Network]
-    workers: Sequence[int]
-    compute_ms: float
-    bucket_mb: float
-    latencies: Sequence[str]
+    workers: Counts
+    compute_ms: Positive
+    bucket_mb: Positive
+    latencies: Sequence[Duration]
     takes = TENSORS
 
     def __post_init__(self) -> None:
-        whole_numbers("workers", self.workers)
-        number("compute_ms", self.compute_ms, above=True)
-        number("bucket_mb", self.bucket_mb, above=True)
-        for latency in self.latencies:
-            seconds("latencies", latency)
         for name, network in self.networks.items():
             if not all(fills_nodes(network, count) for count in self.workers):
                 raise ValueError(f"workers: that fill the nodes of {name}, got {self.workers}")

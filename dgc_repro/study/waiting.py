@@ -13,13 +13,13 @@ sqrt(2 ln K), and ln K.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dgc_repro.study.given import NOTHING, Row, number, whole_numbers
+from dgc_repro.checked import Positive, checked, within
+from dgc_repro.study.given import NOTHING, Counts, Row
 
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 MEANS = {GAUSSIAN: 0.0, EXPONENTIAL: 1.0}
@@ -28,22 +28,16 @@ Z95 = 1.959964  # of the normal distribution: 95 % lie within
 GRID_REACH, GRID_POINTS = 12.0, 24_001  # of the numerical integral, in deviations
 
 
-@dataclass(frozen=True)
+@checked
 class Waiting:
     """``workers``: the numbers K; ``trials``: steps simulated for each. ``mean_ms``, ``deviation_ms``:
     of one worker's step, for the share of a step that is lost."""
 
-    workers: Sequence[int]
-    trials: int
-    mean_ms: float
-    deviation_ms: float
+    workers: Counts
+    trials: Annotated[int, within(2)]
+    mean_ms: Positive
+    deviation_ms: Annotated[float, within(0)]
     takes = NOTHING
-
-    def __post_init__(self) -> None:
-        whole_numbers("workers", self.workers)
-        whole_numbers("trials", [self.trials], least=2)
-        number("mean_ms", self.mean_ms, above=True)
-        number("deviation_ms", self.deviation_ms)
 
     def run(self, seed: int) -> list[Row]:
         rows: list[Row] = []

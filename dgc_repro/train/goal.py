@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from dgc_repro.policy.checks import check_flag, check_number, check_one_of
+from dgc_repro.checked import checked, one_of, within
 
 ACCURACY, TOP5, PERPLEXITY = "accuracy", "top5", "perplexity"
 COLUMNS = {
@@ -23,30 +22,27 @@ COLUMNS = {
 """Where a record has each metric."""
 
 
-@dataclass(frozen=True)
+@checked
 class Goal:
     """``target``: percent, or a perplexity; null: none. ``metric``: accuracy, top5 or perplexity; reports
     compare runs by it too. ``stop``: end the run where the target is reached. ``plateau``: for
     reports: an epoch that improves on the best one by no more than this share of it is no improvement."""
 
     target: float | None = None
-    metric: str = ACCURACY
+    metric: Annotated[str, one_of(COLUMNS)] = ACCURACY
     stop: bool = False
-    plateau: float = 0.01
+    plateau: Annotated[float, within(0, below=1, name="a share")] = 0.01
 
     def __post_init__(self) -> None:
-        check_one_of("metric", self.metric, tuple(COLUMNS))
-        if self.target is not None:
-            low, high = (1, math.inf) if self.metric == PERPLEXITY else (0, 100)
+        high = math.inf if self.metric == PERPLEXITY else 100
+        low = 1 if self.metric == PERPLEXITY else 0
+        if self.target is not None and not low <= self.target <= high:
             like = "1 up" if self.metric == PERPLEXITY else "0 to 100 percent"
-            like = f"a number from {like} for metric {self.metric}, or null"
-            check_number("target", self.target, like, lambda target: low <= target <= high)
-        check_flag("stop", self.stop)
+            raise ValueError(
+                f"target: a number from {like} for metric {self.metric}, or null, got {self.target!r}"
+            )
         if self.stop and self.target is None:
             raise ValueError("stop: needs goal.target, got null: there is nothing to stop at")
-        check_number(
-            "plateau", self.plateau, "a share from 0 to below 1", lambda share: 0 <= share < 1
-        )
 
     def is_reached(self, record: Mapping[str, Any]) -> bool:
         """Whether an epoch's record has the target. What is not a number reaches nothing."""

@@ -119,7 +119,10 @@ def test_a_step_that_changes_no_weight_divides_by_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("momentum", "message"),
-    [(1, "momentum: from 0 to below 1, got 1"), ("high", "momentum: a number, got 'high'")],
+    [
+        (1, "momentum: a number from 0 to below 1, got 1"),
+        ("high", "momentum: a number from 0 to below 1, got 'high'"),
+    ],
 )
 def test_a_wrong_setting_is_named(momentum: Any, message: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(message)):

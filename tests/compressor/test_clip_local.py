@@ -84,11 +84,11 @@ def test_one_vector_has_the_norm_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 0}, "threshold: above 0, got 0"),
-        ({"threshold": -1.0}, "threshold: above 0, got -1.0"),
-        ({"threshold": math.inf}, "threshold: above 0, got inf"),
-        ({"threshold": math.nan}, "threshold: above 0, got nan"),
-        ({"threshold": "low"}, "threshold: a number, got 'low'"),
+        ({"threshold": 0}, "threshold: a number above 0, got 0"),
+        ({"threshold": -1.0}, "threshold: a number above 0, got -1.0"),
+        ({"threshold": math.inf}, "threshold: a number above 0, got inf"),
+        ({"threshold": math.nan}, "threshold: a number above 0, got nan"),
+        ({"threshold": "low"}, "threshold: a number above 0, got 'low'"),
         ({"of": "all"}, "of: one of share, mean, got 'all'"),
     ],
 )

@@ -133,14 +133,14 @@ def test_a_stronger_setting_refines_the_survivors_with_k_of_the_original() -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"density": 0.0}, "density: above 0 and at most 1, got 0.0"),
-        ({"factor": 0.5}, "factor: at least 1, got 0.5"),
+        ({"density": 0.0}, "density: a number above 0 and at most 1, or null, got 0.0"),
+        ({"factor": 0.5}, "factor: a number from 1, or null, got 0.5"),
         ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),
         ({"values": "fp8"}, "values: one of fp32, fp16, int8, got 'fp8'"),
         ({"density": 0.1, "factor": 100}, "density: 0.1 is a factor of 10, and factor is 100"),
-        ({"sample": 0}, "sample: the share of entries to look at, above 0 and at most 1, got 0"),
-        ({"sample": 1.5}, "sample: the share of entries to look at, above 0 and at most 1"),
-        ({"sample": True}, "sample: the share of entries to look at, above 0 and at most 1"),
+        ({"sample": 0}, "sample: a number above 0 and at most 1, got 0"),
+        ({"sample": 1.5}, "sample: a number above 0 and at most 1"),
+        ({"sample": True}, "sample: a number above 0 and at most 1"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:

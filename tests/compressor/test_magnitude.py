@@ -74,5 +74,7 @@ def test_a_stronger_setting_refines_the_survivors_to_what_it_would_choose_itself
 
 
 def test_a_wrong_density_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^density: above 0 and at most 1, got 0"):
+    with pytest.raises(
+        ValueError, match=r"^density: a number above 0 and at most 1, or null, got 0"
+    ):
         Magnitude(density=0)

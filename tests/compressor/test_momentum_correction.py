@@ -201,10 +201,10 @@ def test_what_goes_dense_inside_has_momentum_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"momentum": 1}, "momentum: from 0 to below 1, got 1"),
-        ({"momentum": -0.1}, "momentum: from 0 to below 1, got -0.1"),
-        ({"momentum": "high"}, "momentum: a number, got 'high'"),
-        ({"momentum": True}, "momentum: a number, got True"),
+        ({"momentum": 1}, "momentum: a number from 0 to below 1, got 1"),
+        ({"momentum": -0.1}, "momentum: a number from 0 to below 1, got -0.1"),
+        ({"momentum": "high"}, "momentum: a number from 0 to below 1, got 'high'"),
+        ({"momentum": True}, "momentum: a number from 0 to below 1, got True"),
         ({"nesterov": 1}, "nesterov: true or false, got 1"),
         ({"masking": "no"}, "masking: true or false, got 'no'"),
     ],

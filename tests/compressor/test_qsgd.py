@@ -205,8 +205,8 @@ def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> No
         ({"levels": 32768}, "levels: a whole number from 1 to 32767, got 32768"),
         ({"levels": 7.0}, "levels: a whole number from 1 to 32767, got 7.0"),
         ({"levels": True}, "levels: a whole number from 1 to 32767, got True"),
-        ({"bucket": 0}, "bucket: a whole number of values from 1, or null"),
-        ({"bucket": "512"}, "bucket: a whole number of values from 1, or null"),
+        ({"bucket": 0}, "bucket: a whole number from 1, or null"),
+        ({"bucket": "512"}, "bucket: a whole number from 1, or null"),
         ({"norm": "2"}, "norm: one of two, max, got '2'"),
     ],
 )

@@ -303,9 +303,9 @@ def test_a_broken_payload_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"density": 0}, "density: above 0 and at most 1, got 0"),
-        ({"density": 3}, "density: above 0 and at most 1, got 3"),
-        ({"factor": 0.5}, "factor: at least 1, got 0.5"),
+        ({"density": 0}, "density: a number above 0 and at most 1, or null, got 0"),
+        ({"density": 3}, "density: a number above 0 and at most 1, or null, got 3"),
+        ({"factor": 0.5}, "factor: a number from 1, or null, got 0.5"),
         ({"density": 0.1, "factor": 100}, "density: 0.1 is a factor of 10, and factor is 100"),
         ({"shared": "yes"}, "shared: true or false, got 'yes'"),
         ({"unbiased": 1}, "unbiased: true or false, got 1"),

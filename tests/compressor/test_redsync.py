@@ -234,10 +234,10 @@ def test_a_stronger_setting_refines_the_survivors_with_k_of_the_original() -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"density": 2}, "density: above 0 and at most 1, got 2"),
-        ({"search_from": -1}, "search_from: a number of values from 0, got -1"),
-        ({"search_from": 0.5}, "search_from: a number of values from 0, got 0.5"),
-        ({"search_from": True}, "search_from: a number of values from 0, got True"),
+        ({"density": 2}, "density: a number above 0 and at most 1, or null, got 2"),
+        ({"search_from": -1}, "search_from: a whole number from 0, got -1"),
+        ({"search_from": 0.5}, "search_from: a whole number from 0, got 0.5"),
+        ({"search_from": True}, "search_from: a whole number from 0, got True"),
         ({"quantized": 1}, "quantized: true or false, got 1"),
         ({"quantized": True, "values": "fp16"}, "values: quantized sends a single one, as fp32"),
         ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),

@@ -290,5 +290,5 @@ def test_a_method_that_keeps_a_state_is_refused() -> None:
 
 def test_a_method_that_neither_encodes_nor_selects_is_refused() -> None:
     bad: Any = ErrorFeedback(Uniform(8))
-    with pytest.raises(ValueError, match="method: one that encodes a tensor or selects"):
+    with pytest.raises(ValueError, match="method: an Encoder, or a Sparsifier"):
         Sharded(bad)

@@ -121,9 +121,9 @@ def settled(sparsifier: SIDCo, values: list[Tensor], steps: int) -> Array:
     state, shares = sparsifier.init(values[0]), []
     for step in range(steps):
         x = values[step % len(values)]
-        sent = sparsifier._choose(x, n, state["stages"], context(step)).values.numel()
+        sent = sparsifier._in_stages(x, n, state["stages"], context(step)).values.numel()
         state = sparsifier._adapted(state, sent, n)
-        shares.append(sent / num_kept(n, sparsifier._density()))
+        shares.append(sent / num_kept(n, sparsifier.share_sent))
     return np.array(shares)
 
 
@@ -248,7 +248,7 @@ def test_a_stronger_setting_refines_the_survivors_with_k_of_the_original(fit: st
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"density": 2}, "density: above 0 and at most 1, got 2"),
+        ({"density": 2}, "density: a number above 0 and at most 1, or null, got 2"),
         ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),
         ({"values": "fp8"}, "values: one of fp32, fp16, int8, got 'fp8'"),
         ({"fit": "normal"}, "fit: one of exponential, gamma, pareto, got 'normal'"),

@@ -139,7 +139,7 @@ def test_two_bits_a_value_are_sent(size: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip": 0}, "clip: a number of standard deviations above 0, or null for none, got 0"),
+        ({"clip": 0}, "clip: a number of standard deviations above 0, or null, got 0"),
         ({"clip": -2.5}, "clip: a number of standard deviations above 0"),
         ({"clip": math.inf}, "clip: a number of standard deviations above 0"),
         ({"clip": "2.5"}, "clip: a number of standard deviations above 0"),

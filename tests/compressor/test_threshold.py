@@ -106,14 +106,14 @@ def test_a_stronger_setting_refines_the_survivors_with_k_of_the_original() -> No
     [
         ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),
         ({"values": "fp8"}, "values: one of fp32, fp16, int8, got 'fp8'"),
-        ({"density": 2}, "density: above 0 and at most 1, got 2"),
-        ({"factor": 0}, "factor: at least 1, got 0"),
-        ({"threshold": 0.0}, "threshold: a magnitude above 0, or null"),
-        ({"threshold": float("inf")}, "threshold: a magnitude above 0, or null"),
-        ({"threshold": "small"}, "threshold: a magnitude above 0, or null"),
+        ({"density": 2}, "density: a number above 0 and at most 1, or null, got 2"),
+        ({"factor": 0}, "factor: a number from 1, or null, got 0"),
+        ({"threshold": 0.0}, "threshold: a number above 0, or null"),
+        ({"threshold": float("inf")}, "threshold: a number above 0, or null"),
+        ({"threshold": "small"}, "threshold: a number above 0, or null"),
         ({"threshold": 0.1, "factor": 100}, "threshold: a fixed threshold sends whatever passes"),
         ({"threshold": 0.1, "density": 0.1}, "threshold: a fixed threshold sends whatever passes"),
-        ({"sample": -1}, "sample: the share of entries to look at, above 0 and at most 1, got -1"),
+        ({"sample": -1}, "sample: a number above 0 and at most 1, got -1"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:

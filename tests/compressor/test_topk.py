@@ -118,14 +118,14 @@ def test_what_is_not_finite_is_seen_and_sent(value: float) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"density": 0}, "density: above 0 and at most 1, got 0; 0.01 sends 1 %"),
-        ({"density": -0.1}, "density: above 0 and at most 1, got -0.1"),
-        ({"density": 1.01}, "density: above 0 and at most 1, got 1.01"),
-        ({"density": float("nan")}, "density: above 0 and at most 1, got nan"),
-        ({"density": "1%"}, "density: a number, got '1%'"),
-        ({"density": True}, "density: a number, got True"),
-        ({"factor": 0.9}, "factor: at least 1, got 0.9; 100 sends one entry of 100"),
-        ({"factor": float("inf")}, "factor: at least 1, got inf"),
+        ({"density": 0}, "density: a number above 0 and at most 1, or null, got 0; 0.01 sends 1 %"),
+        ({"density": -0.1}, "density: a number above 0 and at most 1, or null, got -0.1"),
+        ({"density": 1.01}, "density: a number above 0 and at most 1, or null, got 1.01"),
+        ({"density": float("nan")}, "density: a number above 0 and at most 1, or null, got nan"),
+        ({"density": "1%"}, "density: a number above 0 and at most 1, or null, got '1%'"),
+        ({"density": True}, "density: a number above 0 and at most 1, or null, got True"),
+        ({"factor": 0.9}, "factor: a number from 1, or null, got 0.9; 100 sends one entry of 100"),
+        ({"factor": float("inf")}, "factor: a number from 1, or null, got inf"),
         (
             {"density": 0.1, "factor": 20},
             "density: 0.1 is a factor of 10, and factor is 20; give one",

@@ -52,8 +52,8 @@ def test_what_was_sent_outlives_the_residual_that_is_made_of_it(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dense": "vectors"}, "dense: a list of `vectors` and name patterns"),
-        ({"dense": [1]}, "dense: a list of `vectors` and name patterns"),
+        ({"dense": "vectors"}, "dense: a list, each a word"),
+        ({"dense": [1]}, "dense: a list, each a word"),
         ({"smaller_than": -1}, "smaller_than: a number of values from 0, got -1"),
         ({"smaller_than": "2k"}, "smaller_than: a number of values from 0, got '2k'"),
     ],

@@ -94,12 +94,12 @@ def test_select_copies_images_and_labels_in_the_order_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"validation": 0}, "validation: an integer, 1 or more, got 0"),
-        ({"test": -1}, "test: an integer, 1 or more, got -1"),
-        ({"train_size": "all"}, "train_size: an integer, 1 or more, or null for all, got 'all'"),
-        ({"test_size": 0}, "test_size: an integer, 1 or more, or null for all, got 0"),
+        ({"validation": 0}, "validation: a whole number of images from 1, got 0"),
+        ({"test": -1}, "test: a whole number of images from 1, got -1"),
+        ({"train_size": "all"}, "train_size: a whole number of images from 1, or null, got 'all'"),
+        ({"test_size": 0}, "test_size: a whole number of images from 1, or null, got 0"),
         ({"augment": "flip"}, "augment: one of none, crop, crop_flip, got 'flip'"),
-        ({"split_seed": -1}, "split_seed: an integer, 0 or more, got -1"),
+        ({"split_seed": -1}, "split_seed: a whole number from 0, got -1"),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
 
+from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.text import (
     IGNORED,
     Text,
-    check_text_fields,
     eval_steps,
     lines_to_words,
     numbered,
@@ -134,6 +135,6 @@ def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "ten", None])
-def test_a_count_out_of_range_is_named(value: object) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"bptt: an integer, 1 or more, got {value!r}")):
-        check_text_fields([("bptt", value)], [])
+def test_a_count_out_of_range_is_named(value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"bptt: a whole number from 1, got {value!r}")):
+        Descriptions(bptt=value)

@@ -96,12 +96,12 @@ def test_the_vocabulary_is_the_datasets_unless_given() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 0}, "width: an integer, 1 or more, got 0"),
-        ({"layers": 1.5}, "layers: an integer, 1 or more, got 1.5"),
-        ({"dropout": 1.0}, "dropout: from 0 to below 1, got 1.0"),
-        ({"dropout": "some"}, "dropout: from 0 to below 1, got 'some'"),
+        ({"width": 0}, "width: a whole number from 1, got 0"),
+        ({"layers": 1.5}, "layers: a whole number from 1 to 1000, got 1.5"),
+        ({"dropout": 1.0}, "dropout: a number from 0 to below 1, got 1.0"),
+        ({"dropout": "some"}, "dropout: a number from 0 to below 1, got 'some'"),
         ({"tied": "no"}, "tied: true or false, got 'no'"),
-        ({"num_classes": 1}, "num_classes: an integer, 2 or more, or null, got 1"),
+        ({"num_classes": 1}, "num_classes: a whole number from 2, or null, got 1"),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:

@@ -89,9 +89,12 @@ def test_a_32_pixel_image_reaches_the_first_stage_at(stem: str, side: int) -> No
     ("settings", "message"),
     [
         ({"stem": "mnist"}, "stem: one of cifar, imagenet, got 'mnist'"),
-        ({"width": 0}, "width: an integer, 1 or more, got 0"),
-        ({"num_classes": 1}, "num_classes: an integer, 2 or more, or null, got 1"),
-        ({"blocks": [3, 4, 23]}, "blocks: four whole numbers from 1, one a stage, got [3, 4, 23]"),
+        ({"width": 0}, "width: a whole number from 1, got 0"),
+        ({"num_classes": 1}, "num_classes: a whole number from 2, or null, got 1"),
+        (
+            {"blocks": [3, 4, 23]},
+            "blocks: four whole numbers from 1 to 1000, one a stage, got [3, 4, 23]",
+        ),
         ({"blocks": [3, 4, 23, 0]}, "blocks: four whole numbers from 1"),
         ({"blocks": "3,4,6,3"}, "blocks: four whole numbers from 1"),
         ({"blocks": None}, "blocks: four whole numbers from 1"),

@@ -79,10 +79,10 @@ def test_the_convolutions_of_a_slim_network_start_as_torchvision_starts_them() -
     ("settings", "message"),
     [
         ({"stem": "mnist"}, "stem: one of cifar, imagenet, got 'mnist'"),
-        ({"width": 0}, "width: an integer, 1 or more, got 0"),
-        ({"width": "wide"}, "width: an integer, 1 or more, got 'wide'"),
-        ({"width": True}, "width: an integer, 1 or more, got True"),
-        ({"num_classes": 1}, "num_classes: an integer, 2 or more, or null, got 1"),
+        ({"width": 0}, "width: a whole number from 1, got 0"),
+        ({"width": "wide"}, "width: a whole number from 1, got 'wide'"),
+        ({"width": True}, "width: a whole number from 1, got True"),
+        ({"num_classes": 1}, "num_classes: a whole number from 2, or null, got 1"),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:

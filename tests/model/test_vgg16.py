@@ -79,8 +79,8 @@ def test_all_layers_scale_with_the_width(width: int) -> None:
     ("settings", "message"),
     [
         ({"batch_norm": 1}, "batch_norm: true or false, got 1"),
-        ({"width": 0}, "width: an integer, 1 or more, got 0"),
-        ({"num_classes": 1}, "num_classes: an integer, 2 or more, or null, got 1"),
+        ({"width": 0}, "width: a whole number from 1, got 0"),
+        ({"num_classes": 1}, "num_classes: a whole number from 2, or null, got 1"),
     ],
 )
 def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:

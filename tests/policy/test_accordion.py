@@ -82,11 +82,11 @@ def test_it_says_whose_gradients_it_watches(norm: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": (0.1,)}, "values: the low compression and the high one"),
+        ({"values": (0.1,)}, "values: a list of the low compression and the high one"),
         ({"eta": 0}, "eta: a relative change above 0, got 0"),
         ({"interval": 0}, "interval: a whole number of epochs from 1, got 0"),
         ({"norm": "max"}, "norm: one of mean, own, got 'max'"),
-        ({"decay": 2}, "decay: above 0 and at most 1, or null, got 2"),
+        ({"decay": 2}, "decay: a number above 0 and at most 1, or null, got 2"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

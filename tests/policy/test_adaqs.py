@@ -155,7 +155,7 @@ def test_squares_are_averaged_before_the_ratio_is_taken() -> None:
     [
         ({"falls_by": 1}, "falls_by: a fraction above 0 and below 1, got 1"),
         ({"falls_by": 0}, "falls_by: a fraction above 0"),
-        ({"smoothing": 2}, "smoothing: a fraction above 0"),
+        ({"smoothing": 2}, "smoothing: a number above 0 and at most 1"),
         ({"least_steps": 0}, "least_steps: a whole number from 1, got 0"),
     ],
 )

@@ -32,7 +32,7 @@ def test_nothing_it_sees_moves_it() -> None:
         ({"values": (8, 4)}, "field: names the compressor's setting that values are for"),
         (
             {"field": "bits", "values": (8, 8)},
-            "values: each setting once, weakest first, got [8, 8]",
+            "values: a list of settings (numbers or words), weakest first, each once, got (8, 8)",
         ),
         ({"field": "bits", "values": (8, 4), "rung": 3}, "rung: 0 (dense) to 2"),
         ({"field": "bits", "values": (8, 4), "rung": -1}, "rung: 0 (dense) to 2"),

@@ -101,7 +101,7 @@ def test_a_checkpoint_keeps_what_it_has_planned(three: list[str]) -> None:
         ({"target": 0.5}, "target: none of the runs reaches 0.5 of validation/loss"),
         ({"criterion": "test/los"}, "criterion: a column of the runs' epochs (epoch, step, test/"),
         ({"target": 2, "cost": "time"}, "cost: a column of the runs' epochs (epoch, step, test/"),
-        ({"values": ()}, "field: names the compressor's setting"),
+        ({"values": ()}, "values: a list of one or more settings"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str, three: list[str]) -> None:

@@ -62,8 +62,8 @@ def test_its_decision_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": (0.1, 0.01)}, "values: one value, that of compressed steps"),
-        ({"delta": 0}, "delta: above 0 and at most 1, got 0"),
+        ({"values": (0.1, 0.01)}, "values: a list of one value, that of compressed steps"),
+        ({"delta": 0}, "delta: a number above 0 and at most 1, got 0"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

@@ -36,15 +36,33 @@ def test_by_step() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rungs": [[1, 1]]}, "rungs: the first begins at 0"),
-        ({"rungs": [[0, 1], [0, 2]]}, "rungs: the first begins at 0"),
-        ({"rungs": [1]}, "rungs: pairs of the first epoch"),
-        ({"rungs": {0: 1}}, "rungs: pairs of the first epoch"),
+        (
+            {"rungs": [[1, 1]]},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
+        (
+            {"rungs": [[0, 1], [0, 2]]},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
+        (
+            {"rungs": [1]},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
+        (
+            {"rungs": {0: 1}},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
         ({"rungs": [[0, 3]]}, "rungs: 0 (dense) to 2"),
-        ({"rungs": [[0, -1]]}, "rungs: whole numbers from 0"),
-        ({"rungs": [[0, 1], ["a", 1]]}, "rungs: whole numbers from 0"),
-        ({"by": "day"}, "by: step or epoch, got 'day'"),
-        ({"values": ()}, "field: names the compressor's setting"),
+        (
+            {"rungs": [[0, -1]]},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
+        (
+            {"rungs": [[0, 1], ["a", 1]]},
+            "rungs: pairs of a rung's first step (or epoch) and the rung, the first from 0",
+        ),
+        ({"by": "day"}, "by: one of step, epoch, got 'day'"),
+        ({"values": ()}, "values: a list of one or more settings"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

@@ -156,20 +156,35 @@ def test_whatever_it_sees_it_only_steps_down_and_keeps_no_secrets(
             "accuracy_thresholds: one for each step down, 3 for the 4",
         ),
         ({"accuracy_thresholds": ()}, "accuracy_thresholds: one for each step down, 3 for the 4"),
-        ({"accuracy_thresholds": (70, 50, 80)}, "accuracy_thresholds: ascending, in percent"),
-        ({"accuracy_thresholds": (50, 70, 101)}, "accuracy_thresholds: ascending, in percent"),
-        ({"accuracy_thresholds": (-1, 70, 80)}, "accuracy_thresholds: ascending, in percent"),
-        ({"accuracy_thresholds": (50, math.nan, 80)}, "accuracy_thresholds: ascending, in percent"),
-        ({"loss_differences": (0.1,)}, "loss_differences: null or one from 0 for each step"),
+        (
+            {"accuracy_thresholds": (70, 50, 80)},
+            "accuracy_thresholds: percentages (0 to 100), ascending",
+        ),
+        (
+            {"accuracy_thresholds": (50, 70, 101)},
+            "accuracy_thresholds: percentages (0 to 100), ascending",
+        ),
+        (
+            {"accuracy_thresholds": (-1, 70, 80)},
+            "accuracy_thresholds: percentages (0 to 100), ascending",
+        ),
+        (
+            {"accuracy_thresholds": (50, math.nan, 80)},
+            "accuracy_thresholds: percentages (0 to 100), ascending",
+        ),
+        (
+            {"loss_differences": (0.1,)},
+            "loss_differences: one for each step down, 3 for the 4 values",
+        ),
         (
             {"loss_differences": (0.1, -1, 0.1)},
-            "loss_differences: null or one from 0 for each step",
+            "loss_differences: a list, each a number from 0, or null",
         ),
-        ({"patience_epochs": 0}, "patience_epochs: at least 1"),
-        ({"dense_epochs": -1}, "patience_epochs: at least 1 (and dense_epochs at least 0)"),
-        ({"values": ()}, "field: names the compressor's setting that values are for"),
-        ({"values": (8, 8, 4, 2)}, "values: each setting once, weakest first"),
-        ({"field": None}, "field: names the compressor's setting that values are for"),
+        ({"patience_epochs": 0}, "patience_epochs: a whole number from 1"),
+        ({"dense_epochs": -1}, "dense_epochs: a whole number from 0, got -1"),
+        ({"values": ()}, "values: a list of one or more settings"),
+        ({"values": (8, 8, 4, 2)}, "values: a list of one or more settings"),
+        ({"field": None}, "field: a word, got None"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

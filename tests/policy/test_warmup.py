@@ -55,9 +55,12 @@ def test_the_trace_tells_when_the_setting_changed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": []}, "field: names the compressor's setting"),
-        ({"field": None, "values": []}, "values: at least one setting, weakest first, got none"),
-        ({"values": [0.1, 0.1]}, "values: each setting once"),
+        (
+            {"values": []},
+            "values: a list of one or more settings (numbers or words), weakest first",
+        ),
+        ({"field": None}, "field: a word, got None"),
+        ({"values": [0.1, 0.1]}, "values: a list of one or more settings"),
         ({"epochs_each": 0}, "epochs_each: a whole number from 1, got 0"),
         ({"epochs_each": 1.5}, "epochs_each: a whole number from 1, got 1.5"),
         ({"epochs_each": True}, "epochs_each: a whole number from 1, got True"),

@@ -59,7 +59,7 @@ def test_zero_every_steps_writes_no_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every_steps", [-1, True, 2.5, "ten"])
 def test_every_steps_that_is_no_count_is_refused(every_steps: Any) -> None:
-    with pytest.raises(ValueError, match="^every_steps: 0 "):
+    with pytest.raises(ValueError, match="^every_steps: a whole number from 0"):
         Jsonl(every_steps=every_steps)
 
 

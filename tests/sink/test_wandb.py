@@ -344,10 +344,10 @@ def test_a_failure_on_the_way_is_said_once_and_training_goes_on(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "on"}, "^mode: offline, online, disabled, got 'on'; "),
+        ({"mode": "on"}, "^mode: one of offline, online, disabled, got 'on'; "),
         ({"project": ""}, "^project: "),
-        ({"tags": "mine"}, r"^tags: a list, got 'mine'; write \[mine\]$"),
-        ({"tags": ["x" * 65]}, "^tags: of 1 to 64 characters"),
+        ({"tags": "mine"}, r"^tags: a list, .*, got 'mine'; as \[mine, other\]$"),
+        ({"tags": ["x" * 65]}, "^tags: a list, each a word of 1 to 64 characters"),
         ({"every_steps": -1}, "^every_steps: "),
     ],
 )

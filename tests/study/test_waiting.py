@@ -72,8 +72,8 @@ def test_a_seed_gives_the_same_numbers_and_another_seed_others() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (([4, 2], 10, 1.0, 1.0), "^workers: ascending"),
-        (([0], 10, 1.0, 1.0), "^workers: a list of whole numbers from 1"),
+        (([4, 2], 10, 1.0, 1.0), "^workers: a list, each a whole number from 1, ascending"),
+        (([0], 10, 1.0, 1.0), "^workers: a list, each a whole number from 1, ascending"),
         ((8, 10, 1.0, 1.0), "^workers: a list"),
         (([1], 1, 1.0, 1.0), "^trials: "),
         (([1], 10, 0, 1.0), "^mean_ms: a number above 0"),

@@ -1,0 +1,47 @@
+"""What policies share: the values of a ladder, and the answers of a policy that plans before the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from dgc_repro.checked import Rule
+from dgc_repro.policy.interface import EpochReport, State, StepReport
+
+
+def ladder(least: int, words: str) -> Rule:
+    """Values of a compressor's setting, weakest first: numbers or words, each once, ``least`` at least."""
+
+    def fits(values: Sequence[Any]) -> bool:
+        if any(value is None or isinstance(value, Mapping | list) for value in values):
+            return False
+        return len(set(values)) == len(values) >= least
+
+    return Rule(f"a list of {words} (numbers or words), weakest first, each once", fits)
+
+
+Settings = Annotated[Sequence[Any], ladder(0, "settings")]
+Rungs = Annotated[Sequence[Any], ladder(1, "one or more settings")]
+
+
+class PlansAhead:
+    """A policy that plans before the step and asks for nothing besides; `init` and `plan` are its own."""
+
+    @property
+    def chooses(self) -> bool:
+        return False
+
+    @property
+    def watches(self) -> str | None:
+        return None
+
+    def observe(self, state: State, report: EpochReport) -> State:
+        return state
+
+    def choose(self, state: State, energies: Tensor) -> tuple[int, State]:
+        raise NotImplementedError(f"{type(self).__name__} plans before the step")
+
+    def after_step(self, state: State, report: StepReport) -> State:
+        return state
