@@ -13,7 +13,6 @@ from dgc_repro.bench.record import MOST_WORKERS
 from dgc_repro.errors import UserError
 from dgc_repro.launch.typed import nearest
 
-LEAST_SECONDS = 10.0  # of a piece: it starts processes and compiles kernels
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
@@ -75,19 +74,19 @@ class TimeLeft:
 
     def __init__(self, command: str, expected: Mapping[str, float]) -> None:
         self._command = command
-        self._left = {name: max(LEAST_SECONDS, seconds) for name, seconds in expected.items()}
+        self._left = dict(expected)
         self._expected_so_far = 0.0
         self._began = time.monotonic()
         total = sum(self._left.values())
         print(f"{command}: {how_long(total)} expected on two idle cores", flush=True)
 
-    def done(self, piece: str) -> None:
+    def done(self, piece: str, label: str = "") -> None:
         """A piece is finished: print what is left of the others."""
         self._expected_so_far += self._left.pop(piece)
         if self._left:
             ratio = (time.monotonic() - self._began) / self._expected_so_far
             seconds = ratio * sum(self._left.values())
-            print(f"{self._command}: {piece} done, {how_long(seconds)} left", flush=True)
+            print(f"{self._command}: {label or piece} done, {how_long(seconds)} left", flush=True)
 
 
 def run(name: str, main: Callable[[], object], stopped: str) -> None:

@@ -125,7 +125,7 @@ class Plan:
     def expected_seconds(self) -> float:
         """About, on two cores (AMD EPYC): some 25 copies an exchange, and tensor operations are slow."""
         exchanges = len(self.cases) * 2 * (self.repeats + WARMUP * self.rounds)
-        return self.num_values / NUM_VALUES * (exchanges * 0.15 + len(self.cases) * 3)
+        return 10 + self.num_values / NUM_VALUES * (exchanges * 0.15 + len(self.cases) * 3)
 
     def describe(self) -> str:
         """For the head of the table."""

@@ -7,11 +7,11 @@ from 64 bytes to 64 MB, and network/fit.py makes alpha, beta and overheads of it
 
 from __future__ import annotations
 
-import csv
 import datetime
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from dgc_repro.bench.collectives import Asked, measure, time_collective
+from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Asked, measure, time_collective
+from dgc_repro.bench.command_line import how_long
 from dgc_repro.bench.ranks import Ranks, RanksFailed
+from dgc_repro.bench.tables import write_csv
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
@@ -47,6 +49,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """``repeats``: at most, of each size; ``seconds``: for all repeats of a size; a size of which three would
 take longer is left out, and larger ones too; never the first two."""
+PROBE_BYTES = 1 << 20
 CAPTION = 88  # letters that fit under the figure's title
 LOOKS = {
     "allreduce": (plot.BLACK, "o"),
@@ -84,9 +87,11 @@ def calibrate(arguments: Sequence[str]) -> Path:
             f"sizes: two of each collective are the fewest for a line, got {settings['sizes']}"
         )
     busy = environment.busy_cores()
+    print(f"calibrate: starting {workers} workers, about 10 s; then an estimate", flush=True)
     with ranks_of(config, network) as (asked, where, notes):
         for note in notes:
             print(f"note: {note}", flush=True)
+        print(f"calibrate: {how_long(expected_seconds(asked, settings))}", flush=True)
         points = measure(asked, settings["sizes"], settings["repeats"], settings["seconds"])
     hardware = f"{environment.cpu_model()}, {environment.cores_at_hand()} cores"
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
@@ -106,6 +111,19 @@ def calibrate(arguments: Sequence[str]) -> Path:
         raise UserError(f"paths.runs: cannot write to {folder} ({error.strerror})") from error
     report(found, path, settings["name"])
     return path
+
+
+def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
+    """About how long `measure` takes, from an allreduce of the smallest size and one of about a MB."""
+    sizes: list[int] = settings["sizes"]
+    small = min(sizes)
+    large = max(size for size in sizes if size <= max(PROBE_BYTES, small))
+    latency, slow = (max(asked(ALLREDUCE, size, 1)[0]) for size in (small, large))
+    a_byte = max(0.0, slow - latency) / max(1, large - small)
+    repeats: int = settings["repeats"]
+    seconds: float = settings["seconds"]
+    each = (min(seconds, repeats * (latency + a_byte * size)) for size in sizes)
+    return len(MEASURED) * sum(each)
 
 
 @contextmanager
@@ -151,11 +169,7 @@ def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
         "software": {c: dict(stated) for c, stated in (network.software or {}).items()},
         "source": network.source,
     }
-    lines = [
-        f"# {network.source}",
-        f"# {len(found.points)} points; error of the fit: median {100 * found.median_error:.1f} %, "
-        f"worst {100 * found.worst_error:.0f} %",
-    ]
+    lines = [f"# {network.source}", f"# {error_text(found)}"]
     lines += [
         f"#   {collective}: median {100 * median:.1f} %, worst {100 * worst:.0f} %"
         for collective, (median, worst) in by_collective(found).items()
@@ -171,25 +185,26 @@ def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path,
     """``<name>.csv``; without errors (nothing is fitted yet) their column is empty."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["collective", "payload_bytes", "seconds", "error"])
-        for point, error in zip_longest(points, errors, fillvalue=""):
-            assert isinstance(point, Point)
-            writer.writerow([point.collective, point.payload_bytes, point.seconds, error])
+    rows = [asdict(point) for point in points]
+    write_csv(path, [], [r | {"error": e} for r, e in zip_longest(rows, errors)], {})
     return path
 
 
+def error_text(found: Fit) -> str:
+    """How well the model fits the points."""
+    return (
+        f"{len(found.points)} points; error of the fit: median {100 * found.median_error:.1f} %, "
+        f"worst {100 * found.worst_error:.0f} %"
+    )
+
+
 def report(found: Fit, path: Path, name: str) -> None:
-    """What was found, in lines."""
+    """Print what was found."""
     network = found.network
     print(f"rate {network.rate}, latency {network.latency}")
     for collective, stated in (network.software or {}).items():
         print(f"  {collective}: " + ", ".join(f"{k} {v}" for k, v in stated.items()))
-    print(
-        f"error of the fit: median {100 * found.median_error:.1f} %, worst "
-        f"{100 * found.worst_error:.0f} % of {len(found.points)} points"
-    )
+    print(error_text(found))
     print(f"written: {path} (and .csv, .svg, .png); use it with network={name}", flush=True)
 
 

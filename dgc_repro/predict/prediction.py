@@ -11,18 +11,23 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from dgc_repro.bench.command_line import TimeLeft
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.exchange.combine import AUTO
 from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
+from dgc_repro.launch.measure import parameters
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
+from dgc_repro.predict.quality import Quality
 from dgc_repro.predict.show import show
 from dgc_repro.predict.step_timing import Bench
 
@@ -56,6 +61,8 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
     "powersgd rank 1": ("compressor=powersgd", "compressor.rank=1", FED),
 }
 """What ``best=true`` compares: method, factor, combine."""
+SECONDS_PER_PARAMETER = 4e-8
+"""Of one step of one method at both junctions, two cores (AMD EPYC): for the estimate of durations only."""
 METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.combine", "exchange.unit")
 KEYS: Mapping[str, cli_args.Reader] = {
     "workers": cli_args.workers_range,
@@ -81,7 +88,7 @@ class Prediction:
     (`exchange.junction=per_bucket`), None where the method cannot; efficiencies are the step of one
     worker that exchanges nothing, over this one's (throughput T_N / (N T_1)); ``break_even``: the rate in
     bits a second below which this is faster than dense, both without overlap (inf: it always is; NaN:
-    never, or it is dense)."""
+    never; None: it is dense); ``as_dense``: whether it trained as well as dense (quality.py)."""
 
     method: str
     workers: int
@@ -96,7 +103,8 @@ class Prediction:
     speedup: float
     overlap_speedup: float | None
     payload_mb: float
-    break_even: float
+    break_even: float | None
+    as_dense: str
 
     @property
     def best_ms(self) -> float:
@@ -111,6 +119,47 @@ def predict(arguments: Sequence[str]) -> Path:
     settings = {**DEFAULTS, **own}
     overrides = cli_args.full_size(overrides)
     config = cli_args.composed(overrides)
+    network = _network(config)
+    among = {n: costs(network, n) for n in settings["workers"]}
+    validate(_plain(config))
+    path = Path(settings["times"]) if settings["times"] else None
+    bench = Bench(config, path, settings["repeats"])
+
+    without = _without_method(overrides)
+    largest = {max(among): among[max(among)]}
+    name = method_name(config)
+    asked = [("dense", cli_args.composed([*without, *DENSE]), among)]
+    if name != "dense":
+        asked.append((name, config, among))
+    if settings["best"]:
+        for title, method in CANDIDATES.items():
+            asked.append((title, cli_args.composed([*without, *method]), largest))
+    table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(_model(config)))
+    each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
+    left = TimeLeft("predict", {str(i): each * _weight(one[1]) for i, one in enumerate(asked)})
+    found = []
+    for number, (title, method_config, workers) in enumerate(asked):
+        print(f"  {title} ...", flush=True)
+        found.append(table.rows(title, method_config, workers))
+        left.done(str(number), title)
+    dense, of_method, *others = found if name != "dense" else [found[0], [], *found[1:]]
+    compared = []
+    if settings["best"]:
+        compared = [one for one in (*dense, *of_method) if one.workers in largest]
+        compared = sorted([*compared, *chain(*others)], key=lambda one: one.best_ms)
+    folder = Path(settings["out"] or Path(config["paths"]["runs"]) / "predictions")
+    about = bench.times.about | {
+        "network": _title(network, overrides),
+        "source": network.source,
+        "compute": "given" if settings["compute_ms"] else "measured",
+        "quality": table.quality.source,
+    }
+    show(dense, of_method, compared, about, folder)
+    return folder
+
+
+def _network(config: Mapping[str, Any]) -> Network:
+    """The network of a config. Raises UserError where one step on it cannot be predicted."""
     network = named_network(config)
     if network is None:
         raise UserError(
@@ -129,76 +178,59 @@ def predict(arguments: Sequence[str]) -> Path:
             "exchange.combine: auto takes another way for another number of workers, a prediction is of one; "
             "name it (gather, scatter or tree)"
         )
-    among = {n: costs(network, n) for n in settings["workers"]}
-    validate(_plain(config))
-    path = Path(settings["times"]) if settings["times"] else None
-    bench = Bench(config, path, settings["repeats"])
-    compute = settings["compute_ms"]
-    name = method_name(config)
-
-    dense_config = cli_args.composed([*_without_method(overrides), *DENSE])
-    dense = predictions("dense", dense_config, bench, among, compute, None)
-    found = predictions(name, config, bench, among, compute, dense) if name != "dense" else []
-    compared = []
-    if settings["best"]:
-        largest = {max(among): among[max(among)]}
-        plain = [one for one in dense if one.workers == max(among)]
-        compared = [*plain, *(one for one in found if one.workers == max(among))]
-        for title, settings_of in CANDIDATES.items():
-            other = cli_args.composed([*_without_method(overrides), *settings_of])
-            print(f"  {title} ...", flush=True)
-            compared += predictions(title, other, bench, largest, compute, plain)
-        compared.sort(key=lambda one: one.best_ms)
-    folder = Path(settings["out"] or Path(config["paths"]["runs"]) / "predictions")
-    about = bench.times.about | {
-        "network": _title(network, overrides),
-        "source": network.source,
-        "compute": "given" if compute else "measured",
-    }
-    show(dense, found, compared, about, folder)
-    return folder
+    return network
 
 
-def predictions(
+@dataclass
+class Predictions:
+    """Makes rows. ``dense``: the config of plain averaging; ``compute_ms``: given, or None: measured."""
+
+    bench: Bench
+    dense: Mapping[str, Any]
+    compute_ms: float | None
+    quality: Quality
+
+    def __post_init__(self) -> None:
+        self._dense_overlaps = _can_overlap(self.dense)
+
+    def rows(
+        self, name: str, config: Mapping[str, Any], among: Mapping[int, Costs]
+    ) -> list[Prediction]:
+        """A method among each number of workers."""
+        overlaps = _can_overlap(config)
+        as_dense = self.quality.answer(config)
+        found = []
+        for workers, cost in among.items():
+            step, plain = (self._step(c, AFTER_BACKWARD, workers) for c in (config, self.dense))
+            behind = self._step(config, PER_BUCKET, workers) if overlaps else None
+            both = overlaps and self._dense_overlaps
+            beside = self._step(self.dense, PER_BUCKET, workers) if both else None
+            found.append(predicted(name, step, plain, behind, beside, cost, as_dense))
+        return found
+
+    def _step(self, config: Mapping[str, Any], junction: str, workers: int) -> Step:
+        return self.bench.step(config, junction, workers, self.compute_ms)
+
+
+def predicted(
     name: str,
-    config: Mapping[str, Any],
-    bench: Bench,
-    among: Mapping[int, Costs],
-    compute_ms: float | None,
-    dense: Sequence[Prediction] | None,
-) -> list[Prediction]:
-    """A method among each number of workers. ``dense``: the same for plain averaging, None for itself."""
-    overlaps = _can_overlap(config)
-    plain = {one.workers: one for one in dense or ()}
-    found = []
-    for workers, cost in among.items():
-        step = bench.step(config, AFTER_BACKWARD, workers, compute_ms)
-        behind = bench.step(config, PER_BUCKET, workers, compute_ms) if overlaps else None
-        one = predicted(name, workers, step, behind, cost)
-        if workers in plain:
-            of_dense = plain[workers]
-            one = replace(
-                one,
-                speedup=of_dense.step_ms / one.step_ms,
-                overlap_speedup=None
-                if one.overlap_ms is None or of_dense.overlap_ms is None
-                else of_dense.overlap_ms / one.overlap_ms,
-                break_even=_break_even(config, bench, step, cost, compute_ms),
-            )
-        found.append(one)
-    return found
-
-
-def predicted(name: str, workers: int, step: Step, behind: Step | None, cost: Costs) -> Prediction:
-    """One row, its comparison with dense left open. ``behind``: the step cut into buckets."""
-    whole = step.after_backward(cost)
+    step: Step,
+    plain: Step,
+    behind: Step | None,
+    plain_behind: Step | None,
+    cost: Costs,
+    as_dense: str,
+) -> Prediction:
+    """One row. ``plain``: dense's step; ``behind``, ``plain_behind``: the same steps cut into buckets."""
+    whole, dense = step.after_backward(cost), plain.after_backward(cost)
     overlapped = behind.per_bucket(cost) if behind is not None else None
+    dense_overlapped = plain_behind.per_bucket(cost) if plain_behind is not None else None
     payload = sum(
         size for part in step.parts for c in (part.first, part.later) for _, size in c.values()
     )
     return Prediction(
         method=name,
-        workers=workers,
+        workers=cost.workers,
         compute_ms=1e3 * step.compute,
         compress_ms=1e3 * step.compress,
         communicate_ms=1e3 * step.communicate(cost),
@@ -207,18 +239,16 @@ def predicted(name: str, workers: int, step: Step, behind: Step | None, cost: Co
         overlap_ms=None if overlapped is None else 1e3 * overlapped,
         efficiency=step.compute / whole,
         overlap_efficiency=None if overlapped is None else step.compute / overlapped,
-        speedup=1.0,
-        overlap_speedup=None if overlapped is None else 1.0,
+        speedup=dense / whole,
+        overlap_speedup=dense_overlapped / overlapped if overlapped and dense_overlapped else None,
         payload_mb=payload / 1e6,
-        break_even=math.nan,
+        break_even=None if name == "dense" else _break_even(step, plain, cost),
+        as_dense=as_dense,
     )
 
 
-def _break_even(
-    config: Mapping[str, Any], bench: Bench, step: Step, cost: Costs, compute_ms: float | None
-) -> float:
+def _break_even(step: Step, dense: Step, cost: Costs) -> float:
     """The outer links' rate at which the method takes as long as dense; no overlap in either."""
-    dense = own_dense(config, bench, cost.workers, compute_ms)
 
     def gain(rate: float) -> float:
         network = replace(cost.network, rate=f"{rate:.0f}bit", rates=None, schedule=None)
@@ -229,20 +259,17 @@ def _break_even(
     return math.nan if found is None else found
 
 
-def own_dense(
-    config: Mapping[str, Any], bench: Bench, workers: int, compute_ms: float | None
-) -> Step:
-    """The dense step of the same model."""
-    plain = deepcopy(dict(config))
-    plain["compressor"] = {"_target_": "dgc_repro.compressor.dense.Dense"}
-    plain["wrap"] = []
-    plain["policy"] = cli_args.composed(["policy=fixed"])["policy"]
-    plain["exchange"]["combine"] = "gather"
-    return bench.step(plain, AFTER_BACKWARD, workers, compute_ms)
+def _weight(config: Mapping[str, Any]) -> float:
+    """Of a method in the estimate of durations: shards and trees are simulated for all workers."""
+    return 1.0 if config["exchange"]["combine"] == "gather" else 4.0
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    return str(config["model"]["_target_"]).rpartition(".")[2]
 
 
 def _can_overlap(config: Mapping[str, Any]) -> bool:
-    """Whether the method can go per bucket; what cannot is told by its refusal elsewhere."""
+    """Whether the method can go per bucket; `validate` says why where it cannot."""
     plain = _plain(config)
     plain["launch"]["kind"] = "local"
     plain["exchange"]["junction"] = PER_BUCKET
@@ -254,7 +281,7 @@ def _can_overlap(config: Mapping[str, Any]) -> bool:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as a run of two workers, for what `validate` knows."""
+    """The config as a run of two simulated workers, which `validate` can check."""
     plain = deepcopy(dict(config))
     plain["launch"] |= {"kind": "simulated", "workers": 2, "workers_per_node": None}
     plain["network"] = {"_target_": config["network"]["_target_"]}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
+from dgc_repro.bench.tables import write_csv
 from dgc_repro.errors import UserError
 from dgc_repro.paper import plot
 from dgc_repro.paper.page import console_of_width
@@ -27,6 +28,7 @@ PARTS = {
     "decompress_ms": ("decompress", plot.YELLOW),
 }
 RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+OVERLAP_MARK = 40  # points, of a whole group of bars
 
 
 def show(
@@ -38,30 +40,41 @@ def show(
 ) -> None:
     """Print, and write ``predictions.csv``, ``predictions.svg`` and ``.png``. Raises UserError."""
     console = console_of_width()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
     for line in head(about):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
     by_size = sorted([*dense, *found], key=lambda one: one.workers)
-    for made in tables("By number of workers", by_size):
-        console.print(made)
+    shown: dict[str, Sequence[Prediction]] = {"By number of workers": by_size}
     if compared:
-        for made in tables(f"{compared[0].workers} workers, fastest first", compared):
-            console.print(made)
+        shown[f"{compared[0].workers} workers, fastest first"] = compared
+    for title, some in shown.items():
+        for what, columns in TABLES.items():
+            console.print(table(f"{title}: {what}", columns, some))
+    say(about["quality"])
+    if compared:
         best = compared[0]
         overlap = " with overlap" if best.best_ms < best.step_ms else ""
-        console.print(
-            f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step; what a "
-            "method does to the loss is not in a prediction",
-            highlight=False,
+        say(
+            f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step "
+            f"(as dense: {best.as_dense}); a prediction knows nothing of the loss"
         )
+        trained = next((one for one in compared if one.as_dense.startswith("yes")), None)
+        if trained is not None and trained is not best:
+            say(
+                f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
+            )
         if any("scatter" in one.method for one in compared):
-            console.print(
+            say(
                 "scatter goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
-                "slow links (docs/networks.md): calibrate at this rate before you believe it",
-                highlight=False,
+                "slow links (docs/networks.md): calibrate at this rate before you believe it"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_csv(folder / "predictions.csv", [*by_size, *compared], about)
+        rows = {(one.method, one.workers): asdict(one) for one in (*by_size, *compared)}
+        write_csv(folder / "predictions.csv", [], list(rows.values()), about)
         plot.save(figure(dense, found, about), folder, "predictions")
     except OSError as error:
         raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
@@ -70,56 +83,15 @@ def show(
 
 def head(about: Mapping[str, Any]) -> list[str]:
     """What the numbers are of."""
+    busy = about.get("busy_cores", 0)
     return [
         f"{about['model']}, {about['parameters'] / 1e6:.4g} M parameters in {about['tensors']} tensors, "
         f"batch {about['batch_size']}, {about['data']}",
         f"network (modelled): {about['network']}",
         f"compute {about['compute']}, compress and decompress measured: {about['hardware']}, "
         f"{about['threads']} threads, {about['date']}"
-        + (
-            f"; {about['busy_cores']:.1f} cores were busy with other work"
-            if about.get("busy_cores", 0) > 0.25
-            else ""
-        ),
+        + (f"; {busy:.1f} cores were busy with other work" if busy > 0.25 else ""),
     ]
-
-
-def tables(title: str, rows: Sequence[Prediction]) -> list[Table]:
-    """Milliseconds a step, and what they are worth."""
-    split = _table(
-        f"{title}: milliseconds a step",
-        ("compute", "compress", "communicate", "decompress", "step", "overlap"),
-    )
-    worth = _table(
-        f"{title}: what it is worth",
-        ("T_N/(N T_1)", "overlap", "x dense", "overlap", "MB", "pays below"),
-    )
-    for row in rows:
-        who = row.method, str(row.workers)
-        split.add_row(
-            *who,
-            *(_ms(getattr(row, part)) for part in PARTS),
-            _ms(row.step_ms),
-            _ms(row.overlap_ms),
-        )
-        worth.add_row(
-            *who,
-            _percent(row.efficiency),
-            _percent(row.overlap_efficiency),
-            _times(row.speedup),
-            _times(row.overlap_speedup),
-            f"{row.payload_mb:.3g}",
-            "-" if row.method == "dense" else rate(row.break_even),
-        )
-    return [split, worth]
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    made.add_column("method", no_wrap=True)
-    for heading in ("N", *headings):
-        made.add_column(heading, justify="right", no_wrap=True)
-    return made
 
 
 def _ms(value: float | None) -> str:
@@ -134,8 +106,10 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def rate(bits: float) -> str:
-    """A rate as people say it; never and always too."""
+def rate(bits: float | None) -> str:
+    """A rate as people say it; never and always too; - for None."""
+    if bits is None:
+        return "-"
     if math.isnan(bits):
         return "never"
     if math.isinf(bits):
@@ -146,54 +120,47 @@ def rate(bits: float) -> str:
     return f"{bits:.3g} bit/s"
 
 
-def write_csv(path: Path, rows: Sequence[Prediction], about: Mapping[str, Any]) -> None:
-    """All numbers unrounded; what they are of repeats in every row."""
-    known = dict.fromkeys((row.method, row.workers) for row in rows)
-    one_each = [next(r for r in rows if (r.method, r.workers) == key) for key in known]
-    whole = [{**asdict(row), **about} for row in one_each]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(whole[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(whole)
+Column = tuple[str, str, Callable[[Any], str]]
+NAMES: Sequence[Column] = (("method", "method", str), ("N", "workers", str))
+TABLES: Mapping[str, Sequence[Column]] = {
+    "milliseconds a step": (
+        *NAMES,
+        *((part.removesuffix("_ms"), part, _ms) for part in (*PARTS, "step_ms", "overlap_ms")),
+    ),
+    "what it is worth": (
+        *NAMES,
+        ("T_N/(N T_1)", "efficiency", _percent),
+        ("overlap", "overlap_efficiency", _percent),
+        ("x dense", "speedup", _times),
+        ("overlap", "overlap_speedup", _times),
+        ("MB", "payload_mb", "{:.3g}".format),
+        ("pays below", "break_even", rate),
+        ("as dense", "as_dense", str),
+    ),
+}
+"""Heading, field and format of each column."""
+
+
+def table(title: str, columns: Sequence[Column], rows: Sequence[Prediction]) -> Table:
+    """For the terminal."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for heading, field, _ in columns:
+        made.add_column(heading, justify="left" if field == "method" else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*(shown(getattr(row, field)) for _, field, shown in columns))
+    return made
 
 
 def figure(
     dense: Sequence[Prediction], found: Sequence[Prediction], about: Mapping[str, Any]
 ) -> Figure:
     """Left: where a step's time goes, dense and the method side by side; right: scaling efficiency."""
+    groups = [rows for rows in (dense, found) if rows]
     with plot.style():
         drawn = Figure(figsize=(9.0, 3.9), layout="constrained")
         split, scaling = drawn.subplots(1, 2)
-        groups = [rows for rows in (dense, found) if rows]
-        width = 0.8 / len(groups)
         for number, rows in enumerate(groups):
-            places = [i + (number - (len(groups) - 1) / 2) * width for i in range(len(rows))]
-            bottom = [0.0] * len(rows)
-            for part, (label, colour) in PARTS.items():
-                heights = [getattr(row, part) for row in rows]
-                split.bar(
-                    places,
-                    heights,
-                    0.9 * width,
-                    bottom=bottom,
-                    color=colour,
-                    label=label if number == 0 else None,
-                    hatch="//" if number == 1 else None,
-                    edgecolor="white",
-                    linewidth=0.3,
-                )
-                bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-            marks = [row.overlap_ms for row in rows]
-            if all(mark is not None for mark in marks):
-                split.plot(
-                    places,
-                    [float(mark or 0) for mark in marks],
-                    "_",
-                    color=plot.BLACK,
-                    markersize=40 * width,
-                    markeredgewidth=2,
-                    label="with overlap" if number == 0 else None,
-                )
+            _draw_parts(split, rows, number, len(groups))
         split.set_xticks(range(len(dense)), [str(row.workers) for row in dense])
         split.set_xlabel("workers")
         split.set_ylabel("ms a step")
@@ -201,27 +168,22 @@ def figure(
         split.legend(loc="upper left", ncols=2)
         names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
         plot.title(split, "Where a step's time goes", names)
-        for rows, colour, marker in ((dense, plot.BLACK, "o"), (found, plot.BLUE, "^")):
-            if not rows:
-                continue
+        for rows, colour, marker in zip(groups, (plot.BLACK, plot.BLUE), "o^", strict=False):
             workers = [row.workers for row in rows]
-            scaling.plot(
-                workers,
-                [100 * row.efficiency for row in rows],
-                marker=marker,
-                color=colour,
-                label=rows[0].method,
-            )
-            overlapped = [row.overlap_efficiency for row in rows]
-            if all(value is not None for value in overlapped):
-                scaling.plot(
-                    workers,
-                    [100 * float(value or 0) for value in overlapped],
-                    marker=marker,
-                    color=colour,
-                    linestyle="--",
-                    label=f"{rows[0].method}, with overlap",
-                )
+            for field, dashes, more in (
+                ("efficiency", "-", ""),
+                ("overlap_efficiency", "--", ", with overlap"),
+            ):
+                shares = [getattr(row, field) for row in rows]
+                if None not in shares:
+                    scaling.plot(
+                        workers,
+                        [100 * share for share in shares],
+                        marker=marker,
+                        color=colour,
+                        linestyle=dashes,
+                        label=f"{rows[0].method}{more}",
+                    )
         scaling.set_xscale("log", base=2)
         scaling.set_xticks([row.workers for row in dense], [str(row.workers) for row in dense])
         scaling.set_ylim(0, 105)
@@ -232,3 +194,35 @@ def figure(
             scaling, "Scaling efficiency (modelled)", f"{about['model']}, {about['network']}"
         )
     return drawn
+
+
+def _draw_parts(axes: Axes, rows: Sequence[Prediction], number: int, groups: int) -> None:
+    """The bars of one method, the ``number``-th of each group."""
+    width = 0.8 / groups
+    places = [i + (number - (groups - 1) / 2) * width for i in range(len(rows))]
+    bottom = [0.0] * len(rows)
+    for part, (label, colour) in PARTS.items():
+        heights = [getattr(row, part) for row in rows]
+        axes.bar(
+            places,
+            heights,
+            0.9 * width,
+            bottom=bottom,
+            color=colour,
+            label=label if number == 0 else None,
+            hatch="//" if number else None,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    marks = [row.overlap_ms for row in rows if row.overlap_ms is not None]
+    if len(marks) == len(rows):
+        axes.plot(
+            places,
+            marks,
+            "_",
+            color=plot.BLACK,
+            markersize=OVERLAP_MARK * width,
+            markeredgewidth=2,
+            label="with overlap" if number == 0 else None,
+        )

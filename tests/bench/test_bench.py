@@ -38,7 +38,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> tuple[
     ]
     environment = {**os.environ, "DGC_REPRO_COMPILE": "0"}
     ended = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=110, check=False
+        command, capture_output=True, text=True, env=environment, timeout=500, check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert re.match(r"bench: about \d+ (s|minutes) expected on two idle cores\n", ended.stdout)
