@@ -59,13 +59,13 @@ lint: $(INSTALLED) ## lint, and check the format, changing nothing
 types: $(INSTALLED) ## type-check the package (mypy --strict)
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## print the speed tables (multiples of a copy_, ratios to plain DDP)
+bench: $(INSTALLED) ## print the speed tables, about 9 minutes on 2 idle cores (ARGS=--quick: a minute)
 	$(BIN)/python scripts/bench.py $(ARGS)
 
-bench-network: $(INSTALLED) ## print what compression is worth on shaped links (24 minutes; ARGS="--model resnet18")
+bench-network: $(INSTALLED) ## print what compression is worth on shaped links, about half an hour (ARGS="--model resnet18")
 	$(BIN)/python scripts/bench_network.py $(ARGS)
 
-validate-network: $(INSTALLED) ## compare the network model with measured steps (six minutes; ARGS="--quick")
+validate-network: $(INSTALLED) ## compare the network model with measured steps, about 6 minutes (ARGS=--quick)
 	$(BIN)/python scripts/validate_network.py $(ARGS)
 
 reproduce-table1: ## train and print Table I of the dynamic paper (2 minutes)

@@ -1,6 +1,6 @@
 """What compression is worth on a network: step replays on shaped links, against plain DDP.
 
-make bench-network                      everything, about 24 minutes on 2 idle cores
+make bench-network                      everything, about half an hour on 2 idle cores
 make bench-network ARGS="--model resnet18 --rates 100mbit --workers 2 --methods dense,topk1"
 make bench-network ARGS=--tables        the tables again, from the points that have been measured
 

@@ -122,7 +122,7 @@ def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
     a_byte = max(0.0, slow - latency) / max(1, large - small)
     repeats: int = settings["repeats"]
     seconds: float = settings["seconds"]
-    each = (min(seconds, repeats * (latency + a_byte * size)) for size in sizes)
+    each = (min(seconds, repeats * (latency + a_byte * (size - small))) for size in sizes)
     return len(MEASURED) * sum(each)
 
 

@@ -16,7 +16,7 @@ from dgc_repro.launch.cli_args import composed
 from dgc_repro.launch.profiles import read_profile
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
-from dgc_repro.predict.calibrate import calibrate
+from dgc_repro.predict.calibrate import calibrate, expected_seconds
 
 QUICK = ("sizes=1kb,64kb,1mb", "repeats=3", "seconds=1", "launch.device=cpu")
 
@@ -71,6 +71,16 @@ def test_a_size_that_would_take_too_long_ends_its_collective() -> None:
         (c, size) for c in MEASURED for size in (1000, 2000)
     ]
     assert [p.seconds for p in points] == [1.0, 2.0] * 4  # the slower rank's
+
+
+def test_the_estimate_is_of_the_plan() -> None:
+    def a_microsecond_a_byte(collective: str, size: int, repeats: int) -> list[list[float]]:
+        return [[1e-3 + 1e-6 * size] * repeats] * 2
+
+    settings = {"sizes": [1000, 1_000_000, 8_000_000], "repeats": 2, "seconds": 3.0}
+    # 2 ms and 1.001 s, twice each; the third size ends at its 3 seconds.
+    expected = len(MEASURED) * (2 * 0.002 + 2 * 1.001 + 3.0)
+    assert expected_seconds(a_microsecond_a_byte, settings) == pytest.approx(expected)
 
 
 def stands_in(times: float, notes: Sequence[str]) -> Any:
