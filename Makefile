@@ -88,7 +88,7 @@ reproduce-gravac-fig10: ## train and draw geometric scaling of factors (GraVAC, 
 reproduce-gravac-fig11: ## train and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
 reproduce-gravac-lab: ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
 reproduce-dgc-ptb: ## train and print the lecture's DGC row on the Penn Treebank
-reproduce-lecture-density: ## draw how dense sums of sparse gradients become (lecture)
+reproduce-lecture-density: ## train, and draw how dense sums of sparse gradients become (lecture; about 1 minute)
 reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lecture)
 reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
 

@@ -75,8 +75,6 @@ COLUMNS = {
     "faster than the row above by": "gain_x",
     "verdict ": "gain_verdict",
     "MB handed over": "payload_mb",
-    "whole step x plain DDP": "whole_step_x",
-    "whole step ms": "whole_step_ms",
 }
 
 
@@ -86,29 +84,21 @@ class Plan:
 
     width: int = 64
     repeats: int = 40
-    whole_step_repeats: int = 3
     layer_repeats: int = 10
-    batch: int = 32
     timeout_seconds: float = 600.0
 
     @property
     def expected_seconds(self) -> float:
         """About, on two cores (AMD EPYC)."""
         size = (self.width / 64) ** 2
-        steps = 0.15 * self.repeats + 4.0 * (self.whole_step_repeats + 1)
-        return 10 + 8 * size * steps + 12 * self.layer_repeats
+        return 10 + 1.2 * size * self.repeats + 12 * self.layer_repeats
 
     def describe(self) -> str:
         """For the head of the table."""
-        whole = (
-            f"; whole step: the real network, batch {self.batch}, {self.whole_step_repeats} repeats"
-            if self.whole_step_repeats
-            else ""
-        )
         return (
             f"gradients of ResNet18 of width {self.width}, {PAIR} gloo workers on loopback, "
             f"1 thread each; backward replayed; each step right after one of plain DDP; median of "
-            f"{self.repeats} repeats (middle half){whole}. Per bucket, the spans of the "
+            f"{self.repeats} repeats (middle half). Per bucket, the spans of the "
             "communication thread overlap with backward; the check for non-finite gradients is part of "
             "the kernels that read every value, its allreduce of communicate. Processor time: of the "
             "worker's threads; waiting is not in it, and it suffers less from other work."
@@ -124,8 +114,6 @@ def measure(plan: Plan) -> tuple[list[Row], list[Row]]:
 def on_rank(plan: Plan) -> dict[str, Any]:
     """All measurements of this rank."""
     found: dict[str, Any] = {"replay": timed(list(replays(plan)), plan.repeats, WARMUP_STEPS)}
-    if plan.whole_step_repeats:
-        found["whole"] = timed(list(whole_steps(plan)), plan.whole_step_repeats, 1)
     if plan.layer_repeats:
         found["layers"] = layers.measure(plan.layer_repeats)
     return found
@@ -143,16 +131,6 @@ def replays(plan: Plan) -> Iterator[Runner]:
             noise = torch.randn(parameter.shape, generator=generator)
             gradients[name] = noise.mul_(torch.randn(noise.shape, generator=generator).exp_())
         yield Runner(case, Replay(gradients), lambda: start, bucket_view=case.bucket_view)
-
-
-def whole_steps(plan: Plan) -> Iterator[Runner]:
-    """Forward, backward, exchange, SGD."""
-    images = torch.randn(plan.batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-    for case in CASES:
-        torch.manual_seed(0)
-        channels_last: Any = torch.channels_last  # the stubs lack this argument of `to`
-        model = ResNet18(width=plan.width).build(NUM_CLASSES).to(memory_format=channels_last)
-        yield Runner(case, model, lambda: images, learns=True, bucket_view=case.bucket_view)
 
 
 def timed(runners: Sequence[Runner], repeats: int, warmup: int) -> dict[str, dict[str, Any]]:
@@ -186,17 +164,14 @@ def timed(runners: Sequence[Runner], repeats: int, warmup: int) -> dict[str, dic
 
 def rows(found: Mapping[str, Any]) -> list[Row]:
     """What the workers found, as rows of the table: plain DDP first."""
-    replay, whole = found["replay"], found.get("whole", {})
+    replay = found["replay"]
     steps = [1e3 * plain for case in replay.values() for plain, _ in case["seconds"]]
     plain: dict[str, Any] = {"case": PLAIN, "step_x": 1.0, "processor_x": 1.0}
     plain |= Spread.of(steps).columns("step_ms")
-    if whole:
-        steps = [1e3 * plain for case in whole.values() for plain, _ in case["seconds"]]
-        plain |= {"whole_step_x": 1.0, "whole_step_ms": Spread.of(steps).median}
-    return [plain, *(_row(case, replay, whole) for case in CASES[1:])]
+    return [plain, *(_row(case, replay) for case in CASES[1:])]
 
 
-def _row(case: Case, replay: Mapping[str, Any], whole: Mapping[str, Any]) -> Row:
+def _row(case: Case, replay: Mapping[str, Any]) -> Row:
     measured = replay[case.name]
     ratios = _ratios(measured)
     step = Spread.of(ratios)
@@ -213,10 +188,6 @@ def _row(case: Case, replay: Mapping[str, Any], whole: Mapping[str, Any]) -> Row
         quotients = [w / o for w, o in zip(weaker, ratios, strict=True)]
         row |= Spread.of(quotients).columns("gain_x")
         row["gain_verdict"] = Spread.of([1 / quotient for quotient in quotients]).verdict(1.0)
-    if whole:
-        own = whole[case.name]
-        row |= Spread.of(_ratios(own)).columns("whole_step_x")
-        row["whole_step_ms"] = Spread.of([1e3 * ours for _, ours in own["seconds"]]).median
     return row
 
 

@@ -366,9 +366,7 @@ def _world(
         if known or left_out(job, point, expected, asleep.seconds):
             return None
         plain = expected_seconds(PLAIN_JOB, point, recorded.values, asleep.seconds, cores)
-        # The allocator is the process's: beside a tuned case plain DDP would be tuned, too.
-        paired = plain <= PAIRED_BELOW_SECONDS and not job.case.tuned
-        beside = plain if paired else 0.0
+        beside = plain if plain <= PAIRED_BELOW_SECONDS else 0.0
         return Task(point, job, asleep, expected, beside)
 
     def tasks(job: Job) -> Iterator[Task]:
@@ -381,12 +379,11 @@ def _world(
     found: list[Task] = []
     for job in [*jobs(options.methods, options.junctions), AGAIN_JOB]:
         found += tasks(job)
-    ordered = sorted(found, key=lambda t: t.job.case.tuned)
     # Plain DDP stands where something is compared with it, and where nothing else was asked for.
-    places = {task.place for task in ordered}
-    unpaired |= {task.place for task in ordered if not task.beside}
+    places = {task.place for task in found}
+    unpaired |= {task.place for task in found if not task.beside}
     plain = [t for t in tasks(PLAIN_JOB) if t.point.compute == NONE or t.place in places]
-    return World(recorded, workers, shaped, ordered, plain)
+    return World(recorded, workers, shaped, found, plain)
 
 
 def repeats_of(task: Task, allowance: float, options: Options) -> int:
@@ -409,7 +406,7 @@ def duration(worlds: Sequence[World], allowance: float, options: Options, cores:
         for task in (*world.plain, *world.tasks):
             settling = task.expected if task.expected < SETTLE_BELOW_SECONDS else 0.0
             steps = repeats_of(task, allowance, options)
-            total += (2 if task.job.case.tuned else 1) * (steps * task.cost + settling)
+            total += steps * task.cost + settling
     return total
 
 
@@ -504,9 +501,6 @@ class _Bench:
         tasks = [task for task in self.world.tasks if task.job == job]
         if not tasks:
             return
-        if job.case.tuned:  # plain DDP once more, as long as the process is not tuned
-            for task in tasks:
-                self.session.plain[task.place] = self._steps(task, PLAIN, None)[0].seconds
         if job is not AGAIN_JOB:
             self.open(job.case)
         for task in tasks:

@@ -49,11 +49,9 @@ class Method:
     share: float
     gathers: bool = False
     hook: str = "allreduce"
-    tuned: bool = False
 
 
 METHODS: Mapping[str, Method] = {
-    "plain-tuned": Method("plain DDP, tuned allocator", None, 1.0, tuned=True),
     "torch-fp16": Method("torch's fp16 hook", None, 0.5, hook="fp16"),
     "torch-powersgd": Method("torch's PowerSGD hook, rank 4", None, 0.02, hook="powersgd"),
     "dense": Method("dense", Dense(), 1.0),
@@ -101,13 +99,12 @@ class Job:
 
 
 def jobs(methods: Sequence[str], junctions: Sequence[str]) -> list[Job]:
-    """What is opened one after another beside plain DDP; the tuned allocator last, since a process
-    cannot go back."""
+    """What is opened one after another beside plain DDP."""
     found: list[Job] = []
-    for name in sorted(methods, key=lambda name: METHODS[name].tuned):
+    for name in methods:
         method = METHODS[name]
         if method.compressor is None:
-            case = Case(method.label, hook=method.hook, tuned=method.tuned)
+            case = Case(method.label, hook=method.hook)
             found.append(Job(name, case, method.share, False))
             continue
         for junction in junctions:
@@ -175,8 +172,6 @@ def local_seconds(point: Point, values: int, cores: int) -> float:
 
 def left_out(job: Job, point: Point, expected: float, compute: float) -> str:
     """Why a point is not worth its time; nothing where it is."""
-    if job.case.tuned and point.rate != LOOPBACK:
-        return "the allocator is asked about on loopback"
     if job.case == AGAIN and expected > LONG_AGAIN_SECONDS:
         return f"a second step of plain DDP over {LONG_AGAIN_SECONDS:g} s"
     if 0 < compute < SMALL_PART * expected:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -20,13 +21,13 @@ from dgc_repro.bench.network_points import (
     V100_SHARE,
     payload_rate,
 )
-from dgc_repro.bench.record import Recorded
-from dgc_repro.bench.replay import TORCH
+from dgc_repro.bench.record import MODELS, Recorded
+from dgc_repro.bench.replay import SPANS, TORCH
 from dgc_repro.bench.tables import BUSY_CORES, Machine, Row, Spread, markdown, write_csv
+from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.network.units import bits_per_second
 from dgc_repro.paper.plot import BLACK, BLUE, GREEN, ORANGE, plain_log, save, style
 
-AFTER, PER_BUCKET = "after_backward", "per_bucket"
 LIMIT_AT_MOST = 1.15
 HIDDEN_AT_LEAST = 0.80
 COMMUNICATE_AT_LEAST = {"uniform4": 7.0, "topk1": 35.0}
@@ -37,6 +38,20 @@ SEEN_FROM = 0.05
 """Compute and communication that overlap are told from noise when they are this part of the step."""
 INDICATIVE_BELOW = 3  # steps
 PLAIN, AGAIN = "plain", "plain-again"
+SPREADS = ("step_ms", "speedup", "limit_x", "overlap_limit_x", "hidden", "communicate_x")
+NUMBERS = (
+    *(f"{name}{end}" for name in SPREADS for end in ("", "_q1", "_q3")),
+    *("n", "limit_ms", "overlap_limit_ms", "judged_x", "payload_mb", "wire_mb", "counter_mb"),
+    *("compress_ms", "communicate_ms", "decompress_ms", "exposed_ms", "processor_ms"),
+)
+TEXTS = (
+    *("limit_verdict", "slower_verdict", "hidden_verdict", "communicate_verdict"),
+    *("collectives", "where"),
+)
+WORDS = (
+    *("met", "unclear", "missed", "indicative, met", "indicative, missed"),
+    "too small to be seen",
+)
 Key = tuple[str, int, str, str]
 Points = Mapping[tuple[Key, str, str], Mapping[str, Any]]
 
@@ -109,43 +124,25 @@ def _key(point: Mapping[str, Any]) -> Key:
 
 def _order(place: tuple[Key, str, str]) -> tuple[Any, ...]:
     (model, workers, rate, compute), method, junction = place
-    methods = [PLAIN, AGAIN, *METHODS]
-    models = ["resnet18", "resnet101", "lstm"]
     speed = payload_rate(rate) or float("inf")
-    return (
-        workers,
-        speed,
-        compute != NONE,
-        compute,
-        models.index(model),
-        methods.index(method),
-        junction,
-    )
+    ranks = list(MODELS).index(model), [PLAIN, AGAIN, *METHODS].index(method)
+    return (workers, speed, compute != NONE, compute, *ranks, junction)
 
 
 def _row(points: Points, place: tuple[Key, str, str]) -> dict[str, Any]:
     """One point with all that follows from it and from its neighbours."""
-    key, method, junction = place
+    (_, _, rate, _), method, junction = place
     point = points[place]
-    model, workers, rate, compute = key
-    label = point["label"] if junction == TORCH else f"{point['label']}, {junction}"
+    ours = junction != TORCH
     row: dict[str, Any] = {
-        "model": model,
-        "workers": workers,
-        "rate": rate,
-        "compute": compute,
-        "exchange": label,
+        **{name: point[name] for name in ("model", "workers", "rate", "compute")},
+        "exchange": f"{point['label']}, {junction}" if ours else point["label"],
         "method": method,
         "junction": junction,
         "compute_ms": 1e3 * (point["forward_seconds"] + point["backward_seconds"]),
-        **dict.fromkeys(_numbers()),
+        **dict.fromkeys(NUMBERS),
         "does_not_run": point.get("reason", ""),
-        "limit_verdict": "",
-        "slower_verdict": "",
-        "hidden_verdict": "",
-        "communicate_verdict": "",
-        "collectives": "",
-        "where": "",
+        **dict.fromkeys(TEXTS, ""),
         "measured": point["time"],
         "code": point["code"],
         "torch_version": point["torch"],
@@ -154,49 +151,30 @@ def _row(points: Points, place: tuple[Key, str, str]) -> dict[str, Any]:
     }
     if "reason" in point:
         return row
-    steps = point["seconds"]
-    ours = junction != TORCH
-    row |= Spread.of([1e3 * s for s in steps]).columns("step_ms")
+    row |= Spread.of([1e3 * s for s in point["seconds"]]).columns("step_ms")
     row |= {
-        "n": len(steps),
+        "n": len(point["seconds"]),
         "payload_mb": point["payload_bytes"] / 1e6,
         "wire_mb": point["total_wire_bytes"] / 1e6,
         "counter_mb": point["counter_bytes"] / 1e6 if point["counter_bytes"] else None,
         "collectives": ", ".join(f"{n:g} {kind}" for kind, n in sorted(point["calls"].items())),
-        "processor_ms": 1e3 * _median(point["processor_seconds"]),
-        "exposed_ms": 1e3 * _median(point["exposed_seconds"]),
+        "processor_ms": 1e3 * median(point["processor_seconds"]),
+        "exposed_ms": 1e3 * median(point["exposed_seconds"]),
     }
     if ours:
-        spans = ("compress", "communicate", "decompress")
-        row |= {f"{span}_ms": _median(point[f"{span}_ms"]) for span in spans}
+        row |= {f"{span}_ms": median(point[f"{span}_ms"]) for span in SPANS}
     slower, compared = _slowdowns(point)
-    if slower and method != PLAIN:
+    if method == PLAIN:
+        row["speedup"] = 1.0
+    elif slower:
         row |= Spread.of([1 / ratio for ratio in slower]).columns("speedup")
         if ours and rate != LOOPBACK and bits_per_second("rates", rate) <= SLOW_RATE:
             row["slower_verdict"] = _judged(Spread.of(slower), compared, at_most=SLOWER_AT_MOST)
-    if method == PLAIN:
-        row["speedup"] = 1.0
     if speed := payload_rate(rate):
         _against_limit(row, point, speed, ours)
         _overlap(row, points, place)
         _communication(row, points, place)
     return row
-
-
-def _numbers() -> list[str]:
-    spread = ("step_ms", "speedup", "limit_x", "overlap_limit_x", "hidden", "communicate_x")
-    names = [f"{n}{end}" for n in spread for end in ("", "_q1", "_q3")]
-    plain = (
-        "n",
-        "limit_ms",
-        "overlap_limit_ms",
-        "judged_x",
-        "payload_mb",
-        "wire_mb",
-        "counter_mb",
-        "compress_ms",
-    )
-    return [*names, *plain, "communicate_ms", "decompress_ms", "exposed_ms", "processor_ms"]
 
 
 def _slowdowns(point: Mapping[str, Any]) -> tuple[list[float], int]:
@@ -214,24 +192,23 @@ def _against_limit(row: dict[str, Any], point: Mapping[str, Any], speed: float, 
     which a step per bucket is judged."""
     wire = point["total_wire_bytes"] / speed
     forward, backward = point["forward_seconds"], point["backward_seconds"]
-    limit = forward + backward + wire
-    ratio = Spread.of([s / limit for s in point["seconds"]])
-    row |= {"limit_ms": 1e3 * limit, **ratio.columns("limit_x")}
-    if row["junction"] != AFTER and backward > 0:  # without compute it is the same limit
-        overlapped = forward + max(backward, wire)
-        ratio = Spread.of([s / overlapped for s in point["seconds"]])
-        row |= {"overlap_limit_ms": 1e3 * overlapped, **ratio.columns("overlap_limit_x")}
+    limits = {"limit": forward + backward + wire}
+    if row["junction"] != AFTER_BACKWARD and backward > 0:  # without compute it is the same limit
+        limits["overlap_limit"] = forward + max(backward, wire)
+    for name, limit in limits.items():
+        ratio = Spread.of([s / limit for s in point["seconds"]])
+        row |= {f"{name}_ms": 1e3 * limit, **ratio.columns(f"{name}_x")}
     if not ours:
         return
     row["judged_x"] = ratio.median
     row["limit_verdict"] = _judged(ratio, len(point["seconds"]), at_most=LIMIT_AT_MOST)
-    waited = row["step_ms"] - row["compute_ms"]
     parts = {
         "bytes on the link": 1e3 * wire,
         "compress": row["compress_ms"],
         "decompress": row["decompress_ms"],
     }
-    if row["junction"] == AFTER:
+    waited = row["step_ms"] - row["compute_ms"]
+    if row["junction"] == AFTER_BACKWARD:
         parts["communicate beyond bytes"] = row["communicate_ms"] - 1e3 * wire
         parts["other"] = waited - sum(parts.values())
     else:  # its parts run beside each other and beside backward: no sum
@@ -245,13 +222,11 @@ def _overlap(row: dict[str, Any], points: Points, place: tuple[Key, str, str]) -
     link's; so the most that can be gained is the shorter of backward and all of the exchange."""
     (model, workers, rate, compute), method, junction = place
     without = points.get(((model, workers, rate, NONE), method, junction), {})
-    alone = without.get("seconds")
-    point = points[place]
+    alone, point = without.get("seconds"), points[place]
     backward = point["backward_seconds"]
-    if junction == AFTER or compute == NONE or not alone:
+    if junction == AFTER_BACKWARD or compute == NONE or not alone:
         return
     computed = point["forward_seconds"] + backward
-    could = min(backward, _median(alone))
     shares = [
         (exchange + computed - step) / min(backward, exchange)
         for exchange in alone
@@ -261,7 +236,7 @@ def _overlap(row: dict[str, Any], points: Points, place: tuple[Key, str, str]) -
     row |= hidden.columns("hidden")
     if junction == TORCH or workers != 2 or bits_per_second("rates", rate) != 1e8:
         return
-    if could < SEEN_FROM * _median(point["seconds"]):
+    if min(backward, median(alone)) < SEEN_FROM * median(point["seconds"]):
         row["hidden_verdict"] = "too small to be seen"
     else:
         steps = _common_steps(without, point, "seconds")
@@ -277,7 +252,12 @@ def _communication(row: dict[str, Any], points: Points, place: tuple[Key, str, s
     ratio = Spread.of([d / o for d in dense["communicate_ms"] for o in point["communicate_ms"]])
     row |= ratio.columns("communicate_x")
     _, workers, rate, compute = key
-    if (workers, bits_per_second("rates", rate), compute, junction) == (2, 1e8, NONE, AFTER):
+    if (workers, bits_per_second("rates", rate), compute, junction) == (
+        2,
+        1e8,
+        NONE,
+        AFTER_BACKWARD,
+    ):
         steps = _common_steps(dense, point, "communicate_ms")
         least = COMMUNICATE_AT_LEAST.get(method)
         row["communicate_verdict"] = _judged(ratio, steps, at_least=least)
@@ -303,10 +283,6 @@ def _judged(
     return "unclear" if spread.low <= target <= spread.high else side
 
 
-def _median(values: Sequence[float]) -> float:
-    return Spread.of(values).median
-
-
 def _described(
     rows: Sequence[Mapping[str, Any]],
     recorded: Mapping[str, Recorded],
@@ -327,8 +303,8 @@ def _described(
         "assumes for 32 images of 32x32, starting operations included), a third of it forward, "
         "backward spread by multiply-adds. One gloo process of 1 thread a worker, all on this machine; links "
         "are network namespaces shaped by tc tbf in both directions. Plain DDP is torch's with default "
-        "settings: its step stands right before each step it is compared with, or, where it takes long or "
-        "what is compared is a tuned allocator (the process's), before all of them in the same session. "
+        "settings: its step stands right before each step it is compared with, or, where it takes long, "
+        "before all of them in the same session. "
         f"{min(steps, default=0)} to {max(steps, default=0)} steps a point: median (middle half), the "
         "slowest rank's; spans are means over ranks, per bucket they overlap. Limit: compute + bytes on "
         "the wire / bandwidth, both with the headers of full packets (66 bytes of 1514); bytes by the "
@@ -360,94 +336,88 @@ TARGETS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-MISSED_COLUMNS = ("target", "point", "exchange", "measured", "verdict", "step ms")
+MISSED_COLUMNS = {
+    "target": "target",
+    "point": "point",
+    "exchange": "exchange",
+    "measured": "measured as",
+    "verdict": "missed by",
+    "step ms": "step_ms",
+    "what the step's ms went to, compute aside": "where",
+}
 
 
 def _targets(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
     """How many points meet each target, and where it is missed what the time went to."""
-    sides = ("met", "unclear", "missed")
-    words = (*sides, "indicative, met", "indicative, missed", "too small to be seen")
     counted: list[Row] = []
     missed: list[Row] = []
     for target, (column, shown) in TARGETS.items():
         judged = [row for row in rows if row[column]]
-        counts = {word: float(sum(row[column] == word for row in judged)) for word in words}
-        counted.append({"target": target} | {w: f"{int(n)}" for w, n in counts.items()})
+        counts = {word: str(sum(row[column] == word for row in judged)) for word in WORDS}
+        counted.append({"target": target, **counts})
         missed += [
             {
+                **row,
                 "target": target,
-                "point": f"{r['model']}, {r['workers']} workers, {r['rate']}, compute {r['compute']}",
-                "exchange": r["exchange"],
-                "measured": shown(r),
-                "verdict": r[column],
-                "step ms": r["step_ms"],
-                "where": r["where"],
+                "point": _place(row),
+                "measured as": shown(row),
+                "missed by": row[column],
             }
-            for r in judged
-            if r[column].endswith("missed")
+            for row in judged
+            if row[column].endswith("missed")
         ]
-    text = markdown("Network", head, {name: name for name in counted[0]}, counted)
-    columns = {
-        **{name: name for name in MISSED_COLUMNS},
-        "what the step's ms went to, compute aside": "where",
-    }
+    texts = [markdown("Network", head, {name: name for name in counted[0]}, counted)]
     if missed:
-        text += "\n" + markdown("Missed", [], columns, missed).replace("# Missed", "## Missed")
-    silent = [row for row in rows if row["does_not_run"]]
+        texts.append(markdown("Missed", [], MISSED_COLUMNS, missed, level=2))
+    silent = dict.fromkeys(
+        f"{r['exchange']} ({r['model']}, {r['workers']} workers): {r['does_not_run']}"
+        for r in rows
+        if r["does_not_run"]
+    )
     if silent:
-        said = [
-            f"{r['exchange']} ({r['model']}, {r['workers']} workers): {r['does_not_run']}"
-            for r in silent
-        ]
-        text += "\nDoes not run: " + "; ".join(dict.fromkeys(said)) + "\n"
-    return text
+        texts.append(f"Does not run: {'; '.join(silent)}\n")
+    return "\n".join(texts)
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return f"{row['model']}, {row['workers']} workers, {row['rate']}, compute {row['compute']}"
 
 
 def _speedups(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Speedups over plain DDP without compute, a column a model and rate, a table a number of workers."""
+    """Speedups over plain DDP, a column a model and rate, a table a number of workers and compute."""
     texts = []
-    for (workers, compute), group in itertools.groupby(
-        sorted(rows, key=lambda r: (r["workers"], r["compute"] != NONE, r["compute"])),
-        lambda r: (r["workers"], r["compute"]),
-    ):
+    tables = sorted({(r["workers"], r["compute"] != NONE, r["compute"]) for r in rows})
+    for workers, _, compute in tables:
         table: dict[str, dict[str, Any]] = {}
         columns = {"exchange": "exchange"}
-        for row in group:
-            if row["does_not_run"] or row["speedup"] is None:
-                continue
-            name = f"{row['model']} {row['rate']}"
-            columns.setdefault(name, name)
-            line = table.setdefault(row["exchange"], {"exchange": row["exchange"]})
-            line[name] = row["speedup"]
+        for row in rows:
+            if (row["workers"], row["compute"]) == (workers, compute) and row["speedup"]:
+                name = f"{row['model']} {row['rate']}"
+                columns[name] = name
+                table.setdefault(row["exchange"], {"exchange": row["exchange"]})[name] = float(
+                    row["speedup"]
+                )
         if table:
-            name = f"Speedup over plain DDP, {workers} workers, compute {compute}"
-            texts.append(_section(name, columns, list(table.values())))
+            title = f"Speedup over plain DDP, {workers} workers, compute {compute}"
+            texts.append(markdown(title, [], columns, list(table.values()), level=2))
     return "\n".join(texts)
 
 
 def _tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Everything, a table a model, number of workers, rate and compute."""
     texts = []
-    for (workers, rate, compute, model), group in itertools.groupby(
-        rows, lambda r: (r["workers"], r["rate"], r["compute"], r["model"])
-    ):
-        name = f"{model}, {workers} workers, {rate}, compute {compute}"
-        found = list(group)
+    for place in dict.fromkeys(map(_place, rows)):
+        found = [row for row in rows if _place(row) == place]
         columns = {
             heading: column
             for heading, column in WHOLE_COLUMNS.items()
             if any(row[column] not in (None, "") for row in found)
         }
-        texts.append(_section(name, columns, found))
+        texts.append(markdown(place, [], columns, found, level=2))
     return texts
 
 
-def _section(name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> str:
-    shown = [{k: float(v) if isinstance(v, int) else v for k, v in row.items()} for row in rows]
-    return markdown(name, [], columns, shown).replace(f"# {name}", f"## {name}")
-
-
-COLOURS = {TORCH: BLACK, AFTER: ORANGE, PER_BUCKET: BLUE}
+COLOURS = {TORCH: BLACK, AFTER_BACKWARD: ORANGE, PER_BUCKET: BLUE}
 THICK = 0.36
 
 
@@ -489,7 +459,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], caption: str, folder: Path) -> None
 
 
 def _bars(panel: Any, rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> None:
-    shift = {TORCH: 0.0, AFTER: -THICK / 2, PER_BUCKET: THICK / 2}
+    shift = {TORCH: 0.0, AFTER_BACKWARD: -THICK / 2, PER_BUCKET: THICK / 2}
     for row in rows:
         low, high = row["speedup"] - row["speedup_q1"], row["speedup_q3"] - row["speedup"]
         panel.barh(

@@ -6,7 +6,6 @@ was its standard output. Whatever is printed goes to standard error, the rank's 
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import gc
 import os
@@ -42,7 +41,6 @@ POWERSGD_RANK = 4
 ONE_BUCKET_MB = 1 << 20
 """torch's PowerSGD hook asks for collectives in callbacks, whose order differs between ranks: on gloo
 it runs only where there is one bucket."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # glibc's malloc.h
 
 
 @dataclass
@@ -56,8 +54,7 @@ class Step:
 
 
 class Runner:
-    """One case on a model of its own, ready to step. ``batch``: what the model is called with;
-    ``learns``: an SGD step belongs to a step."""
+    """One case on a model of its own, ready to step. ``batch``: what the model is called with."""
 
     def __init__(
         self,
@@ -65,7 +62,6 @@ class Runner:
         model: nn.Module,
         batch: Callable[[], Any],
         *,
-        learns: bool = False,
         bucket_view: bool = False,
         timeout_seconds: float = 120.0,
     ) -> None:
@@ -90,7 +86,6 @@ class Runner:
             )
             if case.hook != "allreduce":
                 self._ddp.register_comm_hook(self._hook, _counted)
-        self._optimizer = torch.optim.SGD(self._ddp.parameters(), lr=1e-3) if learns else None
 
     def step(self) -> Step:
         """All ranks begin together."""
@@ -102,8 +97,6 @@ class Runner:
         backward_over = time.perf_counter()
         if self.attached is not None:
             self.attached.step()
-        if self._optimizer is not None:
-            self._optimizer.step()
         end = time.perf_counter()
         spans: dict[str, float] = {}
         if self.attached is not None:
@@ -197,18 +190,6 @@ def processor_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def keep_freed_memory() -> None:
-    """As MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=2^31-1 and the largest MALLOC_MMAP_THRESHOLD_ would
-    from the start: memory that is freed stays with the process, no page is touched anew."""
-    mallopt = ctypes.CDLL(None).mallopt
-    for what, value in (
-        (M_MMAP_MAX, 0),
-        (M_TRIM_THRESHOLD, 2**31 - 1),
-        (M_MMAP_THRESHOLD, 1 << 25),
-    ):
-        mallopt(what, value)
-
-
 class Rank:
     """What this rank has loaded and opened. Every public method is a job."""
 
@@ -253,8 +234,6 @@ class Rank:
 
     def open(self, case: Case, warmup: int = WARMUP_STEPS) -> float:
         """Make a case ready; the seconds of its last warm-up step."""
-        if case.tuned:
-            keep_freed_memory()
         gradients = self._gradients
         if case.compressor is None:  # its means are written into what it is handed
             gradients = {name: gradient.clone() for name, gradient in gradients.items()}

@@ -59,14 +59,12 @@ NO_COMPUTE = Compute()
 @dataclass(frozen=True)
 class Case:
     """A way to average gradients: ``compressor`` at ``junction``, or, without one, torch's own
-    ``hook``; ``tuned``: in a process that keeps the memory it has freed (see `keep_freed_memory` in
-    launch/replay_rank.py)."""
+    ``hook``."""
 
     name: str
     compressor: Compressor | None = None
     junction: str = TORCH
     hook: str = "allreduce"
-    tuned: bool = False
 
     def __post_init__(self) -> None:
         known = (TORCH,) if self.compressor is None else JUNCTIONS

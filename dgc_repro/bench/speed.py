@@ -88,7 +88,7 @@ def _sections(options: Any) -> dict[str, tuple[float, Callable[[], list[Table]]]
     if options.quick:
         short = [case for case in of_methods.cases if case.in_short]
         of_methods = replace(of_methods, repeats=5, cases=short)
-        of_exchange = replace(of_exchange, repeats=5, whole_step_repeats=0, layer_repeats=0)
+        of_exchange = replace(of_exchange, repeats=5, layer_repeats=0)
         of_gravac = replace(of_gravac, repeats=3, methods=("DGC",))
     of_methods = replace(
         of_methods,

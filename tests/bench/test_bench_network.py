@@ -356,19 +356,17 @@ def test_a_point_measured_otherwise_than_now_does_not_count(change: dict[str, An
     assert not store.counts({**row_of(task), **change}, recorded["resnet18"])
 
 
-def test_a_tuned_case_is_never_paired_and_plain_ddp_is_of_its_session() -> None:
-    arguments = ("--methods", "plain-tuned,dense", "--workers", "2", "--rates", "loopback")
+def test_plain_ddp_is_measured_again_beside_what_is_new_and_not_paired() -> None:
+    arguments = ("--methods", "dense", "--workers", "2", "--rates", "100mbit")
     worlds = planned(*arguments)[3]
-    tasks = [task for world in worlds for task in world.tasks if world.recorded.values < 2e7]
-    assert {task.beside > 0 for task in tasks if not task.job.case.tuned} == {True}
-    assert {task.beside for task in tasks if task.job.case.tuned} == {0.0}
-    # Plain DDP is measured again beside what is new and not paired, though it is known.
+    tasks = [task for world in worlds for task in world.tasks]
+    assert {task.beside > 0 for task in tasks if task.expected > 1.0} == {False}
     known = {t.point.key: row_of(t) for w in worlds for t in (*w.tasks, *w.plain)}
     assert planned(*arguments, rows=known)[3] == []
-    tuned = next(task for task in tasks if task.job.case.tuned)
-    del known[tuned.point.key]
+    new = next(task for task in tasks if not task.beside)
+    del known[new.point.key]
     (world,) = planned(*arguments, rows=known)[3]
-    assert [task.place for task in world.plain] == [tuned.place]
+    assert [task.place for task in world.plain] == [new.place]
 
 
 def test_the_gpu_is_the_one_of_figure_1a(repository: Path) -> None:
@@ -463,29 +461,3 @@ def test_a_case_that_is_late_is_not_kept_and_one_that_fails_is_in_the_place_of_o
             assert store.rows[key]["reason"] == "rank 0 did not"
         else:
             assert store.rows[key]["seconds"] == [0.1]
-
-
-def test_plain_ddp_is_stepped_right_before_the_tuned_case_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-
-    class Told(FailingRanks):
-        def open(self, case: Any) -> None:
-            told.append(f"open {case.name}")
-
-        def steps(self, case: Any, *_: Any, **more: Any) -> Any:
-            told.append(case.name if more["beside"] is None else f"{case.name} beside plain")
-            return super().steps(case)
-
-    arguments = ("--methods", "plain-tuned,dense", "--junctions", "per_bucket", "--workers", "2")
-    arguments += ("--rates", "loopback", "--compute", "none")
-    options, _, store, worlds = planned(*arguments)
-    store.path = tmp_path / "points.jsonl"
-    monkeypatch.setattr(bench, "Ranks", Told)
-    bench.measure(worlds[0], 1.0, options, store, bench.Machine("A CPU", 2, "2", "today", 0.0))
-    tuned = "plain DDP, tuned allocator"
-    assert told[-3:] == ["plain DDP", f"open {tuned}", tuned]
-    assert "dense beside plain" in told
-    (row,) = (row for row in store.rows.values() if row["method"] == "plain-tuned")
-    assert (row["beside_seconds"], row["plain_seconds"]) == ([], [0.1])
