@@ -21,11 +21,13 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dgc_repro.bench import network_tables
 from dgc_repro.bench.command_line import (
     REPOSITORY,
+    TimeLeft,
     at_least_one,
     output_of,
     parser,
@@ -36,6 +38,7 @@ from dgc_repro.bench.command_line import (
 from dgc_repro.bench.network_points import (
     AGAIN,
     COMPUTE_WORKERS,
+    GPU,
     LOOPBACK,
     METHODS,
     MOST_REPEATS,
@@ -44,19 +47,18 @@ from dgc_repro.bench.network_points import (
     PAIRED_BELOW_SECONDS,
     PLAIN,
     WORLD_SECONDS,
-    Job,
     Point,
     code_hash,
     compute_of,
     expected_seconds,
-    jobs,
     least_repeats,
     left_out,
     local_seconds,
+    places,
 )
 from dgc_repro.bench.ranks import Ranks, RanksFailed, RanksLate
 from dgc_repro.bench.record import MODELS, MOST_WORKERS, Recorded, record
-from dgc_repro.bench.replay import TORCH, Case, Compute, Measured
+from dgc_repro.bench.replay import TORCH, Case, Compute
 from dgc_repro.bench.tables import Machine
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import JUNCTIONS
@@ -64,10 +66,9 @@ from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second
 
 RATES = ("100mbit", "1gbit", LOOPBACK)
-COMPUTES = (NONE, "gpu")
-PLAIN_JOB = Job("plain", PLAIN, 1.0, False)
-AGAIN_JOB = Job("plain-again", AGAIN, 1.0, False)
+COMPUTES = (NONE, GPU)
 SETTLE_BELOW_SECONDS = 0.5  # steps shorter than this are preceded by one at the new rate
+PLAIN_CASE = Case("plain DDP")
 SLACK = 4.0  # times what is expected, before a world is given up
 
 
@@ -144,7 +145,6 @@ class Task:
     """A point that is to be measured: one step is expected to take ``expected`` seconds."""
 
     point: Point
-    job: Job
     compute: Compute
     expected: float
     beside: float  # what the paired step of plain DDP takes, 0 where there is none
@@ -168,9 +168,16 @@ class World:
     tasks: Sequence[Task]
     plain: Sequence[Task]
 
-    def jobs(self) -> list[Job]:
-        """In the order in which they are opened."""
-        return list({(t.job.method, t.job.case.key): t.job for t in self.tasks}.values())
+    @property
+    def name(self) -> str:
+        return f"{self.recorded.model}, {self.workers} workers, {'shaped' if self.shaped else LOOPBACK}"
+
+    def cases(self) -> list[list[Task]]:
+        """Tasks by method and junction, in the order in which the cases are opened."""
+        by_case: dict[tuple[str, str], list[Task]] = {}
+        for task in self.tasks:
+            by_case.setdefault((task.point.method, task.point.junction), []).append(task)
+        return list(by_case.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -179,16 +186,28 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     machine = Machine.here()
     kept = options.runs / "bench-network" / machine.slug / "points.jsonl"
     store = Store(kept, code_hash(), machine.torch_version)
-    recorded = {name: _record(name, options) for name in options.models}
+    recorded = {
+        name: record(name, options.runs, options.overrides, data=options.data)
+        for name in options.models
+    }
     cores = os.cpu_count() or 1
     if not options.tables:
         worlds = plan(options, recorded, store, cores)
         allowance = allowed(worlds, options, cores)
-        print(estimate(worlds, allowance, options, cores), flush=True)
+        points = sum(len(world.plain) + len(world.tasks) for world in worlds)
+        print(
+            f"{points} points in {len(worlds)} worlds of ranks"
+            if points
+            else "everything asked for is measured (--again measures it again)"
+        )
+        left = TimeLeft(
+            "bench-network", {w.name: duration([w], allowance, options, cores) for w in worlds}
+        )
         if options.dry:
             return options.output / machine.slug
         for world in worlds:
             measure(world, allowance, options, store, machine)
+            left.done(world.name)
     folder = options.output / machine.slug
     folder.mkdir(parents=True, exist_ok=True)
     known = [
@@ -264,10 +283,6 @@ def parsed(arguments: Sequence[str] | None) -> Options:
     )
 
 
-def _record(name: str, options: Options) -> Recorded:
-    return record(name, options.runs, options.overrides, data=options.data)
-
-
 def plan(
     options: Options, recorded: Mapping[str, Recorded], store: Store, cores: int
 ) -> list[World]:
@@ -326,13 +341,15 @@ def not_measured(
             continue
         asleep = compute_of(compute, recorded[model])
         reasons: dict[str, list[str]] = {}
-        for job in [*jobs(options.methods, options.junctions), AGAIN_JOB]:
-            point = Point(model, workers, rate, compute, job.method, job.case.junction)
+        for case in places(options.methods, options.junctions):
+            point = Point(model, workers, rate, compute, *case)
             if store.has(point, recorded[model]):
                 continue
-            expected = expected_seconds(job, point, recorded[model].values, asleep.seconds, cores)
-            reason = left_out(job, point, expected, asleep.seconds) or "not measured yet"
-            reasons.setdefault(reason, []).append(job.case.key)
+            expected = expected_seconds(point, recorded[model].values, asleep.seconds, cores)
+            reason = left_out(point, expected, asleep.seconds) or "not measured yet"
+            label = point.about.label
+            shown = label if point.junction == TORCH else f"{label}, {point.junction}"
+            reasons.setdefault(reason, []).append(shown)
         for reason, cases in reasons.items():
             found.setdefault(reason, []).append(f"{place}: {'; '.join(cases)}")
     return found
@@ -352,37 +369,35 @@ def _world(
     store: Store,
     cores: int,
 ) -> World:
-    unpaired: set[tuple[str, str]] = set()
+    def tasks(method: str, junction: str) -> Iterator[Task]:
+        """Of a case, at all rates and computes, where it is worth its time."""
+        for rate, compute in itertools.product(rates, asked_computes(options, workers)):
+            point = Point(recorded.model, workers, rate, compute, method, junction)
+            asleep = compute_of(compute, recorded)
+            beside = Point(recorded.model, workers, rate, compute, PLAIN, TORCH)
+            expected, plain = (
+                expected_seconds(one, recorded.values, asleep.seconds, cores)
+                for one in (point, beside)
+            )
+            if method == PLAIN or not left_out(point, expected, asleep.seconds):
+                pairs = method != PLAIN and plain <= PAIRED_BELOW_SECONDS
+                yield Task(point, asleep, expected, plain if pairs else 0.0)
 
-    def task(job: Job, rate: str, compute: str) -> Task | None:
-        point = Point(recorded.model, workers, rate, compute, job.method, job.case.junction)
-        asleep = compute_of(compute, recorded)
-        expected = expected_seconds(job, point, recorded.values, asleep.seconds, cores)
-        known = store.has(point, recorded) and not options.again
-        if job is PLAIN_JOB:  # what is not paired is divided by steps of its own session
-            if known and (rate, compute) not in unpaired:
-                return None
-            return Task(point, job, asleep, expected, 0.0)
-        if known or left_out(job, point, expected, asleep.seconds):
-            return None
-        plain = expected_seconds(PLAIN_JOB, point, recorded.values, asleep.seconds, cores)
-        beside = plain if plain <= PAIRED_BELOW_SECONDS else 0.0
-        return Task(point, job, asleep, expected, beside)
+    def known(task: Task) -> bool:
+        return store.has(task.point, recorded) and not options.again
 
-    def tasks(job: Job) -> Iterator[Task]:
-        for rate in rates:
-            for compute in computes:
-                if (found := task(job, rate, compute)) is not None:
-                    yield found
-
-    computes = asked_computes(options, workers)
-    found: list[Task] = []
-    for job in [*jobs(options.methods, options.junctions), AGAIN_JOB]:
-        found += tasks(job)
-    # Plain DDP stands where something is compared with it, and where nothing else was asked for.
-    places = {task.place for task in found}
-    unpaired |= {task.place for task in found if not task.beside}
-    plain = [t for t in tasks(PLAIN_JOB) if t.point.compute == NONE or t.place in places]
+    asked = (tasks(*case) for case in places(options.methods, options.junctions))
+    found = [task for task in itertools.chain(*asked) if not known(task)]
+    # Plain DDP stands where something is compared with it, and where nothing else was asked for. What is
+    # not paired with it is divided by its steps of the same session.
+    compared = {task.place for task in found}
+    unpaired = {task.place for task in found if not task.beside}
+    plain = [
+        task
+        for task in tasks(PLAIN, TORCH)
+        if (task.point.compute == NONE or task.place in compared)
+        and (task.place in unpaired or not known(task))
+    ]
     return World(recorded, workers, shaped, found, plain)
 
 
@@ -399,10 +414,8 @@ def duration(worlds: Sequence[World], allowance: float, options: Options, cores:
     total = 0.0
     for world in worlds:
         total += WORLD_SECONDS
-        step = local_seconds(
-            Point("", world.workers, LOOPBACK, NONE, "", TORCH), world.recorded.values, cores
-        )
-        total += OPEN_STEPS * step * (len(world.jobs()) + 1)
+        step = local_seconds(world.workers, world.recorded.values, cores)
+        total += OPEN_STEPS * step * (len(world.cases()) + 1)
         for task in (*world.plain, *world.tasks):
             settling = task.expected if task.expected < SETTLE_BELOW_SECONDS else 0.0
             steps = repeats_of(task, allowance, options)
@@ -422,29 +435,19 @@ def allowed(worlds: Sequence[World], options: Options, cores: int) -> float:
     return low
 
 
-def estimate(worlds: Sequence[World], allowance: float, options: Options, cores: int) -> str:
-    """What is about to happen, in a line."""
-    points = sum(len(world.plain) + len(world.tasks) for world in worlds)
-    if not points:
-        return "everything asked for is measured (--again measures it again)"
-    minutes = duration(worlds, allowance, options, cores) / 60
-    return f"{points} points in {len(worlds)} worlds of ranks, about {minutes:.1f} minutes"
-
-
 def measure(
     world: World, allowance: float, options: Options, store: Store, machine: Machine
 ) -> None:
     """One world, until nothing of it is missing. A case that ends its ranks is noted, and the others go
     on with new ones; one that is only late is asked for again by the next call."""
-    left = world.jobs() or [AGAIN_JOB]
+    left = world.cases() or [[]]
     plain_left = list(world.plain)
     session = Session()
-    name = f"{world.recorded.model}, {world.workers} workers"
     while left:
         with _links(world) as links, Ranks(world.workers, links, timeout_seconds=600) as ranks:
             bench = _Bench(world, allowance, options, store, machine, session, links, ranks)
             ranks.load(world.recorded)
-            bench.open(PLAIN)
+            bench.open(PLAIN_CASE)
             for task in plain_left:
                 bench.point(task)
             plain_left = []
@@ -453,11 +456,13 @@ def measure(
                     bench.case(left[0])
                     left.pop(0)
             except RanksLate as error:
-                print(f"{name}: {left.pop(0).case.key} not measured: {error}", flush=True)
+                case = left.pop(0)[0].point.case.key
+                print(f"{world.name}: {case} not measured: {error}", flush=True)
             except RanksFailed as error:
-                job = left.pop(0)
-                print(f"{name}: {job.case.key} does not run: {error}", flush=True)
-                bench.failed(job, str(error))
+                tasks = left.pop(0)
+                case = tasks[0].point.case.key
+                print(f"{world.name}: {case} does not run: {error}", flush=True)
+                bench.failed(tasks, str(error))
 
 
 @contextlib.contextmanager
@@ -496,50 +501,41 @@ class _Bench:
         self._shape(HIGHEST)
         self.ranks.open(case)
 
-    def case(self, job: Job) -> None:
+    def case(self, tasks: Sequence[Task]) -> None:
         """All points of a case."""
-        tasks = [task for task in self.world.tasks if task.job == job]
-        if not tasks:
-            return
-        if job is not AGAIN_JOB:
-            self.open(job.case)
+        opens = [task.point.case for task in tasks[:1] if task.point.method != AGAIN]
+        for case in opens:
+            self.open(case)
         for task in tasks:
             self.point(task)
-        if job is not AGAIN_JOB:
-            self.ranks.close_case(job.case)
+        for case in opens:
+            self.ranks.close_case(case)
 
     def point(self, task: Task) -> None:
         """Measure one, and keep it."""
-        case = PLAIN if task.job in (PLAIN_JOB, AGAIN_JOB) else task.job.case
-        found, repeats = self._steps(task, case, PLAIN if task.beside else None)
-        if task.job is PLAIN_JOB:
-            self.session.plain[task.place] = found.seconds
-        beside = [] if task.beside else self.session.plain.get(task.place, [])
-        self._keep(task, {**asdict(found), "plain_seconds": beside})
-        self.session.done.add(task.point.key)
-        middle = sorted(found.seconds)[len(found.seconds) // 2]
-        print(f"{task.point.key}: {1e3 * middle:.0f} ms ({repeats})", flush=True)
-
-    def _steps(self, task: Task, case: Case, beside: Case | None) -> tuple[Measured, int]:
-        """Steps of a case at a task's place, and how many."""
         if task.point.rate != LOOPBACK:
             self._shape(bits_per_second("rates", task.point.rate))
         repeats = repeats_of(task, self.allowance, self.options)
         settle = int(task.expected < SETTLE_BELOW_SECONDS)
         found = self.ranks.steps(
-            case,
+            task.point.case,
             task.compute,
             repeats=repeats,
             settle=settle,
-            beside=beside,
+            beside=PLAIN_CASE if task.beside else None,
             seconds=60 + SLACK * (repeats + settle) * task.cost,
         )
-        return found, repeats
+        if task.point.method == PLAIN:
+            self.session.plain[task.place] = found.seconds
+        beside = [] if task.beside else self.session.plain.get(task.place, [])
+        self._keep(task, {**asdict(found), "plain_seconds": beside})
+        self.session.done.add(task.point.key)
+        print(f"{task.point.key}: {1e3 * median(found.seconds):.0f} ms ({repeats})", flush=True)
 
-    def failed(self, job: Job, reason: str) -> None:
+    def failed(self, tasks: Sequence[Task], reason: str) -> None:
         """Keep that a case does not run, in the place of older numbers too."""
-        for task in self.world.tasks:
-            if task.job == job and task.point.key not in self.session.done:
+        for task in tasks:
+            if task.point.key not in self.session.done:
                 self._keep(task, {"reason": reason})
 
     def _shape(self, rate: float) -> None:
@@ -552,8 +548,8 @@ class _Bench:
             {
                 "key": point.key,
                 **asdict(point),
-                "label": task.job.case.name,
-                "compressor": repr(task.job.case.compressor),
+                "label": point.about.label,
+                "compressor": repr(point.about.compressor),
                 "forward_seconds": task.compute.forward_seconds,
                 "backward_seconds": task.compute.backward_seconds,
                 "code": self.store.code,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dgc_repro
 from dgc_repro.bench.record import Recorded
-from dgc_repro.bench.replay import NO_COMPUTE, Case, Compute
+from dgc_repro.bench.replay import NO_COMPUTE, TORCH, Case, Compute
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -29,8 +29,6 @@ from dgc_repro.network.units import bits_per_second
 from dgc_repro.network.units import seconds as duration
 
 LOOPBACK = "loopback"
-PLAIN = Case("plain DDP")
-AGAIN = Case("plain DDP, again")
 NONE, GPU = "none", "gpu"
 V100_FLOPS, V100_SHARE = 15.7e12, 0.5
 """A V100's peak in float32 (its data sheet), and the share of it that training is assumed to reach."""
@@ -72,9 +70,17 @@ METHODS: Mapping[str, Method] = {
 """Vectors go uncompressed where an error feedback is (the default of a run); quantizers go without one."""
 
 
+PLAIN, AGAIN = "plain", "plain-again"
+BESIDE: Mapping[str, Method] = {
+    PLAIN: Method("plain DDP", None, 1.0),
+    AGAIN: Method("plain DDP, again", None, 1.0),
+}
+"""What is measured beside the methods: how far from 1 the noise alone goes."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """One measurement: a case on the links of a model's ranks."""
+    """One measurement: a method on the links of a model's ranks."""
 
     model: str
     workers: int
@@ -87,30 +93,25 @@ class Point:
     def key(self) -> str:
         return "/".join(str(part) for part in vars(self).values())
 
+    @property
+    def about(self) -> Method:
+        return METHODS.get(self.method) or BESIDE[self.method]
 
-@dataclass(frozen=True)
-class Job:
-    """A case to open, and the method's name on the command line."""
-
-    method: str
-    case: Case
-    share: float
-    gathers: bool
+    @property
+    def case(self) -> Case:
+        """What the ranks open; plain DDP's second measurement steps the first one's case."""
+        method = BESIDE[PLAIN] if self.method == AGAIN else self.about
+        return Case(method.label, method.compressor, self.junction, method.hook)
 
 
-def jobs(methods: Sequence[str], junctions: Sequence[str]) -> list[Job]:
-    """What is opened one after another beside plain DDP."""
-    found: list[Job] = []
-    for name in methods:
-        method = METHODS[name]
-        if method.compressor is None:
-            case = Case(method.label, hook=method.hook)
-            found.append(Job(name, case, method.share, False))
-            continue
-        for junction in junctions:
-            case = Case(method.label, method.compressor, junction)
-            found.append(Job(name, case, method.share, method.gathers))
-    return found
+def places(methods: Sequence[str], junctions: Sequence[str]) -> list[tuple[str, str]]:
+    """(method, junction) of all cases, in the order in which they are opened beside plain DDP."""
+    found = [
+        (name, junction)
+        for name in methods
+        for junction in (junctions if METHODS[name].compressor is not None else (TORCH,))
+    ]
+    return [*found, (AGAIN, TORCH)]
 
 
 def compute_of(name: str, recorded: Recorded) -> Compute:
@@ -157,32 +158,32 @@ COMPUTE_WORKERS = 2
 """Compute is looked at with so many workers, unless it is asked for: it is what overlap needs."""
 
 
-def expected_seconds(job: Job, point: Point, values: int, compute: float, cores: int) -> float:
+def expected_seconds(point: Point, values: int, compute: float, cores: int) -> float:
     """About how long one step takes."""
-    moved = moved_by("allgather" if job.gathers else "allreduce", point.workers)
+    moved = moved_by("allgather" if point.about.gathers else "allreduce", point.workers)
     speed = payload_rate(point.rate)
-    wire = 4 * values * job.share * moved / speed if speed else 0.0
-    return wire + compute + STEP_SECONDS + local_seconds(point, values, cores)
+    wire = 4 * values * point.about.share * moved / speed if speed else 0.0
+    return wire + compute + STEP_SECONDS + local_seconds(point.workers, values, cores)
 
 
-def local_seconds(point: Point, values: int, cores: int) -> float:
+def local_seconds(workers: int, values: int, cores: int) -> float:
     """What a step costs the cores that all workers share, about."""
-    return CPU_SECONDS_PER_VALUE * values * max(1.0, point.workers / cores)
+    return CPU_SECONDS_PER_VALUE * values * max(1.0, workers / cores)
 
 
-def left_out(job: Job, point: Point, expected: float, compute: float) -> str:
+def left_out(point: Point, expected: float, compute: float) -> str:
     """Why a point is not worth its time; nothing where it is."""
-    if job.case == AGAIN and expected > LONG_AGAIN_SECONDS:
+    if point.method == AGAIN and expected > LONG_AGAIN_SECONDS:
         return f"a second step of plain DDP over {LONG_AGAIN_SECONDS:g} s"
     if 0 < compute < SMALL_PART * expected:
         return f"compute is less than {SMALL_PART:.0%} of the step"
-    if point.workers != COMPUTE_WORKERS and point.rate == LOOPBACK and job.case.junction == AFTER:
+    if point.workers != COMPUTE_WORKERS and point.rate == LOOPBACK and point.junction == AFTER:
         return "without links the workers wait for the cores, at one junction as at the other"
     # With two workers communication after backward is compared with dense's.
     other = PER_BUCKET if point.workers == COMPUTE_WORKERS else AFTER
     if point.workers != COMPUTE_WORKERS and expected >= MOST_SECONDS:
         return f"too long: a step over {MOST_SECONDS:g} s"
-    if job.case.junction == other and expected > LONG_SECONDS:
+    if point.junction == other and expected > LONG_SECONDS:
         return f"too long: a step over {LONG_SECONDS:g} s, at one junction only"
     return ""
 

@@ -12,11 +12,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dgc_repro.bench.network_points import (
+    AGAIN,
     GPU,
     GPU_SECONDS,
     LOOPBACK,
     METHODS,
     NONE,
+    PLAIN,
     V100_FLOPS,
     V100_SHARE,
     payload_rate,
@@ -37,7 +39,6 @@ SLOWER_AT_MOST = 1.01
 SEEN_FROM = 0.05
 """Compute and communication that overlap are told from noise when they are this part of the step."""
 INDICATIVE_BELOW = 3  # steps
-PLAIN, AGAIN = "plain", "plain-again"
 SPREADS = ("step_ms", "speedup", "limit_x", "overlap_limit_x", "hidden", "communicate_x")
 NUMBERS = (
     *(f"{name}{end}" for name in SPREADS for end in ("", "_q1", "_q3")),

@@ -322,7 +322,7 @@ def row_of(task: Any) -> dict[str, Any]:
         "code": "code",
         "torch": "2",
         "gradients": "x",
-        "compressor": repr(task.job.case.compressor),
+        "compressor": repr(task.point.about.compressor),
         "forward_seconds": task.compute.forward_seconds,
         "backward_seconds": task.compute.backward_seconds,
     }
