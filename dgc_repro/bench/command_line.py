@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from dgc_repro.bench.ranks import RanksFailed
@@ -32,10 +32,10 @@ def output_of(given: argparse.Namespace, name: str) -> Path:
     return output or REPOSITORY / ("results" if given.publish else "reproduced") / name
 
 
-def words(name: str, text: str | None, default: Sequence[str], known: Collection[str]) -> list[str]:
-    """Words separated by commas, each one of ``known``. Raises UserError."""
-    found = list(default) if text is None else text.split(",")
-    for word in found:
+def words(name: str, text: str | None, known: Collection[str]) -> list[str] | None:
+    """Words separated by commas, each one of ``known``; None as it is. Raises UserError."""
+    found = text.split(",") if text else None
+    for word in found or ():
         if word not in known:
             raise UserError(f"--{name}: no {word!r}; {nearest(word, list(known))}")
     return found

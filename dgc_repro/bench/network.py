@@ -226,61 +226,57 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 def parsed(arguments: Sequence[str] | None) -> Options:
     """The command line. Raises UserError."""
     default = Options()
-    many: dict[str, tuple[Sequence[str], Collection[str]]] = {
-        "model": (default.models, MODELS),
-        "methods": (default.methods, METHODS),
-        "junctions": (default.junctions, JUNCTIONS),
+    lists: dict[str, Collection[str]] = {
+        "models": MODELS,
+        "methods": METHODS,
+        "junctions": JUNCTIONS,
     }
     made = parser(__doc__)
-    for name, (_, known) in many.items():
-        made.add_argument(f"--{name}", help=f"some of {','.join(known)}")
+    for name, known in lists.items():
+        made.add_argument(
+            "--model" if name == "models" else f"--{name}",
+            dest=name,
+            help=f"some of {','.join(known)}",
+        )
     made.add_argument("--rates", help="such as 100mbit,1gbit,loopback")
     made.add_argument("--workers", help=f"such as 2,4; at most {MOST_WORKERS}")
-    made.add_argument("--compute", help="none, gpu (an assumed V100's), or a duration as 50ms")
+    made.add_argument(
+        "--compute", dest="computes", help="none, gpu (an assumed V100's), or a duration as 50ms"
+    )
     made.add_argument("--repeats", type=int, help="of every point, in the place of --minutes")
     made.add_argument("--minutes", type=float, default=default.minutes, help="for all of it")
     made.add_argument("--again", action="store_true", help="measure what is known again")
-    made.add_argument("--dry-run", action="store_true", help="print the estimate and stop")
+    made.add_argument("--dry-run", dest="dry", action="store_true", help="print the estimate")
     made.add_argument("--tables", action="store_true", help="measure nothing")
     made.add_argument("--runs", type=Path, default=default.runs, help="folder of the points")
     made.add_argument("--data", type=Path, default=default.data, help="folder of data sets")
     made.add_argument(
-        "--override", action="append", default=[], help="of the recorded run (model.width=8)"
+        "--override", dest="overrides", action="append", help="of the recorded run (model.width=8)"
     )
     given = made.parse_args(arguments)
-    lists = {name: words(name, getattr(given, name), *known) for name, known in many.items()}
-    rates = given.rates.split(",") if given.rates else default.rates
-    computes = given.compute.split(",") if given.compute else default.computes
-    nobody = Recorded(Path(), "", 0, 0, 0, 0, "", {})
+    found = vars(given) | {"output": output_of(given, "bench")}
+    del found["publish"]
+    for name, known in lists.items():
+        found[name] = words(name, found[name], known)
+    for name in ("rates", "computes"):
+        found[name] = found[name].split(",") if found[name] else None
+    found["workers"] = worker_counts(given.workers) if given.workers else None
+    options = replace(
+        default, **{name: value for name, value in found.items() if value is not None}
+    )
     try:
-        for rate in rates:
+        for rate in options.rates:
             if rate != LOOPBACK:
                 check_rates("rates", [bits_per_second("rates", rate)])
-        for compute in computes:
-            compute_of(compute, nobody)
+        for compute in options.computes:
+            compute_of(compute, Recorded(Path(), "", 0, 0, 0, 0, "", {}))
     except ValueError as error:
         raise UserError(f"--{error}") from error
     if given.repeats is not None:
         at_least_one(given.repeats)
     if not given.minutes > 0:
         raise UserError(f"--minutes: a number above 0, got {given.minutes}")
-    return Options(
-        models=lists["model"],
-        workers=worker_counts(given.workers) if given.workers else default.workers,
-        rates=rates,
-        computes=computes,
-        methods=lists["methods"],
-        junctions=lists["junctions"],
-        repeats=given.repeats,
-        minutes=given.minutes,
-        again=given.again,
-        tables=given.tables,
-        dry=given.dry_run,
-        runs=given.runs,
-        data=given.data,
-        output=output_of(given, "bench"),
-        overrides=given.override,
-    )
+    return options
 
 
 def plan(

@@ -13,13 +13,15 @@ without a network (measure/alone.py), and so is compute (a stated sleep and the 
 
 from __future__ import annotations
 
-import math
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from dgc_repro.bench.collectives import measure as measure_collectives
@@ -37,8 +39,8 @@ from dgc_repro.bench.command_line import (
 from dgc_repro.bench.network_points import METHODS
 from dgc_repro.bench.ranks import Ranks
 from dgc_repro.bench.record import MODELS, Recorded, record
-from dgc_repro.bench.replay import Case, Compute
-from dgc_repro.bench.tables import Machine, markdown, write_csv
+from dgc_repro.bench.replay import SPANS, Case, Compute
+from dgc_repro.bench.tables import Machine, Row, markdown, write_csv
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import AFTER_BACKWARD
 from dgc_repro.launch.cli_args import sizes_range
@@ -69,8 +71,7 @@ COLUMNS = {
     "communicate ": "measured_communicate_ms",
     "decompress ": "measured_decompress_ms",
 }
-LOOKS = {2: "o", 4: "^", 8: "s"}
-COLOURS = (plot.BLACK, plot.BLUE, plot.ORANGE, plot.GREEN, plot.PURPLE, plot.SKY)
+LOOKS: dict[Any, str] = {2: "o", 4: "^", 8: "s"}
 
 
 @dataclass(frozen=True)
@@ -88,28 +89,7 @@ class Options:
     runs: Path = REPOSITORY / "runs"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One point; milliseconds. ``error``: predicted / measured - 1."""
-
-    model: str
-    workers: int
-    rate: str
-    method: str
-    measured_ms: float
-    measured_low_ms: float
-    measured_high_ms: float
-    predicted_ms: float
-    error: float
-    compute_ms: float
-    compress_ms: float
-    communicate_ms: float
-    decompress_ms: float
-    measured_compress_ms: float
-    measured_communicate_ms: float
-    measured_decompress_ms: float
-    payload_mb: float
-    repeats: int
+QUICK = Options(workers=(2,), rates=("100mbit", "1gbit"), repeats=3, given=("model.width=16",))
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -144,15 +124,11 @@ def parsed(arguments: Sequence[str] | None) -> Options:
     made.add_argument("--compute", help="the sleep of a step, as 50ms")
     made.add_argument("--repeats", type=int)
     given = made.parse_args(arguments)
-    options = Options()
-    if given.quick:
-        options = Options(
-            workers=(2,), rates=("100mbit", "1gbit"), repeats=3, given=("model.width=16",)
-        )
+    options = QUICK if given.quick else Options()
     found = {
         "rates": given.rates.split(",") if given.rates else None,
         "workers": worker_counts(given.workers) if given.workers else None,
-        "methods": words("methods", given.methods, options.methods, OURS),
+        "methods": words("methods", given.methods, OURS),
         "output": output_of(given, "network"),
         **{name: getattr(given, name) for name in ("model", "compute", "repeats")},
     }
@@ -199,11 +175,11 @@ def world(options: Options, recorded: Recorded, workers: int) -> tuple[list[Row]
                 lab.set_rates([bits] * workers)
                 costs = Costs(replace(fitted.network, rate=rate), workers)
                 found = ranks.steps(case, compute, repeats=options.repeats, settle=1)
-                rows.append(compared(options.model, name, rate, workers, step, costs, found))
-                one = rows[-1]
+                one = compared(options.model, name, rate, workers, step, costs, found)
+                rows.append(one)
                 print(
-                    f"{workers} workers {rate} {method.label}: measured {one.measured_ms:.1f} ms, "
-                    f"predicted {one.predicted_ms:.1f} ms ({100 * one.error:+.1f} %)",
+                    f"{workers} workers {rate} {method.label}: measured {one['measured_ms']:.1f} ms, "
+                    f"predicted {one['predicted_ms']:.1f} ms ({100 * one['error']:+.1f} %)",
                     flush=True,
                 )
             lab.set_rates([HIGHEST] * workers)
@@ -233,36 +209,34 @@ def live_step(ranks: Ranks, case: Case, compute: Compute, workers: int, repeats:
 def compared(
     model: str, method: str, rate: str, workers: int, step: Step, costs: Costs, found: Any
 ) -> Row:
-    """A row from what was predicted and what was measured."""
+    """A row from what was predicted and what was measured. ``error``: predicted / measured - 1."""
     measured = sorted(found.seconds)
-    middle = statistics.median(measured)
-    predicted = step.after_backward(costs)
-    return Row(
-        model=model,
-        workers=workers,
-        rate=rate,
-        method=METHODS[method].label,
-        measured_ms=1e3 * middle,
-        measured_low_ms=1e3 * measured[0],
-        measured_high_ms=1e3 * measured[-1],
-        predicted_ms=1e3 * predicted,
-        error=predicted / middle - 1,
-        compute_ms=1e3 * step.compute,
-        compress_ms=1e3 * step.compress,
-        communicate_ms=1e3 * step.communicate(costs),
-        decompress_ms=1e3 * step.decompress,
-        measured_compress_ms=statistics.median(found.compress_ms),
-        measured_communicate_ms=statistics.median(found.communicate_ms),
-        measured_decompress_ms=statistics.median(found.decompress_ms),
-        payload_mb=found.payload_bytes / 1e6,
-        repeats=len(measured),
-    )
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    middle, predicted = statistics.median(measured), step.after_backward(costs)
+    seconds_of = {
+        "measured": middle,
+        "measured_low": measured[0],
+        "measured_high": measured[-1],
+        "predicted": predicted,
+        "compute": step.compute,
+        "compress": step.compress,
+        "communicate": step.communicate(costs),
+        "decompress": step.decompress,
+    }
+    row: dict[str, Any] = {
+        "model": model,
+        "workers": workers,
+        "rate": rate,
+        "method": METHODS[method].label,
+        **{f"{name}_ms": 1e3 * value for name, value in seconds_of.items()},
+        "error": predicted / middle - 1,
+    }
+    return row | {
+        **{
+            f"measured_{span}_ms": statistics.median(getattr(found, f"{span}_ms")) for span in SPANS
+        },
+        "payload_mb": found.payload_bytes / 1e6,
+        "repeats": len(measured),
+    }
 
 
 def write(
@@ -274,8 +248,9 @@ def write(
     recorded: Recorded,
 ) -> None:
     """``validation.md``, ``.csv``, ``.svg``, ``.png``; the verdict is printed too."""
-    errors = [abs(row.error) for row in rows]
-    middle, p90 = statistics.median(errors), quantile(errors, 0.9)
+    errors = [abs(row["error"]) for row in rows]
+    middle = statistics.median(errors)
+    p90 = float(np.quantile(errors, 0.9, method="inverted_cdf"))  # one of the errors
     enough = len(rows) >= 24
 
     def word(value: float, at_most: float) -> str:
@@ -304,13 +279,13 @@ def write(
         verdict,
     ]
     shown = [
-        {**asdict(row), "error_percent": f"{100 * row.error:+.1f}", "workers": str(row.workers)}
+        {**row, "error_percent": f"{100 * row['error']:+.1f}", "workers": str(row["workers"])}
         for row in rows
     ]
     text = markdown("The network model against measured steps", lines, COLUMNS, shown)
     (folder / "validation.md").write_text(text, encoding="utf-8")
     print(text)
-    write_csv(folder / "validation.csv", [], [asdict(row) for row in rows], {})
+    write_csv(folder / "validation.csv", [], rows, {})
     plot.save(figure(rows, verdict, machine), folder, "validation")
 
 
@@ -319,27 +294,21 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
     with plot.style():
         drawn = Figure(figsize=(6.2, 5.2), layout="constrained")
         axes = drawn.subplots()
-        ends = [min(r.measured_ms for r in rows) / 1.5, max(r.measured_ms for r in rows) * 1.5]
+        frame = pd.DataFrame(rows)
+        ends = np.array([frame["measured_ms"].min() / 1.5, frame["measured_ms"].max() * 1.5])
         axes.plot(ends, ends, color=plot.BLACK, linewidth=0.8)
         for share, alpha in ((P90_AT_MOST, 0.12), (MEDIAN_AT_MOST, 0.2)):
-            axes.fill_between(
-                ends,
-                [end * (1 - share) for end in ends],
-                [end * (1 + share) for end in ends],
-                color=plot.BLUE,
-                alpha=alpha,
-                linewidth=0,
+            low, high = ends * (1 - share), ends * (1 + share)
+            axes.fill_between(ends, low, high, color=plot.BLUE, alpha=alpha, linewidth=0)
+        colours = dict(zip(frame["method"].unique(), itertools.cycle(plot.CYCLE), strict=False))
+        for (method, workers), own in frame.groupby(["method", "workers"], sort=False):
+            axes.plot(
+                own["measured_ms"],
+                own["predicted_ms"],
+                LOOKS.get(workers, "x"),
+                color=colours[method],
+                label=f"{method}, {workers} workers",
             )
-        for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
-            for workers in dict.fromkeys(row.workers for row in rows):
-                own = [r for r in rows if (r.method, r.workers) == (method, workers)]
-                axes.plot(
-                    [r.measured_ms for r in own],
-                    [r.predicted_ms for r in own],
-                    LOOKS.get(workers, "x"),
-                    color=COLOURS[number % len(COLOURS)],
-                    label=f"{method}, {workers} workers",
-                )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("measured, ms a step")
