@@ -117,14 +117,13 @@ def _measure(
     prepare(folder, config)
     here = environment.describe(device, "none", 1, facts.pop("data"))
     write_json(folder / "environment.json", here | {"busy_cores": busy})
-    measured = multilevel.measure(
+    repeats, chosen = multilevel.measure(
         gradient,
         methods,
         (settings.factors[0], settings.factors[1]),
         settings.repeats,
         say=lambda line: print(f"  {line}", flush=True),
     )
-    repeats, chosen = multilevel.rows(measured)
     write_csv(folder / REPEATS_FILE, repeats)
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts, "chosen": chosen}
     write_json(folder / "summary.json", summary)
