@@ -24,7 +24,6 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -45,10 +44,6 @@ CASES: Mapping[str, Compressor] = {
     "dgc_sampled 100x": ErrorFeedback(DGCSampled(factor=100)),
     "randomk 100x": ErrorFeedback(RandomK(factor=100)),
 }
-OTHERWISE_CUT: Mapping[str, tuple[Compressor, Compressor]] = {
-    "topk 100x, vectors whole": (PerLayer(CASES["topk 100x"]), CASES["topk 100x"]),
-}
-"""Layer by layer, and joined; they send unlike bytes, and no ceiling was set."""
 COLUMNS = {
     "exchange": "case",
     "layer by layer x joined": "layers_x",
@@ -94,16 +89,15 @@ def measure(repeats: int) -> dict[str, dict[str, Any]]:
     total = sum(shape.numel() for shape in sizes.values())
     values = torch.randn(total, generator=generator)
     values.mul_(torch.randn(total, generator=generator).exp_())
-    pairs_of = {**{name: (one, one) for name, one in CASES.items()}, **OTHERWISE_CUT}
     found: dict[str, dict[str, Any]] = {
-        name: {"seconds": [], "payload_bytes": []} for name in pairs_of
+        name: {"seconds": [], "payload_bytes": []} for name in CASES
     }
     for share in shares(repeats):
-        for name, (by_layer, whole) in pairs_of.items():
+        for name, compressor in CASES.items():
             pieces = values.clone().split([shape.numel() for shape in sizes.values()])
             cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
             joined = {"joined": values.clone()}
-            ways = [Layers.of(by_layer, cut), Layers.of(whole, joined)]
+            ways = [Layers.of(compressor, cut), Layers.of(compressor, joined)]
             for way in ways * 2:
                 way.seconds()
             pairs = torch.tensor([[way.seconds() for way in ways] for _ in range(share)])
@@ -123,7 +117,7 @@ def rows(found: Mapping[str, Any]) -> list[Row]:
     for name, measured in found.items():
         layers, joined = zip(*measured["seconds"], strict=True)
         ratio = Spread.of([one / other for one, other in measured["seconds"]])
-        at_most = None if name in ("dense", *OTHERWISE_CUT) else AT_MOST
+        at_most = None if name == "dense" else AT_MOST
         table.append(
             {
                 "case": name,

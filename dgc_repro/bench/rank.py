@@ -1,4 +1,4 @@
-"""One rank of a replay: started by launch/replay.py, told what to do through its standard input.
+"""One rank of a replay: started by ranks.py, which sends its jobs through its standard input.
 
 Jobs are pickled (name, arguments); every rank is told the same, does it, and answers through what
 was its standard output. Whatever is printed goes to standard error, the rank's log.
@@ -37,6 +37,7 @@ from dgc_repro.network import counters
 WARMUP_STEPS = (
     4  # DDP builds its buckets anew after the first, torch's PowerSGD begins with the third
 )
+BYTES = ("payload_bytes", "wire_bytes", "total_wire_bytes")
 POWERSGD_RANK = 4
 ONE_BUCKET_MB = 1 << 20
 """torch's PowerSGD hook asks for collectives in callbacks, whose order differs between ranks: on gloo
@@ -116,37 +117,29 @@ class Runner:
     def sent(self) -> dict[str, float]:
         """What this rank has handed over since the start, of its gradients."""
         if self.attached is not None:
-            metrics = self.attached.ledger.metrics()
+            ledger = self.attached.ledger
+            metrics = ledger.metrics()
+            calls = ledger.calls_by_collective()
             return {
-                "payload_bytes": metrics["comm/payload_bytes"],
-                "wire_bytes": metrics["comm/wire_bytes"],
-                "total_wire_bytes": metrics["comm/total_wire_bytes"],
-                **{
-                    f"calls {kind}": float(calls)
-                    for kind, calls in self.attached.ledger.calls_by_collective().items()
-                },
+                **{name: metrics[f"comm/{name}"] for name in BYTES},
+                **{f"calls {kind}": float(count) for kind, count in calls.items()},
             }
-        moved = moved_by("allreduce", dist.get_world_size())
-        payload, calls = self._hook.payload_bytes, self._hook.calls
-        return {
-            "payload_bytes": payload,
-            "wire_bytes": payload * moved,
-            "total_wire_bytes": payload * moved,
-            "calls allreduce": float(calls),
-        }
+        return allreduced(self._hook.payload_bytes, self._hook.calls)
 
     def plain_step(self) -> dict[str, float]:
         """A step of DDP without a hook: all gradients, an allreduce a bucket."""
         logged = self._ddp._get_ddp_logging_data()
-        payload = float(sum(p.nbytes for p in self._ddp.parameters()))
-        moved = payload * moved_by("allreduce", dist.get_world_size())
         buckets = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "0")
-        return {
-            "payload_bytes": payload,
-            "wire_bytes": moved,
-            "total_wire_bytes": moved,
-            "calls allreduce": float(len(buckets.split(","))),
-        }
+        payload = float(sum(p.nbytes for p in self._ddp.parameters()))
+        return allreduced(payload, len(buckets.split(",")))
+
+
+def allreduced(payload_bytes: float, calls: int) -> dict[str, float]:
+    """What so many allreduces of these bytes together move."""
+    moved = payload_bytes * moved_by("allreduce", dist.get_world_size())
+    return dict(zip(BYTES, (payload_bytes, moved, moved), strict=True)) | {
+        "calls allreduce": float(calls)
+    }
 
 
 @dataclass
@@ -294,18 +287,15 @@ def _measured(
     each = {what: (after[what] - before.get(what, 0.0)) / len(steps) for what in after}
     if runner.case.compressor is None and runner.case.hook == "allreduce":
         each = runner.plain_step()
-    spans = {
-        f"{span}_ms": [step.spans.get(f"time/{span}_ms", 0.0) for step in steps] for span in SPANS
-    }
+    more: dict[str, Any] = {name: each[name] for name in BYTES}
+    for span in SPANS:
+        more[f"{span}_ms"] = [step.spans.get(f"time/{span}_ms", 0.0) for step in steps]
     return Measured(
         seconds=[step.seconds for step in steps],
         beside_seconds=besides,
         processor_seconds=[step.processor_seconds for step in steps],
         exposed_seconds=[step.exposed_seconds for step in steps],
-        **spans,
-        payload_bytes=each["payload_bytes"],
-        wire_bytes=each["wire_bytes"],
-        total_wire_bytes=each["total_wire_bytes"],
+        **more,
         counter_bytes=counted,
         calls={w.removeprefix("calls "): n for w, n in each.items() if w.startswith("calls ")},
     )

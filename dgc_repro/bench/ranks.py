@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 from dgc_repro.bench.record import Recorded
 from dgc_repro.bench.replay import NO_COMPUTE, Case, Compute, Measured
+from dgc_repro.network.lab import Lab
 
 START_SECONDS = 120.0
 LATER_SECONDS = 3.0
@@ -35,25 +36,14 @@ class RanksLate(RanksFailed):
     """No rank said that anything is wrong, but not all have answered in time."""
 
 
-class Links(Protocol):
-    """What a replay needs of a lab (network/lab.py)."""
-
-    @property
-    def interface(self) -> str:
-        """The interface's name, the same in every worker's namespace."""
-
-    def popen(self, rank: int, command: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
-        """Start a worker's process on its own links."""
-
-
 class Ranks:
-    """``workers`` processes of launch/replay_rank.py, on loopback or on a lab's links. A context
+    """``workers`` processes of bench/rank.py, on loopback or on a lab's links. A context
     manager; when a job fails, they are gone, and the next needs new ones."""
 
     def __init__(
         self,
         workers: int,
-        links: Links | None = None,
+        links: Lab | None = None,
         *,
         timeout_seconds: float = 120.0,
         backend: str = "gloo",
@@ -150,7 +140,7 @@ class Ranks:
         beside: Case | None = None,
         seconds: float = 600.0,
     ) -> Measured:
-        """Time an open case; see `replay_rank.Rank.steps`. ``seconds``: to be done in."""
+        """Time an open case; see `rank.Rank.steps`. ``seconds``: to be done in."""
         other = beside.key if beside is not None else None
         told = self.ask("steps", case.key, compute, repeats, settle, other, seconds=seconds)
         return Measured.of_ranks(told)

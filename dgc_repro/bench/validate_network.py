@@ -6,7 +6,7 @@ make validate-network ARGS=--quick      a slim model, few repeats: does it run?
 Nothing is fitted to the steps that are judged. For each number of live workers: (1) collectives are
 timed at 10 Gbit/s, where the links hold nobody up, and fitted (network/fit.py): latency, and what the
 hosts' software costs; (2) each method's compress and decompress are timed on every worker at once,
-without a network (measure/alone.py), and so is compute (a stated sleep and the replay's own work);
+without a network (bench/alone.py), and so is compute (a stated sleep and the replay's own work);
 (3) the model adds the link's rate, by arithmetic; (4) the steps are measured at 100 and 300 Mbit/s and
 1 Gbit/s. Predicted is compute + compress + communicate + decompress, after backward.
 """

@@ -2,7 +2,7 @@
 
 ``python -m dgc_repro predict compressor=topk compressor.density=0.01 model=resnet101
 network=ethernet_1gbit workers=2..256``. What a worker computes is measured on this machine or read from
-a file (launch/step_timing.py); what is on the network is modelled. Nothing is trained.
+a file (step_timing.py); what is on the network is modelled. Nothing is trained.
 """
 
 from __future__ import annotations

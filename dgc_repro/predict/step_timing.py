@@ -3,7 +3,7 @@
 Compute is the trainer's own (one worker, real batches, forward, backward, optimizer); beside it, when
 each gradient is there. Everything is timed with the threads that a worker of the run has: launch.threads,
 or the cores at hand divided by the workers that share them (launch.workers). The exchange is that of
-measure/alone.py on the gradients of the last step: compress and decompress times and the payloads, all at
+bench/alone.py on the gradients of the last step: compress and decompress times and the payloads, all at
 once and by DDP's buckets.
 """
 
