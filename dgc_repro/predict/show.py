@@ -123,9 +123,10 @@ def rate(bits: float | None) -> str:
 Column = tuple[str, str, Callable[[Any], str]]
 NAMES: Sequence[Column] = (("method", "method", str), ("N", "workers", str))
 TABLES: Mapping[str, Sequence[Column]] = {
-    "milliseconds a step": (
+    "milliseconds and payload a step": (
         *NAMES,
         *((part.removesuffix("_ms"), part, _ms) for part in (*PARTS, "step_ms", "overlap_ms")),
+        ("MB", "payload_mb", "{:.3g}".format),
     ),
     "what it is worth": (
         *NAMES,
@@ -133,7 +134,6 @@ TABLES: Mapping[str, Sequence[Column]] = {
         ("overlap", "overlap_efficiency", _percent),
         ("x dense", "speedup", _times),
         ("overlap", "overlap_speedup", _times),
-        ("MB", "payload_mb", "{:.3g}".format),
         ("pays below", "break_even", rate),
         ("as dense", "as_dense", str),
     ),
@@ -143,7 +143,9 @@ TABLES: Mapping[str, Sequence[Column]] = {
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Prediction]) -> Table:
     """For the terminal."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    made = Table(
+        title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True
+    )
     for heading, field, _ in columns:
         made.add_column(heading, justify="left" if field == "method" else "right", no_wrap=True)
     for row in rows:

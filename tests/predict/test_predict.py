@@ -182,6 +182,7 @@ def test_all_candidates_are_compared_with_their_quality_and_the_time_left(
     printed = capsys.readouterr().out
     assert re.match(r"predict: about \d+ (s|minutes) expected", printed)
     assert printed.count(" left\n") == len(CANDIDATES)
+    assert "…" not in printed  # no cell is cut
     assert "as dense: whether the last test accuracy was as good as dense's" in printed
     assert {row["as_dense"] for row in rows if row["method"] == "randomk 100x"} == {"no (n=1)"}
 
