@@ -59,13 +59,13 @@ lint: $(INSTALLED) ## lint, and check the format, changing nothing
 types: $(INSTALLED) ## type-check the package (mypy --strict)
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## print the speed tables (multiples of a copy_, ratios to plain DDP)
+bench: $(INSTALLED) ## print the speed tables, about 9 minutes on 2 idle cores (ARGS=--quick: a minute)
 	$(BIN)/python scripts/bench.py $(ARGS)
 
-bench-network: $(INSTALLED) ## print what compression is worth on shaped links (24 minutes; ARGS="--model resnet18")
+bench-network: $(INSTALLED) ## print what compression is worth on shaped links, about half an hour (ARGS="--model resnet18")
 	$(BIN)/python scripts/bench_network.py $(ARGS)
 
-validate-network: $(INSTALLED) ## compare the network model with measured steps (six minutes; ARGS="--quick")
+validate-network: $(INSTALLED) ## compare the network model with measured steps, about 6 minutes (ARGS=--quick)
 	$(BIN)/python scripts/validate_network.py $(ARGS)
 
 reproduce-table1: ## train and print Table I of the dynamic paper (2 minutes)
@@ -88,7 +88,7 @@ reproduce-gravac-fig10: ## train and draw geometric scaling of factors (GraVAC, 
 reproduce-gravac-fig11: ## train and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
 reproduce-gravac-lab: ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
 reproduce-dgc-ptb: ## train and print the lecture's DGC row on the Penn Treebank
-reproduce-lecture-density: ## draw how dense sums of sparse gradients become (lecture)
+reproduce-lecture-density: ## train, and draw how dense sums of sparse gradients become (lecture; about 1 minute)
 reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lecture)
 reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
 

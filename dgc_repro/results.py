@@ -54,6 +54,11 @@ def load_runs(folder: str | Path = "runs") -> Frames:
 def load_results(name: str, root: str | Path | None = None) -> Frames:
     """The published runs of a paper and scale, such as ``gravac/small``. ``root``: default, results/ beside
     the package, then in the working folder. Raises UserError where there is no such pool."""
+    return frames_of(published_runs(name, root))
+
+
+def published_runs(name: str, root: str | Path | None = None) -> list[Run]:
+    """The same runs as records. Raises UserError where there is no such pool."""
     roots = [Path(root)] if root is not None else [RESULTS, Path("results")]
     place = next((r / name for r in roots if (r / name / pool.RUNS_FILE).is_file()), None)
     if place is None:
@@ -63,7 +68,7 @@ def load_results(name: str, root: str | Path | None = None) -> Frames:
             for path in r.glob(f"*/*/{pool.RUNS_FILE}")
         )
         raise UserError(f"{name}: no published runs; there are {', '.join(known) or 'none'}")
-    return frames_of(pool.read(place))
+    return pool.read(place)
 
 
 def frames_of(runs: Iterable[Run]) -> Frames:

@@ -22,13 +22,21 @@ ANYTHING = "*"
 ASKS = ("exchange.payload", "exchange.requests")
 
 UNDER_ALL = ("errors", "checked")
+UNDER_LAUNCH = (
+    *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
+    "kernel",
+)
+UNDER_BENCHES = ("launch", "measure", "results", *UNDER_LAUNCH)
 
 # Which of our modules a package (or a module at the top) may import, its own and UNDER_ALL aside.
 # An entry allows everything below it. Imports point down, so no two rows name each other, but for
 # payload and requests: they lie in exchange and have a row of their own, under everything.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": (ANYTHING,),
-    "launch": (ANYTHING,),
+    "launch.main": (ANYTHING,),  # the command line's table of commands
+    "predict": ("bench", *UNDER_BENCHES),
+    "bench": UNDER_BENCHES,
+    "launch": ("measure", "study", "compare", "results", *UNDER_LAUNCH),
     "train": ("exchange", "model", "dataset", "compressor", "policy", "sink", "network"),
     "measure": ("compressor", "policy", "exchange", "kernel", "network"),
     "study": ("network",),
@@ -60,6 +68,9 @@ INSTEAD = {
     "exchange.requests": "compressors stand on requests: move what you need below",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
+    "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
+    "bench": "predict/ builds on bench/: move what both need into bench/",
+    "predict": "nothing but the command line builds on predict/",
     "paper": "paper/ reads records: write the number into the run's record and read it there",
     "sink": "a sink is handed finished records: put the number into the record",
     "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
@@ -81,7 +92,14 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
     "torch.distributed": (
         # exchange.wire: only to tell the errors of a collective from others
-        ("exchange.process_group", "exchange.ddp", "exchange.wire", "launch", "train.checkpoint"),
+        (
+            "exchange.process_group",
+            "exchange.ddp",
+            "exchange.wire",
+            "bench",
+            "launch",
+            "train.checkpoint",
+        ),
         "yield a request, or take a Wire and call that",
     ),
 }

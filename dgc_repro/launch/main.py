@@ -27,19 +27,19 @@ from omegaconf.errors import OmegaConfBaseException
 from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
-from dgc_repro.launch.calibrate import calibrate
 from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.overrides import check_overrides, resolved
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir, keys_of
-from dgc_repro.launch.predict import predict
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
 from dgc_repro.launch.sweep import is_plain, sweep
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.interfaces import counted_line
+from dgc_repro.predict.calibrate import calibrate
+from dgc_repro.predict.prediction import predict
 
 USER_ERROR = 2
 COMMANDS: dict[str, Callable[[list[str]], object]] = {

@@ -100,14 +100,13 @@ def _measure(
     prepare(folder, config)
     here = environment.describe(device, "none", 1, facts.pop("data"))
     write_json(folder / "environment.json", here | {"busy_cores": busy})
-    measured = multilevel.measure(
+    repeats, chosen = multilevel.measure(
         gradient,
         methods,
         (settings.factors[0], settings.factors[1]),
         settings.repeats,
         say=lambda line: print(f"  {line}", flush=True),
     )
-    repeats, chosen = multilevel.rows(measured)
     write_csv(folder / REPEATS_FILE, repeats)
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts, "chosen": chosen}
     write_json(folder / "summary.json", summary)
@@ -217,15 +216,20 @@ def _method(name: str, settings: MeasureSettings) -> Method:
 
 def check_memory(config: Mapping[str, Any]) -> None:
     """Refuse what will not fit, before anything is allocated."""
-    with torch.device("meta"):
-        module = component(config["model"], "model").build(10)
-    parameters = sum(p.numel() for p in module.parameters())
-    needed, available = 4 * COPIES_OF_THE_MODEL * parameters, environment.available_bytes()
+    count = parameters(config)
+    needed, available = 4 * COPIES_OF_THE_MODEL * count, environment.available_bytes()
     if available is not None and needed > available:
         raise UserError(
-            f"model.width: {parameters / 1e6:.0f} M parameters need about {needed / 1e9:.1f} GB here, "
+            f"model.width: {count / 1e6:.0f} M parameters need about {needed / 1e9:.1f} GB here, "
             f"{available / 1e9:.1f} GB are available; use a slimmer model (model.width)"
         )
+
+
+def parameters(config: Mapping[str, Any]) -> int:
+    """Of the config's model with ten classes; nothing is allocated."""
+    with torch.device("meta"):
+        module = component(config["model"], "model").build(10)
+    return sum(p.numel() for p in module.parameters())
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

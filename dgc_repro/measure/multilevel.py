@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from dgc_repro.kernel.workspace import Workspace
 
 LAYERWISE, ONE_VECTOR = "layerwise", "one vector"
 BLOCKS = (LAYERWISE, ONE_VECTOR)
+WAYS = ("weak", "direct", "multilevel", "single_pass")
 WARMUP = 2  # buffers are made and pages touched here
 
 SinglePass = Callable[[Tensor, Context], tuple[Selection, Selection]]
@@ -46,48 +47,7 @@ class Method:
     single_pass: SinglePass | None = None
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """One paired measurement. ``weak_ms``: the first compression alone, part of the other two."""
-
-    block: str
-    method: str
-    repeat: int
-    copy_ms: float
-    weak_ms: float
-    direct_ms: float
-    multilevel_ms: float
-    single_pass_ms: float | None
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What was chosen, summed over the tensors of a block.
-
-    ``*_asked``: k from the original n; ``*_kept``: entries chosen. ``*_apart``: entries of the strong
-    setting that only one of this way and direct compression has, or that differ in value.
-    """
-
-    block: str
-    method: str
-    tensors: int
-    values: int
-    weak_asked: int
-    strong_asked: int
-    weak_kept: int
-    direct_kept: int
-    multilevel_kept: int
-    multilevel_apart: int
-    single_pass_kept: int | None
-    single_pass_apart: int | None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """All repeats, and what was chosen, of one model's gradient."""
-
-    repeats: tuple[Repeat, ...]
-    chosen: tuple[Chosen, ...]
+Row = dict[str, Any]
 
 
 def measure(
@@ -96,25 +56,35 @@ def measure(
     factors: tuple[float, float],
     repeats: int,
     say: Callable[[str], None] = lambda line: None,
-) -> Measured:
+) -> tuple[list[Row], list[Row]]:
     """Measure every method on a gradient, by tensor and as one vector.
 
     tensors: f32, by name, consecutive views of one buffer (see `joined`); read only.
     factors: of the weak and the strong setting, for the k that is asked.
+
+    Returns, as rows for a record:
+
+    repeats  one paired measurement: milliseconds of a copy and of each way (None: the method has no such
+             way); ``weak_ms`` is the first compression alone, part of the others
+    chosen   summed over the tensors of a block: ``*_asked`` is k from the original n, ``*_kept`` the entries
+             chosen, ``*_apart`` the entries of the strong setting that only one of this way and direct
+             compression has, or that differ in value
     """
     vector = _vector_of(tensors)
     blocks = {LAYERWISE: tensors, ONE_VECTOR: {"gradient": vector}}
     target = torch.empty_like(vector)
-    timed: list[Repeat] = []
-    chosen: list[Chosen] = []
+    timed: list[Row] = []
+    chosen: list[Row] = []
     for block, parts in blocks.items():
         for method in methods:
             ways = _Ways(method, parts)
-            chosen.append(_chosen(block, ways, factors))
-            timed += _timed(block, ways, lambda: target.copy_(vector), repeats, vector.device)
-            middle = statistics.median(r.direct_ms / r.multilevel_ms for r in timed[-repeats:])
+            about = {"block": block, "method": method.name}
+            chosen.append(about | _chosen(ways, factors))
+            found = _timed(ways, lambda: target.copy_(vector), repeats, vector.device)
+            timed += [about | row for row in found]
+            middle = statistics.median(row["direct_ms"] / row["multilevel_ms"] for row in found)
             say(f"{block}, {method.name}: direct / multi-level {middle:.2f}")
-    return Measured(tuple(timed), tuple(chosen))
+    return timed, chosen
 
 
 def topk_in_one_scan(weak: float, strong: float) -> SinglePass:
@@ -139,11 +109,6 @@ def joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
         parts[name].copy_(tensor.detach().permute(order).reshape(-1))
     return parts
-
-
-def rows(measured: Measured) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Repeats and choices as plain rows, for a record."""
-    return [asdict(r) for r in measured.repeats], [asdict(c) for c in measured.chosen]
 
 
 class _Ways:
@@ -206,22 +171,15 @@ def _first(method: Sparsifier, tensor: Tensor, context: Context) -> Selection | 
 
 
 def _timed(
-    block: str,
-    ways: _Ways,
-    copy: Callable[[], object],
-    repeats: int,
-    device: torch.device,
-) -> list[Repeat]:
-    actions: dict[str, Callable[[], object]] = {
-        "weak": ways.weak, "direct": ways.direct, "multilevel": ways.multilevel,
-    }  # fmt: skip
-    if ways.method.single_pass is not None:
-        actions["single_pass"] = ways.single_pass
+    ways: _Ways, copy: Callable[[], object], repeats: int, device: torch.device
+) -> list[Row]:
+    names = ["weak", "direct", "multilevel"]
+    names += ["single_pass"] if ways.method.single_pass is not None else []
+    actions: dict[str, Callable[[], object]] = {name: getattr(ways, name) for name in names}
     for action in (copy, *actions.values()):
         for _ in range(WARMUP):
             action()
     found = []
-    names = list(actions)
     for number in range(repeats):
         turn = number % len(names)
         took: dict[str, float] = {}
@@ -229,18 +187,8 @@ def _timed(
         for name in (*names[turn:], *names[:turn]):
             copies.append(milliseconds(copy, device))
             took[name] = milliseconds(actions[name], device)
-        found.append(
-            Repeat(
-                block=block,
-                method=ways.method.name,
-                repeat=number,
-                copy_ms=statistics.median(copies),
-                weak_ms=took["weak"],
-                direct_ms=took["direct"],
-                multilevel_ms=took["multilevel"],
-                single_pass_ms=took.get("single_pass"),
-            )
-        )
+        row: Row = {"repeat": number, "copy_ms": statistics.median(copies)}
+        found.append(row | {f"{name}_ms": took.get(name) for name in WAYS})
     return found
 
 
@@ -258,30 +206,27 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _chosen(block: str, ways: _Ways, factors: tuple[float, float]) -> Chosen:
+def _chosen(ways: _Ways, factors: tuple[float, float]) -> Row:
     weak_asked, strong_asked = (
         sum(num_kept(n, 1 / factor) for n in ways.sizes) for factor in factors
     )
-    direct = [(len(weak.values), _kept(strong)) for weak, strong in ways.each_direct()]
-    multilevel = [_kept(strong) for _, strong in ways.each_multilevel()]
-    single = None
-    if ways.method.single_pass is not None:
-        single = [_kept(strong) for _, strong in ways.each_single_pass()]
-    strong = [kept for _, kept in direct]
-    return Chosen(
-        block=block,
-        method=ways.method.name,
-        tensors=len(ways.sizes),
-        values=sum(ways.sizes),
-        weak_asked=weak_asked,
-        strong_asked=strong_asked,
-        weak_kept=sum(count for count, _ in direct),
-        direct_kept=_entries(strong),
-        multilevel_kept=_entries(multilevel),
-        multilevel_apart=_apart(strong, multilevel),
-        single_pass_kept=None if single is None else _entries(single),
-        single_pass_apart=None if single is None else _apart(strong, single),
-    )
+    pairs = [(len(weak.values), _kept(strong)) for weak, strong in ways.each_direct()]
+    direct = [strong for _, strong in pairs]
+    row: Row = {
+        "tensors": len(ways.sizes),
+        "values": sum(ways.sizes),
+        "weak_asked": weak_asked,
+        "strong_asked": strong_asked,
+        "weak_kept": sum(count for count, _ in pairs),
+        "direct_kept": _entries(direct),
+    }
+    others = {"multilevel": ways.each_multilevel, "single_pass": ways.each_single_pass}
+    for name, each in others.items():
+        has = name != "single_pass" or ways.method.single_pass is not None
+        kept = [_kept(strong) for _, strong in each()] if has else None
+        row[f"{name}_kept"] = None if kept is None else _entries(kept)
+        row[f"{name}_apart"] = None if kept is None else _apart(direct, kept)
+    return row
 
 
 _Kept = tuple[Any, Any]  # places i64[k] and values f32[k], numpy

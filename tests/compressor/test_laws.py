@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import io
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -38,10 +41,27 @@ from dgc_repro.policy.interface import Plan
 each_world = pytest.mark.parametrize("workers", WORLDS)
 
 
-def each_setting_under(law: str) -> pytest.MarkDecorator:
-    """All settings that are not excused from the law, by their place in the table."""
+def each_setting_under(law: str) -> Callable[[Callable[..., None]], pytest.MarkDecorator]:
+    """All settings that are not excused from the law, by their place in the table. A broken law is one
+    line: law, setting, workers, what is wrong."""
     bound = [(i, str(s)) for i, s in enumerate(SETTINGS) if law not in s.excuses]
-    return pytest.mark.parametrize("index", [i for i, _ in bound], ids=[name for _, name in bound])
+    cases = pytest.mark.parametrize("index", [i for i, _ in bound], ids=[name for _, name in bound])
+    return lambda test: cases(in_one_line(law, test))
+
+
+def in_one_line(law: str, test: Callable[..., None]) -> Callable[..., None]:
+    """The test; where it fails, pytest prints the case and the first line of why, and no tensors."""
+
+    @functools.wraps(test)
+    def wrapped(index: int, workers: int = 2, **more: object) -> None:
+        given = {"workers": workers} if "workers" in inspect.signature(test).parameters else {}
+        try:
+            test(index, **given, **more)
+        except AssertionError as error:
+            why = str(error).partition("\n")[0]
+            pytest.fail(f"{law}: {SETTINGS[index]}, {workers} workers: {why}", pytrace=False)
+
+    return wrapped
 
 
 def steps(seen: list[Seen], workers: int) -> list[list[Seen]]:
@@ -50,12 +70,13 @@ def steps(seen: list[Seen], workers: int) -> list[list[Seen]]:
     return [seen[start : start + workers] for start in range(0, len(seen), workers)]
 
 
-def check_agreement(outcomes: list[Seen]) -> None:
-    assert [one.worker for one in outcomes] == list(range(len(outcomes)))
-    assert all(same_bits(one.mean, outcomes[0].mean) for one in outcomes)
+def check_agreement(outcomes: list[Seen], name: str) -> None:
+    assert [one.worker for one in outcomes] == list(range(len(outcomes))), name
+    differ = [one.worker for one in outcomes if not same_bits(one.mean, outcomes[0].mean)]
+    assert not differ, f"tensor {name}: workers {differ} got another mean than worker 0"
 
 
-def check_averaging(outcomes: list[Seen], setting: Setting) -> None:
+def check_averaging(outcomes: list[Seen], setting: Setting, name: str) -> None:
     """mean = the average of what was sent.
 
     Each of the N terms is rounded twice (weight times scale, times code) where `dense` rounds
@@ -67,51 +88,60 @@ def check_averaging(outcomes: list[Seen], setting: Setting) -> None:
     bound = (count + 3) * setting.eps * owns.abs().mean(0) + 2**15 * setting.smallest
     if setting.cancelled and owns.numel():
         bound += setting.cancelled * owns.abs().amax()
-    assert bool(((outcomes[0].mean.double().view(-1) - owns.mean(0)).abs() <= bound).all())
+    check_bound(outcomes[0].mean.double().view(-1) - owns.mean(0), bound, name)
 
 
-def check_conservation(one: Seen) -> None:
+def check_bound(difference: Tensor, bound: Tensor, name: str) -> None:
+    """|difference| <= bound in every entry; both f64."""
+    wrong = ~(difference.abs() <= bound)  # of NaN too
+    assert not bool(wrong.any()), (
+        f"tensor {name}: {int(wrong.sum())} of {wrong.numel()} entries are off, the first by "
+        f"{float(difference[wrong][0]):.3g} where {float(bound[wrong][0]):.3g} is allowed"
+    )
+
+
+def check_conservation(one: Seen, name: str) -> None:
     """gradient + old residual = own + new residual, but for two roundings: of the sum that is
     compressed, and of what remains of it. (Additions do not underflow.)"""
     before, after = residual(one.before, one.tensor), residual(one.after, one.tensor)
     summed = one.tensor.double() + before
     bound = EPS * (summed.abs() + before.abs() + after.abs())
     difference = summed - (one.own.double().view(one.tensor.shape) + after)
-    assert bool((difference.abs() <= bound).all())
+    check_bound(difference, bound, name)
 
 
 @each_world
 @each_setting_under("agreement")
 def test_agreement_every_worker_gets_the_same_bits(index: int, workers: int) -> None:
-    for seen in transcript(index, workers)[0].values():
+    for name, seen in transcript(index, workers)[0].items():
         for outcomes in steps(seen, workers):
-            check_agreement(outcomes)
+            check_agreement(outcomes, name)
 
 
 @each_world
 @each_setting_under("averaging")
 def test_averaging_the_mean_is_the_average_of_what_was_sent(index: int, workers: int) -> None:
-    for seen in transcript(index, workers)[0].values():
+    for name, seen in transcript(index, workers)[0].items():
         for outcomes in steps(seen, workers):
-            check_averaging(outcomes, SETTINGS[index])
+            check_averaging(outcomes, SETTINGS[index], name)
 
 
 @each_world
 @each_setting_under("conservation")
 def test_conservation_what_is_not_sent_is_kept(index: int, workers: int) -> None:
-    for seen in transcript(index, workers)[0].values():
+    for name, seen in transcript(index, workers)[0].items():
         for one in seen:
-            check_conservation(one)
+            check_conservation(one, name)
 
 
 @each_setting_under("contraction")
 def test_contraction_sending_is_closer_than_silence(index: int) -> None:
     """||x - C(x)|| <= ||x||, entry by entry, but for float32's rounding of the product that
     decodes: 2 EPS |x|, as the scale is rounded too."""
-    for seen in transcript(index, 2)[0].values():
+    for name, seen in transcript(index, 2)[0].items():
         for one in seen:
             x, sent = one.tensor.double().view(-1), one.own.double()
-            assert bool(((x - sent).abs() <= x.abs() * (1 + 4 * EPS)).all())
+            check_bound(x - sent, x.abs() * (1 + 4 * EPS), name)
 
 
 def filled_up(parts: list[tuple[int, int]]) -> int:
@@ -173,7 +203,8 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                         rounds.append([[] for _ in range(workers)])
                     rounds[turn][worker].append(request)
         expected += sum(handed_over(asked) for asked in rounds) + (24 if chosen else 0)
-    assert ledger.payload_bytes == expected
+    counted = ledger.payload_bytes
+    assert counted == expected, f"the ledger counts {counted} bytes, the formula says {expected}"
 
 
 @each_setting_under("purity")
@@ -191,14 +222,15 @@ def test_purity_an_exchange_that_is_given_up_leaves_no_trace(index: int) -> None
         if finishes:
             tried.finish()
         tried.discard()
-        assert same(tried.states, states)
+        assert same(tried.states, states), "an exchange that was given up changed the state"
         for worker, gradients in enumerate(given_up):
             if worker > 0 or not finishes:  # the means may be written into the first worker's
-                assert same(gradients, tensors(worker, 5))
+                assert same(gradients, tensors(worker, 5)), "it changed the gradients"
     plain.step = tried.step  # a step that was skipped is counted: its random numbers are used up
     following = [tensors(worker, 1) for worker in range(workers)]
-    assert same(play(tried, setting, following), play(plain, setting, following))
-    assert same(tried.states, plain.states)
+    means = [play(exchange, setting, following) for exchange in (tried, plain)]
+    assert same(*means), "the means of the next step differ"
+    assert same(tried.states, plain.states), "the states after the next step differ"
 
 
 @each_setting_under("resume")
@@ -219,8 +251,9 @@ def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
         file.seek(0)
         second.load_state_dict(torch.load(file, weights_only=True), worker)
     for step in range(2, 4):
-        assert same(play(second, setting, gradients(step)), play(whole, setting, gradients(step)))
-    assert same(second.states, whole.states)
+        means = [play(exchange, setting, gradients(step)) for exchange in (second, whole)]
+        assert same(*means), f"the means of step {step} differ from the uninterrupted run's"
+    assert same(second.states, whole.states), "the last states differ"
 
 
 @pytest.mark.parametrize("unit", ["layer", "model"])
@@ -233,6 +266,17 @@ def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> Non
     means = play(exchange, setting, [ours, theirs])
     for name, mean in means.items():
         assert same_bits(mean, ours[name] / 2 + theirs[name] / 2)
+
+
+def test_a_broken_law_is_one_line_that_names_the_case() -> None:
+    def breaks(index: int, workers: int) -> None:
+        check_bound(torch.tensor([0.0, 3.0]).double(), torch.ones(2).double(), "mixed")
+
+    with pytest.raises(pytest.fail.Exception) as broken:
+        in_one_line("averaging", breaks)(index=1, workers=3)
+    case = f"averaging: {SETTINGS[1]}, 3 workers: tensor mixed: "
+    assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 1 is allowed"
+    assert not broken.value.pytrace
 
 
 def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +330,7 @@ def test_the_laws_hold_for_any_shape_and_values(
     for step in range(3):
         play(exchange, setting, [{"x": drawn(worker, step)} for worker in range(workers)])
     for outcomes in steps(watched.seen["x"], workers):
-        check_agreement(outcomes)
-        check_averaging(outcomes, setting)
+        check_agreement(outcomes, "x")
+        check_averaging(outcomes, setting, "x")
         for one in outcomes:
-            check_conservation(one)
+            check_conservation(one, "x")

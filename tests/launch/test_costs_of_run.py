@@ -9,7 +9,7 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.cli_args import composed
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.networks import Modelled
-from dgc_repro.launch.predict import predict
+from dgc_repro.predict.prediction import predict
 
 FOUR = ("launch.workers=4", "launch.workers_per_node=2", "network.efficiency=1.0")
 

@@ -42,43 +42,46 @@ class Last:
 
 
 def test_every_method_is_measured_in_both_blocks_as_often_as_asked() -> None:
-    measured = measure(gradient(), [TOPK], FACTORS, repeats=3)
-    assert [(r.block, r.repeat) for r in measured.repeats] == [
+    repeats, _ = measure(gradient(), [TOPK], FACTORS, repeats=3)
+    assert [(r["block"], r["repeat"]) for r in repeats] == [
         (block, number) for block in BLOCKS for number in range(3)
     ]
-    for repeat in measured.repeats:
-        times = (repeat.copy_ms, repeat.weak_ms, repeat.direct_ms, repeat.multilevel_ms)
+    for repeat in repeats:
+        times = [repeat[f"{way}_ms"] for way in ("copy", "weak", "direct", "multilevel")]
         assert min(times) > 0
-        assert repeat.single_pass_ms is None
+        assert repeat["single_pass_ms"] is None
 
 
 def test_k_is_asked_from_each_tensors_own_size_and_topk_keeps_exactly_that() -> None:
-    layerwise, one = measure(gradient(), [TOPK], FACTORS, repeats=1).chosen
+    layerwise, one = measure(gradient(), [TOPK], FACTORS, repeats=1)[1]
     # 1,152, 7 and 10,000 values: round(n / factor), at least one
-    assert (layerwise.tensors, layerwise.values) == (3, 11_159)
-    assert (layerwise.weak_asked, layerwise.strong_asked) == (115 + 1 + 1000, 1 + 1 + 10)
-    assert (one.weak_asked, one.strong_asked) == (1116, 11)
+    assert (layerwise["tensors"], layerwise["values"]) == (3, 11_159)
+    assert (layerwise["weak_asked"], layerwise["strong_asked"]) == (115 + 1 + 1000, 1 + 1 + 10)
+    assert (one["weak_asked"], one["strong_asked"]) == (1116, 11)
     for chosen in (layerwise, one):
-        assert chosen.weak_kept == chosen.weak_asked
-        assert chosen.direct_kept == chosen.multilevel_kept == chosen.strong_asked
-        assert chosen.multilevel_apart == 0
+        assert chosen["weak_kept"] == chosen["weak_asked"]
+        assert chosen["direct_kept"] == chosen["multilevel_kept"] == chosen["strong_asked"]
+        assert chosen["multilevel_apart"] == 0
 
 
 def test_entries_that_differ_in_place_or_value_are_counted() -> None:
     wrong = Method("wrong", Last(10), Last(1000))
-    layerwise, one = measure(gradient(), [wrong], FACTORS, repeats=1).chosen
+    layerwise, one = measure(gradient(), [wrong], FACTORS, repeats=1)[1]
     # one vector: one entry missing, one negated; layerwise two tensors keep one entry and lose it
-    assert (one.multilevel_kept, one.multilevel_apart) == (10, 2)
-    assert (layerwise.multilevel_kept, layerwise.multilevel_apart) == (9, 2 + 2)
+    assert (one["multilevel_kept"], one["multilevel_apart"]) == (10, 2)
+    assert (layerwise["multilevel_kept"], layerwise["multilevel_apart"]) == (9, 2 + 2)
 
 
 def test_a_single_pass_is_timed_and_compared_with_direct() -> None:
     both = topk_in_one_scan(1 / FACTORS[0], 1 / FACTORS[1])
     method = Method("topk", TopK(factor=10), TopK(factor=1000), both)
-    measured = measure(gradient(), [method], FACTORS, repeats=2)
-    assert all(r.single_pass_ms is not None and r.single_pass_ms > 0 for r in measured.repeats)
-    for chosen in measured.chosen:
-        assert (chosen.single_pass_kept, chosen.single_pass_apart) == (chosen.strong_asked, 0)
+    repeats, counted = measure(gradient(), [method], FACTORS, repeats=2)
+    assert all(r["single_pass_ms"] > 0 for r in repeats)
+    for chosen in counted:
+        assert (chosen["single_pass_kept"], chosen["single_pass_apart"]) == (
+            chosen["strong_asked"],
+            0,
+        )
 
 
 def test_the_order_of_the_ways_turns_from_repeat_to_repeat(

@@ -1,0 +1,1 @@
+"""Benchmarks: the speed tables, exchanges replayed on shaped links, the network model against them."""

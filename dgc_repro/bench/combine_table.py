@@ -1,0 +1,96 @@
+"""The table of docs/combining.md: bytes on the wire by way of combining, from the ledger.
+
+    python scripts/combine_table.py            print it
+    python scripts/combine_table.py --write    and put it into the page
+
+Simulated workers exchange one tensor of random numbers, of ResNet18's size. A few minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.combine import AUTO, GATHER, SCATTER, TREE, choose, combined, ways
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.interface import Plan
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "combining.md"
+BEGIN, END = "<!-- made by scripts/combine_table.py -->\n", "<!-- end of the table -->\n"
+NUM_VALUES = 11_173_962  # ResNet18 for CIFAR-10
+NAME = "model"
+WORKERS = (2, 4, 8, 32)
+METHODS: dict[str, Compressor] = {
+    "8 bits": Uniform(8, block=2048),
+    "4 bits": Uniform(4, block=2048),
+    "top-k 1 %": TopK(0.01),
+    "top-k 0.1 %": TopK(0.001),
+}
+COLUMNS = (GATHER, SCATTER, TREE)
+
+
+def wire_bytes(compressor: Compressor, n: int, workers: int) -> float:
+    """What worker 0 puts on the wire in one step, by the ledger."""
+    device = torch.device("cpu")
+    link = Link(SimulatedWire(workers), Ledger(), Clock(device))
+    exchange = GradientExchange(compressor, {NAME: torch.empty(n)}, link)
+    source = torch.Generator().manual_seed(0)
+    gradient = torch.empty(n)
+    for worker in range(workers):
+        if worker == 1:
+            gradient = torch.empty(n)  # the first one's is where the mean goes
+        gradient.normal_(generator=source)
+        exchange.open(worker, {NAME: gradient}, Plan(0))
+    exchange.finish()
+    return float(link.ledger.metrics()["comm/wire_bytes"])
+
+
+def rows(n: int, workers: Iterable[int] = WORKERS) -> list[tuple[str, ...]]:
+    """Method, workers, MB of each way, and what auto takes."""
+    found = []
+    for title, method in METHODS.items():
+        for count in workers:
+            cells = []
+            for way in COLUMNS:
+                if way not in ways(method):
+                    cells.append("")
+                    continue
+                size = wire_bytes(combined(method, way, {NAME: n}, count), n, count)
+                cells.append(megabytes(size))
+            dense = megabytes(wire_bytes(Dense(), n, count))
+            found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
+    return found
+
+
+def megabytes(size: float) -> str:
+    """Four digits."""
+    return f"{size / 1e6:.4g}"
+
+
+def table(n: int) -> str:
+    """As the page shows it."""
+    heads = ("payload", "N", "dense", *COLUMNS, AUTO)
+    lines = [heads, ("---", *["--:"] * 5, "---"), *rows(n)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def command() -> None:
+    """Entry point of scripts/combine_table.py: print the table; with --write, put it into the page."""
+    print("combine-table: a few minutes", file=sys.stderr, flush=True)
+    made = table(NUM_VALUES)
+    print(made, end="")
+    if "--write" in sys.argv[1:]:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        after = rest.partition(END)[2]
+        PAGE.write_text(f"{before}{BEGIN}{made}{END}{after}", encoding="utf-8")

@@ -1,0 +1,208 @@
+"""What `make bench-network` measures: the ways to exchange, the points, and how often each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import dgc_repro
+from dgc_repro.bench.record import Recorded
+from dgc_repro.bench.replay import NO_COMPUTE, TORCH, Case, Compute
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.fp16 import FP16
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.ddp import AFTER_BACKWARD as AFTER
+from dgc_repro.exchange.ddp import PER_BUCKET
+from dgc_repro.exchange.ledger import moved_by
+from dgc_repro.network.profile import TCP_SHARE
+from dgc_repro.network.units import bits_per_second
+from dgc_repro.network.units import seconds as duration
+
+LOOPBACK = "loopback"
+NONE, GPU = "none", "gpu"
+V100_FLOPS, V100_SHARE = 15.7e12, 0.5
+"""A V100's peak in float32 (its data sheet), and the share of it that training is assumed to reach."""
+GPU_SECONDS = {"resnet101": 16e-3}
+"""Where starting operations takes longer than they do: what conf/artifact/gravac/fig1a.yaml assumes for
+32 images of 32x32 on the same V100 (31 Gflop at that speed, 10 us for each of 1214 operations)."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """``share``: of the dense bytes that it hands over, about: for the estimate of durations only.
+    ``gathers``: by allgather, not by allreduce."""
+
+    label: str
+    compressor: Compressor | None
+    share: float
+    gathers: bool = False
+    hook: str = "allreduce"
+
+
+METHODS: Mapping[str, Method] = {
+    "torch-fp16": Method("torch's fp16 hook", None, 0.5, hook="fp16"),
+    "torch-powersgd": Method("torch's PowerSGD hook, rank 4", None, 0.02, hook="powersgd"),
+    "dense": Method("dense", Dense(), 1.0),
+    "fp16": Method("fp16", FP16(), 0.5),
+    "uniform8": Method("uniform 8 bits", Uniform(8, block=2048), 0.25, True),
+    "uniform4": Method("uniform 4 bits", Uniform(4, block=512), 0.127, True),
+    "topk1": Method("top-k 1 %", PerLayer(ErrorFeedback(TopK(0.01))), 0.016, True),
+    "topk01": Method("top-k 0.1 %", PerLayer(ErrorFeedback(TopK(0.001))), 0.003, True),
+    "dgc": Method(
+        "DGC 0.1 %",
+        MomentumCorrection(PerLayer(ErrorFeedback(DGCSampled(0.001)))),
+        0.003,
+        True,
+    ),
+    "randomk1": Method("random-k 1 %", PerLayer(ErrorFeedback(RandomK(0.01))), 0.01, True),
+    "powersgd4": Method("PowerSGD rank 4", PerLayer(ErrorFeedback(PowerSGD(4))), 0.02),
+}
+"""Vectors go uncompressed where an error feedback is (the default of a run); quantizers go without one."""
+
+
+PLAIN, AGAIN = "plain", "plain-again"
+BESIDE: Mapping[str, Method] = {
+    PLAIN: Method("plain DDP", None, 1.0),
+    AGAIN: Method("plain DDP, again", None, 1.0),
+}
+"""What is measured beside the methods: how far from 1 the noise alone goes."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement: a method on the links of a model's ranks."""
+
+    model: str
+    workers: int
+    rate: str
+    compute: str
+    method: str
+    junction: str
+
+    @property
+    def key(self) -> str:
+        return "/".join(str(part) for part in vars(self).values())
+
+    @property
+    def about(self) -> Method:
+        return METHODS.get(self.method) or BESIDE[self.method]
+
+    @property
+    def case(self) -> Case:
+        """What the ranks open; plain DDP's second measurement steps the first one's case."""
+        method = BESIDE[PLAIN] if self.method == AGAIN else self.about
+        return Case(method.label, method.compressor, self.junction, method.hook)
+
+
+def places(methods: Sequence[str], junctions: Sequence[str]) -> list[tuple[str, str]]:
+    """(method, junction) of all cases, in the order in which they are opened beside plain DDP."""
+    found = [
+        (name, junction)
+        for name in methods
+        for junction in (junctions if METHODS[name].compressor is not None else (TORCH,))
+    ]
+    return [*found, (AGAIN, TORCH)]
+
+
+def compute_of(name: str, recorded: Recorded) -> Compute:
+    """``none``, ``gpu``, or a duration such as ``50ms``. Raises ValueError."""
+    if name == NONE:
+        return NO_COMPUTE
+    if name == GPU:
+        return Compute.of(GPU, gpu_seconds(recorded))
+    seconds = duration("compute", name)
+    if not seconds > 0:
+        raise ValueError(f"compute: a duration above 0, or {NONE}, got {name!r}")
+    return Compute.of(name, seconds)
+
+
+def gpu_seconds(recorded: Recorded) -> float:
+    """Forward and backward of a batch: 2 operations a multiply-add, backward twice as many as
+    forward; or what is assumed of the model."""
+    if recorded.model in GPU_SECONDS:
+        return GPU_SECONDS[recorded.model]
+    forward = 2 * sum(recorded.multiply_adds.values())
+    return 3 * forward / (V100_SHARE * V100_FLOPS)
+
+
+def payload_rate(rate: str) -> float | None:
+    """Bytes of payload a second that a link carries, headers of full packets taken off; None on
+    loopback. Raises ValueError."""
+    return None if rate == LOOPBACK else bits_per_second("rates", rate) * TCP_SHARE / 8
+
+
+CPU_SECONDS_PER_VALUE = 5e-9  # of a core: compress, copy, add, measured on 2 cores (AMD EPYC)
+STEP_SECONDS = 5e-3  # Python and small messages
+WORLD_SECONDS = 9.0  # start the ranks, load the gradients
+OPEN_STEPS = 4.5  # warm-up, and making a model
+PAIRED_BELOW_SECONDS = 0.5
+"""Steps of plain DDP shorter than this stand right before each step they are compared with."""
+MOST_REPEATS = 15
+SMALL_PART = 0.1
+"""Of a step: with less compute than this in it, it is measured without compute only."""
+LONG_SECONDS, MOST_SECONDS = 4.0, 10.0
+"""A step that is longer is measured at one junction only or, with more than two workers, not at all:
+without compute the junctions differ by milliseconds, and such a step moves what plain DDP's moves."""
+LONG_AGAIN_SECONDS = 2.0
+COMPUTE_WORKERS = 2
+"""Compute is looked at with so many workers, unless it is asked for: it is what overlap needs."""
+
+
+def expected_seconds(point: Point, values: int, compute: float, cores: int) -> float:
+    """About how long one step takes."""
+    moved = moved_by("allgather" if point.about.gathers else "allreduce", point.workers)
+    speed = payload_rate(point.rate)
+    wire = 4 * values * point.about.share * moved / speed if speed else 0.0
+    return wire + compute + STEP_SECONDS + local_seconds(point.workers, values, cores)
+
+
+def local_seconds(workers: int, values: int, cores: int) -> float:
+    """What a step costs the cores that all workers share, about."""
+    return CPU_SECONDS_PER_VALUE * values * max(1.0, workers / cores)
+
+
+def left_out(point: Point, expected: float, compute: float) -> str:
+    """Why a point is not worth its time; nothing where it is."""
+    if point.method == AGAIN and expected > LONG_AGAIN_SECONDS:
+        return f"a second step of plain DDP over {LONG_AGAIN_SECONDS:g} s"
+    if 0 < compute < SMALL_PART * expected:
+        return f"compute is less than {SMALL_PART:.0%} of the step"
+    if point.workers != COMPUTE_WORKERS and point.rate == LOOPBACK and point.junction == AFTER:
+        return "without links the workers wait for the cores, at one junction as at the other"
+    # With two workers communication after backward is compared with dense's.
+    other = PER_BUCKET if point.workers == COMPUTE_WORKERS else AFTER
+    if point.workers != COMPUTE_WORKERS and expected >= MOST_SECONDS:
+        return f"too long: a step over {MOST_SECONDS:g} s"
+    if point.junction == other and expected > LONG_SECONDS:
+        return f"too long: a step over {LONG_SECONDS:g} s, at one junction only"
+    return ""
+
+
+def least_repeats(expected: float, workers: int) -> int:
+    """However little time there is. Two workers' steps are what most targets are about."""
+    if workers == COMPUTE_WORKERS:
+        return 1 if expected > LONG_SECONDS else 3
+    return 1 if expected > 3 else 2 if expected > 1 else 3
+
+
+def code_hash() -> str:
+    """Of the code that decides what a step takes: points of other code are measured again."""
+    package = Path(dgc_repro.__file__).parent
+    digest = hashlib.sha256()
+    for part in ("compressor", "exchange", "kernel", "policy"):
+        for file in sorted((package / part).rglob("*.[pch]*")):
+            if file.suffix in (".py", ".c", ".h"):
+                digest.update(file.read_bytes())
+    for part in ("bench/replay.py", "bench/ranks.py", "bench/rank.py", "network/lab.py"):
+        digest.update((package / part).read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""``predict`` and ``calibrate``: what a training step will take on a network."""

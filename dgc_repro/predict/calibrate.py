@@ -1,0 +1,240 @@
+"""``calibrate``: measure the links at hand, write a profile that ``network=<name>`` reads.
+
+``python -m dgc_repro calibrate`` between two local workers; ``launch.workers=4``; in a lab with
+``launch=netlab network.rate=1gbit``; on GPUs of their own over nccl. Each collective of a run is timed
+from 64 bytes to 64 MB, and network/fit.py makes alpha, beta and overheads of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
+
+from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Asked, measure, time_collective
+from dgc_repro.bench.command_line import how_long
+from dgc_repro.bench.ranks import Ranks, RanksFailed
+from dgc_repro.bench.tables import write_csv
+from dgc_repro.errors import UserError
+from dgc_repro.launch import cli_args, environment
+from dgc_repro.launch.build import SECTIONS, choose_device, validate
+from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.profiles import FOLDER, TARGET
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.fit import Fit, Point, by_collective, fit
+from dgc_repro.network.lab import Lab
+from dgc_repro.network.profile import Network
+from dgc_repro.paper import plot
+
+KEYS: Mapping[str, cli_args.Reader] = {
+    "name": cli_args.some_text,
+    "sizes": cli_args.sizes_range,
+    "repeats": cli_args.count,
+    "seconds": cli_args.positive,
+}
+DEFAULTS: Mapping[str, Any] = {
+    "name": "calibrated",
+    "sizes": cli_args.sizes_range("sizes", "64..64mb"),
+    "repeats": 15,
+    "seconds": 3.0,
+}
+"""``repeats``: at most, of each size; ``seconds``: for all repeats of a size; a size of which three would
+take longer is left out, and larger ones too; never the first two."""
+PROBE_BYTES = 1 << 20
+CAPTION = 88  # letters that fit under the figure's title
+LOOKS = {
+    "allreduce": (plot.BLACK, "o"),
+    "allgather": (plot.BLUE, "^"),
+    "alltoall": (plot.ORANGE, "s"),
+    "broadcast": (plot.GREEN, "v"),
+}
+
+
+def calibrate(arguments: Sequence[str]) -> Path:
+    """Do what the command line says; the profile's path. Raises UserError."""
+    cli_args.answer_help(arguments, "calibrate", KEYS, DEFAULTS)
+    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
+    settings = {**DEFAULTS, **own}
+    config = cli_args.composed(overrides)
+    validate(config)
+    workers = config["launch"]["workers"]
+    if workers < 2:
+        raise UserError(f"launch.workers: two have a link between them, got {workers}")
+    if config["launch"]["kind"] == "simulated":
+        raise UserError("launch.kind: simulated workers have no links; use launch=local or netlab")
+    network = named_network(config)
+    in_lab = config["launch"]["kind"] == "netlab"
+    if not in_lab and network is not None:
+        raise UserError(
+            "network: the links at hand are measured; network=... is for launch=netlab, which makes links"
+        )
+    if network is not None and network.schedule:
+        raise UserError(
+            "network.schedule: links are calibrated at one rate; give it as network.rate, and calibrate "
+            "once a rate"
+        )
+    if len(settings["sizes"]) < 2:
+        raise UserError(
+            f"sizes: two of each collective are the fewest for a line, got {settings['sizes']}"
+        )
+    busy = environment.busy_cores()
+    print(f"calibrate: starting {workers} workers, about 10 s; then an estimate", flush=True)
+    with ranks_of(config, network) as (asked, where, notes):
+        for note in notes:
+            print(f"note: {note}", flush=True)
+        print(f"calibrate: {how_long(expected_seconds(asked, settings))}", flush=True)
+        points = measure(asked, settings["sizes"], settings["repeats"], settings["seconds"])
+    hardware = f"{environment.cpu_model()}, {environment.cores_at_hand()} cores"
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    rate = min(network.worker_rates(workers)) if in_lab and network is not None else None
+    source = "; ".join([f"calibrated {date}: {workers} workers, {where}, {hardware}", *notes])
+    if busy > 0.25:
+        source += f"; provisional, {busy:.1f} cores were busy with other work"
+    folder = Path(config["paths"]["runs"]) / FOLDER
+    try:
+        raw = write_points(points, [], folder, settings["name"])
+        try:
+            found = fit(points, workers, rate, source)
+        except ValueError as error:
+            raise UserError(f"{error} (the points are in {raw})") from error
+        path = write(found, workers, folder, settings["name"])
+    except OSError as error:
+        raise UserError(f"paths.runs: cannot write to {folder} ({error.strerror})") from error
+    report(found, path, settings["name"])
+    return path
+
+
+def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
+    """About how long `measure` takes, from an allreduce of the smallest size and one of about a MB."""
+    sizes: list[int] = settings["sizes"]
+    small = min(sizes)
+    large = max(size for size in sizes if size <= max(PROBE_BYTES, small))
+    latency, slow = (max(asked(ALLREDUCE, size, 1)[0]) for size in (small, large))
+    a_byte = max(0.0, slow - latency) / max(1, large - small)
+    repeats: int = settings["repeats"]
+    seconds: float = settings["seconds"]
+    each = (min(seconds, repeats * (latency + a_byte * (size - small))) for size in sizes)
+    return len(MEASURED) * sum(each)
+
+
+@contextmanager
+def ranks_of(
+    config: Mapping[str, Any], network: Network | None
+) -> Iterator[tuple[Asked, str, Sequence[str]]]:
+    """Live workers that time collectives, where they are, and what is to be known of their links."""
+    launch = config["launch"]
+    workers, timeout = launch["workers"], launch["timeout_seconds"]
+    device, backend = choose_device(config)
+    lab = None
+    where = f"{backend} on this machine"
+    if launch["kind"] == "netlab":
+        assert network is not None, "validated: a lab has rates"
+        rates = network.worker_rates(workers)
+        lab = Lab(rates, network.outer.latency, network.loss, name="calibrate")
+        where = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links"
+    try:
+        with Ranks(workers, lab, timeout_seconds=timeout, backend=backend) as ranks:
+
+            def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
+                return ranks.ask(
+                    "call", time_collective, collective, size, repeats, device, seconds=timeout
+                )
+
+            yield asked, where, lab.notes if lab is not None else ()
+    except RanksFailed as error:
+        raise UserError(f"launch: {error}") from error
+    finally:
+        if lab is not None:
+            lab.close()
+
+
+def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
+    """``<name>.yaml``, ``.csv`` (the points), ``.svg`` and ``.png``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network = found.network
+    settings = {
+        TARGET: "dgc_repro.network.profile.Network",
+        "rate": network.rate,
+        "latency": network.latency,
+        "efficiency": network.efficiency,
+        "software": {c: dict(stated) for c, stated in (network.software or {}).items()},
+        "source": network.source,
+    }
+    lines = [f"# {network.source}", f"# {error_text(found)}"]
+    lines += [
+        f"#   {collective}: median {100 * median:.1f} %, worst {100 * worst:.0f} %"
+        for collective, (median, worst) in by_collective(found).items()
+    ]
+    path = folder / f"{name}.yaml"
+    path.write_text("\n".join([*lines, yaml.safe_dump(settings, sort_keys=False)]), "utf-8")
+    write_points(found.points, found.errors, folder, name)
+    plot.save(figure(found, workers), folder, name)
+    return path
+
+
+def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path, name: str) -> Path:
+    """``<name>.csv``; without errors (nothing is fitted yet) their column is empty."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.csv"
+    rows = [asdict(point) for point in points]
+    write_csv(path, [], [r | {"error": e} for r, e in zip_longest(rows, errors)], {})
+    return path
+
+
+def error_text(found: Fit) -> str:
+    """How well the model fits the points."""
+    return (
+        f"{len(found.points)} points; error of the fit: median {100 * found.median_error:.1f} %, "
+        f"worst {100 * found.worst_error:.0f} %"
+    )
+
+
+def report(found: Fit, path: Path, name: str) -> None:
+    """Print what was found."""
+    network = found.network
+    print(f"rate {network.rate}, latency {network.latency}")
+    for collective, stated in (network.software or {}).items():
+        print(f"  {collective}: " + ", ".join(f"{k} {v}" for k, v in stated.items()))
+    print(error_text(found))
+    print(f"written: {path} (and .csv, .svg, .png); use it with network={name}", flush=True)
+
+
+def figure(found: Fit, workers: int) -> Figure:
+    """Measured points, the model's lines; below, the errors."""
+    costs = Costs(found.network, workers)
+    with plot.style():
+        drawn = Figure(figsize=(6.4, 5.4), layout="constrained")
+        times, errors = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        for collective in dict.fromkeys(point.collective for point in found.points):
+            colour, marker = LOOKS[collective]
+            own = [i for i, p in enumerate(found.points) if p.collective == collective]
+            sizes = [found.points[i].payload_bytes for i in own]
+            times.plot(
+                sizes,
+                [1e3 * found.points[i].seconds for i in own],
+                marker,
+                color=colour,
+                label=collective,
+            )
+            steps = np.geomspace(min(sizes), max(sizes), 200)
+            times.plot(steps, [1e3 * costs.seconds(collective, s) for s in steps], color=colour)
+            errors.plot(sizes, [100 * found.errors[i] for i in own], marker + "-", color=colour)
+        times.set_xscale("log")
+        times.set_yscale("log")
+        times.set_ylabel("ms")
+        times.legend()
+        errors.axhline(0, color=plot.BLACK, linewidth=0.8)
+        errors.set_ylabel("model / measured - 1, %")
+        errors.set_xlabel("payload bytes")
+        caption = textwrap.shorten(found.network.source, CAPTION, placeholder=" ...")
+        plot.title(times, "Collectives: measured (points), fitted (lines)", caption)
+    return drawn

@@ -1,0 +1,317 @@
+"""``predict``: what a training step will take on a network, by the model (network/cost.py).
+
+``python -m dgc_repro predict compressor=topk compressor.density=0.01 model=resnet101
+network=ethernet_1gbit workers=2..256``. What a worker computes is measured on this machine or read from
+a file (step_timing.py); what is on the network is modelled. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dgc_repro.bench.command_line import TimeLeft
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import WARMUP_STEPS
+from dgc_repro.exchange.combine import AUTO
+from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
+from dgc_repro.launch import cli_args
+from dgc_repro.launch.build import SECTIONS, validate
+from dgc_repro.launch.measure import parameters
+from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.iteration import Step, break_even_rate
+from dgc_repro.network.profile import Network
+from dgc_repro.predict.quality import Quality
+from dgc_repro.predict.show import show
+from dgc_repro.predict.step_timing import Bench
+
+DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.combine=gather")
+FED = "wrap=[per_layer,error_feedback]"
+CANDIDATES: Mapping[str, Sequence[str]] = {
+    "fp16": ("compressor=fp16", "wrap=[]"),
+    "uniform 8 bits": ("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
+    "uniform 8 bits, scatter": (
+        *("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
+        "exchange.combine=scatter",
+    ),
+    "uniform 4 bits": ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
+    "uniform 4 bits, scatter": (
+        *("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
+        "exchange.combine=scatter",
+    ),
+    "signsgd": ("compressor=signsgd",),
+    "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
+    "topk 100x": ("compressor=topk", "compressor.density=0.01", FED),
+    "topk 100x, tree": (
+        *("compressor=topk", "compressor.density=0.01", FED),
+        "exchange.combine=tree",
+    ),
+    "topk 1000x": ("compressor=topk", "compressor.density=0.001", FED),
+    "dgc_sampled 1000x": ("compressor=dgc_sampled", "compressor.density=0.001", FED),
+    "qsgd 4 bits": ("compressor=qsgd", "compressor.levels=7", "compressor.norm=max", "wrap=[]"),
+    "terngrad": ("compressor=terngrad", "wrap=[]"),
+    "randomk 100x": ("compressor=randomk", "compressor.density=0.01", FED),
+    "powersgd rank 4": ("compressor=powersgd", "compressor.rank=4", FED),
+    "powersgd rank 1": ("compressor=powersgd", "compressor.rank=1", FED),
+}
+"""What ``best=true`` compares: method, factor, combine."""
+SECONDS_PER_PARAMETER = 4e-8
+"""Of one step of one method at both junctions, two cores (AMD EPYC): for the estimate of durations only."""
+METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.combine", "exchange.unit")
+KEYS: Mapping[str, cli_args.Reader] = {
+    "workers": cli_args.workers_range,
+    "times": cli_args.some_text,
+    "compute_ms": cli_args.positive,
+    "repeats": cli_args.count,
+    "best": cli_args.yes_no,
+    "out": cli_args.some_text,
+}
+DEFAULTS: Mapping[str, Any] = {
+    "workers": [2, 4, 8, 16, 32],
+    "times": None,
+    "compute_ms": None,
+    "repeats": 5,
+    "best": True,
+    "out": None,
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A method among ``workers``; milliseconds. ``overlap_ms``: with communication behind backward
+    (`exchange.junction=per_bucket`), None where the method cannot; efficiencies are the step of one
+    worker that exchanges nothing, over this one's (throughput T_N / (N T_1)); ``break_even``: the rate in
+    bits a second below which this is faster than dense, both without overlap (inf: it always is; NaN:
+    never; None: it is dense); ``as_dense``: whether it trained as well as dense (quality.py)."""
+
+    method: str
+    workers: int
+    compute_ms: float
+    compress_ms: float
+    communicate_ms: float
+    decompress_ms: float
+    step_ms: float
+    overlap_ms: float | None
+    efficiency: float
+    overlap_efficiency: float | None
+    speedup: float
+    overlap_speedup: float | None
+    payload_mb: float
+    break_even: float | None
+    as_dense: str
+
+    @property
+    def best_ms(self) -> float:
+        """With overlap where that is possible and faster."""
+        return min(self.step_ms, self.overlap_ms or math.inf)
+
+
+def predict(arguments: Sequence[str]) -> Path:
+    """Do what the command line says; the folder that was written. Raises UserError."""
+    cli_args.answer_help(arguments, "predict", KEYS, DEFAULTS)
+    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
+    settings = {**DEFAULTS, **own}
+    overrides = cli_args.full_size(overrides)
+    config = cli_args.composed(overrides)
+    network = _network(config)
+    among = {n: costs(network, n) for n in settings["workers"]}
+    validate(_plain(config))
+    path = Path(settings["times"]) if settings["times"] else None
+    bench = Bench(config, path, settings["repeats"])
+
+    without = _without_method(overrides)
+    largest = {max(among): among[max(among)]}
+    name = method_name(config)
+    asked = [("dense", cli_args.composed([*without, *DENSE]), among)]
+    if name != "dense":
+        asked.append((name, config, among))
+    if settings["best"]:
+        for title, method in CANDIDATES.items():
+            asked.append((title, cli_args.composed([*without, *method]), largest))
+    table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(_model(config)))
+    each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
+    left = TimeLeft("predict", {str(i): each * _weight(one[1]) for i, one in enumerate(asked)})
+    found = []
+    for number, (title, method_config, workers) in enumerate(asked):
+        print(f"  {title} ...", flush=True)
+        found.append(table.rows(title, method_config, workers))
+        left.done(str(number), title)
+    dense, of_method, *others = found if name != "dense" else [found[0], [], *found[1:]]
+    compared = []
+    if settings["best"]:
+        compared = [one for one in (*dense, *of_method) if one.workers in largest]
+        compared = sorted([*compared, *chain(*others)], key=lambda one: one.best_ms)
+    folder = Path(settings["out"] or Path(config["paths"]["runs"]) / "predictions")
+    about = bench.times.about | {
+        "network": _title(network, overrides),
+        "source": network.source,
+        "compute": "given" if settings["compute_ms"] else "measured",
+        "quality": table.quality.source,
+    }
+    show(dense, of_method, compared, about, folder)
+    return folder
+
+
+def _network(config: Mapping[str, Any]) -> Network:
+    """The network of a config. Raises UserError where one step on it cannot be predicted."""
+    network = named_network(config)
+    if network is None:
+        raise UserError(
+            "network: a prediction needs one, such as network=ethernet_1gbit or network.rate=100mbit; "
+            "python -m dgc_repro calibrate measures the links at hand"
+        )
+    refuse_lost_packets({**config, "launch": {"kind": "predict"}})
+    refuse_stand_ins(config, "a prediction has workers of its own (workers=2..256)")
+    if network.schedule:
+        raise UserError(
+            "network.schedule: a prediction is of one step, at one rate; give the rate that is asked for, "
+            "such as network.rate=100mbit"
+        )
+    if config["exchange"]["combine"] == AUTO:
+        raise UserError(
+            "exchange.combine: auto takes another way for another number of workers, a prediction is of one; "
+            "name it (gather, scatter or tree)"
+        )
+    return network
+
+
+@dataclass
+class Predictions:
+    """Makes rows. ``dense``: the config of plain averaging; ``compute_ms``: given, or None: measured."""
+
+    bench: Bench
+    dense: Mapping[str, Any]
+    compute_ms: float | None
+    quality: Quality
+
+    def __post_init__(self) -> None:
+        self._dense_overlaps = _can_overlap(self.dense)
+
+    def rows(
+        self, name: str, config: Mapping[str, Any], among: Mapping[int, Costs]
+    ) -> list[Prediction]:
+        """A method among each number of workers."""
+        overlaps = _can_overlap(config)
+        as_dense = self.quality.answer(config)
+        found = []
+        for workers, cost in among.items():
+            step, plain = (self._step(c, AFTER_BACKWARD, workers) for c in (config, self.dense))
+            behind = self._step(config, PER_BUCKET, workers) if overlaps else None
+            both = overlaps and self._dense_overlaps
+            beside = self._step(self.dense, PER_BUCKET, workers) if both else None
+            found.append(predicted(name, step, plain, behind, beside, cost, as_dense))
+        return found
+
+    def _step(self, config: Mapping[str, Any], junction: str, workers: int) -> Step:
+        return self.bench.step(config, junction, workers, self.compute_ms)
+
+
+def predicted(
+    name: str,
+    step: Step,
+    plain: Step,
+    behind: Step | None,
+    plain_behind: Step | None,
+    cost: Costs,
+    as_dense: str,
+) -> Prediction:
+    """One row. ``plain``: dense's step; ``behind``, ``plain_behind``: the same steps cut into buckets."""
+    whole, dense = step.after_backward(cost), plain.after_backward(cost)
+    overlapped = behind.per_bucket(cost) if behind is not None else None
+    dense_overlapped = plain_behind.per_bucket(cost) if plain_behind is not None else None
+    payload = sum(
+        size for part in step.parts for c in (part.first, part.later) for _, size in c.values()
+    )
+    return Prediction(
+        method=name,
+        workers=cost.workers,
+        compute_ms=1e3 * step.compute,
+        compress_ms=1e3 * step.compress,
+        communicate_ms=1e3 * step.communicate(cost),
+        decompress_ms=1e3 * step.decompress,
+        step_ms=1e3 * whole,
+        overlap_ms=None if overlapped is None else 1e3 * overlapped,
+        efficiency=step.compute / whole,
+        overlap_efficiency=None if overlapped is None else step.compute / overlapped,
+        speedup=dense / whole,
+        overlap_speedup=dense_overlapped / overlapped if overlapped and dense_overlapped else None,
+        payload_mb=payload / 1e6,
+        break_even=None if name == "dense" else _break_even(step, plain, cost),
+        as_dense=as_dense,
+    )
+
+
+def _break_even(step: Step, dense: Step, cost: Costs) -> float:
+    """The outer links' rate at which the method takes as long as dense; no overlap in either."""
+
+    def gain(rate: float) -> float:
+        network = replace(cost.network, rate=f"{rate:.0f}bit", rates=None, schedule=None)
+        there = Costs(network, cost.workers)
+        return dense.after_backward(there) - step.after_backward(there)
+
+    found = break_even_rate(gain)
+    return math.nan if found is None else found
+
+
+def _weight(config: Mapping[str, Any]) -> float:
+    """Of a method in the estimate of durations: shards and trees are simulated for all workers."""
+    return 1.0 if config["exchange"]["combine"] == "gather" else 4.0
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    return str(config["model"]["_target_"]).rpartition(".")[2]
+
+
+def _can_overlap(config: Mapping[str, Any]) -> bool:
+    """Whether the method can go per bucket; `validate` says why where it cannot."""
+    plain = _plain(config)
+    plain["launch"]["kind"] = "local"
+    plain["exchange"]["junction"] = PER_BUCKET
+    try:
+        validate(plain)
+    except UserError:
+        return False
+    return True
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as a run of two simulated workers, which `validate` can check."""
+    plain = deepcopy(dict(config))
+    plain["launch"] |= {"kind": "simulated", "workers": 2, "workers_per_node": None}
+    plain["network"] = {"_target_": config["network"]["_target_"]}
+    return plain
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """The compressor with its plain settings, as a person says it."""
+    compressor = config["compressor"]
+    name = str(compressor["_target_"]).split(".")[-2]
+    shown = ("density", "factor", "bits", "rank", "levels", "block")
+    words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]
+    combine = config["exchange"]["combine"]
+    return " ".join([name, *words, *([] if combine == "gather" else [combine])])
+
+
+def _without_method(overrides: Sequence[str]) -> list[str]:
+    """Overrides that say nothing of the method."""
+
+    def is_method(override: str) -> bool:
+        key = override.lstrip("+~").partition("=")[0]
+        return any(key == method or key.startswith(f"{method}.") for method in METHOD_KEYS)
+
+    return [override for override in overrides if not is_method(override)]
+
+
+def _title(network: Network, overrides: Sequence[str]) -> str:
+    named = [o.removeprefix("network=") for o in overrides if o.startswith("network=")]
+    rate = network.rate or "/".join(network.rates or ())
+    words = [*named[-1:], rate, f"latency {network.latency}"]
+    if network.workers_per_node:
+        words.append(f"{network.workers_per_node} workers a node at {network.node_rate}")
+    return ", ".join(words)

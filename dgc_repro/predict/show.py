@@ -1,0 +1,230 @@
+"""Predictions as tables, CSV and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from dgc_repro.bench.tables import write_csv
+from dgc_repro.errors import UserError
+from dgc_repro.paper import plot
+from dgc_repro.paper.page import console_of_width
+
+if TYPE_CHECKING:
+    from dgc_repro.predict.prediction import Prediction
+
+PARTS = {
+    "compute_ms": ("compute", "#BBBBBB"),
+    "compress_ms": ("compress", plot.ORANGE),
+    "communicate_ms": ("communicate (modelled)", plot.BLUE),
+    "decompress_ms": ("decompress", plot.YELLOW),
+}
+RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+OVERLAP_MARK = 40  # points, of a whole group of bars
+
+
+def show(
+    dense: Sequence[Prediction],
+    found: Sequence[Prediction],
+    compared: Sequence[Prediction],
+    about: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Print, and write ``predictions.csv``, ``predictions.svg`` and ``.png``. Raises UserError."""
+    console = console_of_width()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    for line in head(about):
+        say(line)
+    by_size = sorted([*dense, *found], key=lambda one: one.workers)
+    shown: dict[str, Sequence[Prediction]] = {"By number of workers": by_size}
+    if compared:
+        shown[f"{compared[0].workers} workers, fastest first"] = compared
+    for title, some in shown.items():
+        for what, columns in TABLES.items():
+            console.print(table(f"{title}: {what}", columns, some))
+    say(about["quality"])
+    if compared:
+        best = compared[0]
+        overlap = " with overlap" if best.best_ms < best.step_ms else ""
+        say(
+            f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step "
+            f"(as dense: {best.as_dense}); a prediction knows nothing of the loss"
+        )
+        trained = next((one for one in compared if one.as_dense.startswith("yes")), None)
+        if trained is not None and trained is not best:
+            say(
+                f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
+            )
+        if any("scatter" in one.method for one in compared):
+            say(
+                "scatter goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
+                "slow links (docs/networks.md): calibrate at this rate before you believe it"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = {(one.method, one.workers): asdict(one) for one in (*by_size, *compared)}
+        write_csv(folder / "predictions.csv", [], list(rows.values()), about)
+        plot.save(figure(dense, found, about), folder, "predictions")
+    except OSError as error:
+        raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
+    print(f"written to {folder}: predictions.csv, .svg, .png", flush=True)
+
+
+def head(about: Mapping[str, Any]) -> list[str]:
+    """What the numbers are of."""
+    busy = about.get("busy_cores", 0)
+    return [
+        f"{about['model']}, {about['parameters'] / 1e6:.4g} M parameters in {about['tensors']} tensors, "
+        f"batch {about['batch_size']}, {about['data']}",
+        f"network (modelled): {about['network']}",
+        f"compute {about['compute']}, compress and decompress measured: {about['hardware']}, "
+        f"{about['threads']} threads, {about['date']}"
+        + (f"; {busy:.1f} cores were busy with other work" if busy > 0.25 else ""),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def rate(bits: float | None) -> str:
+    """A rate as people say it; never and always too; - for None."""
+    if bits is None:
+        return "-"
+    if math.isnan(bits):
+        return "never"
+    if math.isinf(bits):
+        return "any rate"
+    for size, unit in RATES:
+        if bits >= size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
+Column = tuple[str, str, Callable[[Any], str]]
+NAMES: Sequence[Column] = (("method", "method", str), ("N", "workers", str))
+TABLES: Mapping[str, Sequence[Column]] = {
+    "milliseconds and payload a step": (
+        *NAMES,
+        *((part.removesuffix("_ms"), part, _ms) for part in (*PARTS, "step_ms", "overlap_ms")),
+        ("MB", "payload_mb", "{:.3g}".format),
+    ),
+    "what it is worth": (
+        *NAMES,
+        ("T_N/(N T_1)", "efficiency", _percent),
+        ("overlap", "overlap_efficiency", _percent),
+        ("x dense", "speedup", _times),
+        ("overlap", "overlap_speedup", _times),
+        ("pays below", "break_even", rate),
+        ("as dense", "as_dense", str),
+    ),
+}
+"""Heading, field and format of each column."""
+
+
+def table(title: str, columns: Sequence[Column], rows: Sequence[Prediction]) -> Table:
+    """For the terminal."""
+    made = Table(
+        title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True
+    )
+    for heading, field, _ in columns:
+        made.add_column(heading, justify="left" if field == "method" else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*(shown(getattr(row, field)) for _, field, shown in columns))
+    return made
+
+
+def figure(
+    dense: Sequence[Prediction], found: Sequence[Prediction], about: Mapping[str, Any]
+) -> Figure:
+    """Left: where a step's time goes, dense and the method side by side; right: scaling efficiency."""
+    groups = [rows for rows in (dense, found) if rows]
+    with plot.style():
+        drawn = Figure(figsize=(9.0, 3.9), layout="constrained")
+        split, scaling = drawn.subplots(1, 2)
+        for number, rows in enumerate(groups):
+            _draw_parts(split, rows, number, len(groups))
+        split.set_xticks(range(len(dense)), [str(row.workers) for row in dense])
+        split.set_xlabel("workers")
+        split.set_ylabel("ms a step")
+        split.set_ylim(top=1.45 * split.get_ylim()[1])  # room for the legend
+        split.legend(loc="upper left", ncols=2)
+        names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
+        plot.title(split, "Where a step's time goes", names)
+        for rows, colour, marker in zip(groups, (plot.BLACK, plot.BLUE), "o^", strict=False):
+            workers = [row.workers for row in rows]
+            for field, dashes, more in (
+                ("efficiency", "-", ""),
+                ("overlap_efficiency", "--", ", with overlap"),
+            ):
+                shares = [getattr(row, field) for row in rows]
+                if None not in shares:
+                    scaling.plot(
+                        workers,
+                        [100 * share for share in shares],
+                        marker=marker,
+                        color=colour,
+                        linestyle=dashes,
+                        label=f"{rows[0].method}{more}",
+                    )
+        scaling.set_xscale("log", base=2)
+        scaling.set_xticks([row.workers for row in dense], [str(row.workers) for row in dense])
+        scaling.set_ylim(0, 105)
+        scaling.set_xlabel("workers")
+        scaling.set_ylabel("T_N / (N T_1), %")
+        scaling.legend()
+        plot.title(
+            scaling, "Scaling efficiency (modelled)", f"{about['model']}, {about['network']}"
+        )
+    return drawn
+
+
+def _draw_parts(axes: Axes, rows: Sequence[Prediction], number: int, groups: int) -> None:
+    """The bars of one method, the ``number``-th of each group."""
+    width = 0.8 / groups
+    places = [i + (number - (groups - 1) / 2) * width for i in range(len(rows))]
+    bottom = [0.0] * len(rows)
+    for part, (label, colour) in PARTS.items():
+        heights = [getattr(row, part) for row in rows]
+        axes.bar(
+            places,
+            heights,
+            0.9 * width,
+            bottom=bottom,
+            color=colour,
+            label=label if number == 0 else None,
+            hatch="//" if number else None,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    marks = [row.overlap_ms for row in rows if row.overlap_ms is not None]
+    if len(marks) == len(rows):
+        axes.plot(
+            places,
+            marks,
+            "_",
+            color=plot.BLACK,
+            markersize=OVERLAP_MARK * width,
+            markeredgewidth=2,
+            label="with overlap" if number == 0 else None,
+        )

@@ -1,0 +1,350 @@
+"""What a worker's step takes on this machine: measured, or read from a file of such times.
+
+Compute is the trainer's own (one worker, real batches, forward, backward, optimizer); beside it, when
+each gradient is there. Everything is timed with the threads that a worker of the run has: launch.threads,
+or the cores at hand divided by the workers that share them (launch.workers). The exchange is that of
+bench/alone.py on the gradients of the last step: compress and decompress times and the payloads, all at
+once and by DDP's buckets.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgc_repro.bench.alone import buckets, time_exchange
+from dgc_repro.bench.record import EMBEDDED
+from dgc_repro.compressor.gtopk import GTopK
+from dgc_repro.compressor.interface import nested
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import WARMUP_STEPS
+from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET, fit_together
+from dgc_repro.launch import environment
+from dgc_repro.launch.build import choose_device, validate
+from dgc_repro.launch.components import build_compressor, build_policy
+from dgc_repro.launch.measure import gradients_of, trained
+from dgc_repro.launch.worker import write_json
+from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
+from dgc_repro.policy.interface import Plan, Policy, measures
+from dgc_repro.train.step import train_step
+
+VERSION = 2
+SIGNAL_BYTES = 40  # train/step.py: five float64
+GATHER_WORKERS = (2, 8)  # decompression is measured for so many, and is linear in between
+OTHERS_WORKERS = (2, 4, 8)  # simulated in one process: shards and trees
+MOST_SIMULATED_BYTES = 0.5  # of what memory is available
+Config = Mapping[str, Any]
+
+
+@dataclass
+class Times:
+    """What was measured. ``ready_ms``: when each gradient is there, from the step's begin; ``exchanges``:
+    by identity of the method and junction, then by workers, a list of parts."""
+
+    about: dict[str, Any]
+    compute_ms: float
+    ready_ms: dict[str, float]
+    identity: str
+    parameters: int
+    exchanges: dict[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+    @classmethod
+    def read(cls, path: Path) -> Times:
+        """Raises UserError."""
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(**written)
+        except OSError as error:
+            raise UserError(f"times: cannot read {path} ({error.strerror})") from error
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"times: {path} is no file of times; give a new name, it is written there"
+            ) from error
+        if found.version != VERSION:
+            raise UserError(f"times: {path} is of version {found.version}; remove it")
+        return found
+
+    def write(self, path: Path) -> None:
+        """Raises UserError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, asdict(self))
+        except OSError as error:
+            raise UserError(f"times: cannot write {path} ({error.strerror})") from error
+
+
+class Bench:
+    """Times of a model on this machine, measured when they are asked for. With ``path``, what it holds is
+    not measured again, and what is measured is added to it."""
+
+    def __init__(self, config: Config, path: Path | None, repeats: int) -> None:
+        """``config``: of a run. Raises UserError."""
+        self._config = _one_worker(config)
+        self._path = path
+        self._repeats = repeats
+        self._gradients: dict[str, Tensor] = {}
+        self._threads = environment.threads_of_worker(config["launch"])
+        self._identity = _identity(self._config, self._threads)
+        self._times: Times | None = None
+        if path is not None and path.exists():
+            self._times = Times.read(path)
+            if self._times.identity != self._identity:
+                raise UserError(
+                    f"times: {path} holds times of another model, data, batch, device or number of "
+                    f"threads ({self._threads} a worker here: launch.threads, launch.workers); give "
+                    "another file"
+                )
+
+    @property
+    def times(self) -> Times:
+        """All that is known by now."""
+        if self._times is None:
+            self._measure_compute()
+        assert self._times is not None
+        return self._times
+
+    def step(self, config: Config, junction: str, workers: int, compute_ms: float | None) -> Step:
+        """A worker's step among so many. ``config``: with the method; ``compute_ms``: in the place of what
+        was measured. Raises UserError."""
+        times = self.times
+        scale = 1.0 if compute_ms is None else compute_ms / times.compute_ms
+        parts, bases = self._parts(config, junction)
+        found = []
+        for part in parts:
+            names = part["names"]
+            by_workers = {int(n): entry for n, entry in part["by_workers"].items()}
+            found.append(
+                Part(
+                    ready=max(times.ready_ms[name] for name in names) * scale / 1e3,
+                    compress=statistics.median(e["compress"] for e in by_workers.values()),
+                    decompress=_decompress(by_workers, bases["decompress"], workers),
+                    first=_calls(by_workers, "first", bases, workers),
+                    later=_calls(by_workers, "later", bases, workers),
+                )
+            )
+        signals = {"allreduce": (1.0, float(SIGNAL_BYTES))}
+        return Step(times.compute_ms * scale / 1e3, found, signals)
+
+    def _parts(self, config: Config, junction: str) -> tuple[list[Any], dict[str, str]]:
+        times = self.times
+        policy = build_policy(config)
+        if measures(policy):
+            raise UserError(
+                "policy: a prediction needs to know the rung; use policy=fixed and policy.rung"
+            )
+        plan = policy.plan(policy.init(), 0)
+        key = f"{junction} {_method(config)} {asdict(plan)}"
+        example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
+        fit_together(example, policy, config["exchange"]["unit"], junction)
+        shards = any(isinstance(part, Sharded) for part in nested(example))
+        tree = any(isinstance(part, GTopK) for part in nested(example))
+        bases = {"decompress": LINEAR, "payload": CONSTANT}
+        if shards:
+            bases = {"decompress": LINEAR, "payload": SHARDS}
+        elif tree:
+            bases = {"decompress": TREE, "payload": TREE}
+        if key in times.exchanges:
+            return times.exchanges[key], bases
+        with environment.threads(self._threads):
+            found = self._exchanges(config, policy, plan, junction, simulated=shards or tree)
+        times.exchanges[key] = found
+        self._keep()
+        return found, bases
+
+    def _exchanges(
+        self, config: Config, policy: Policy, plan: Plan, junction: str, *, simulated: bool
+    ) -> list[Any]:
+        gradients = self._recorded()
+        groups = buckets(gradients) if junction == PER_BUCKET else None
+        found: list[Any] = [
+            {"names": names, "by_workers": {}} for names in groups or [list(gradients)]
+        ]
+        for workers in self._numbers(gradients, simulated=simulated):
+            among = {**config, "launch": _launch(config, workers)}
+            compressor = build_compressor(among, policy)
+            measured = time_exchange(
+                compressor,
+                gradients,
+                workers,
+                plan=plan,
+                parts=groups,
+                unit=config["exchange"]["unit"],
+                repeats=self._repeats,
+                seed=config["seed"],
+            )
+            for part, entry in zip(found, measured, strict=True):
+                part["by_workers"][str(workers)] = asdict(entry)
+        return found
+
+    def _numbers(self, gradients: Mapping[str, Tensor], *, simulated: bool) -> Sequence[int]:
+        """For how many workers the exchange is measured."""
+        if not simulated:
+            return GATHER_WORKERS
+        # A simulated worker keeps states, spares and payloads.
+        each = 4 * sum(g.nbytes for g in gradients.values())
+        available = environment.available_bytes() or 1 << 62
+        room = max(2, int(MOST_SIMULATED_BYTES * available / each))
+        return [n for n in OTHERS_WORKERS if n <= room]
+
+    def _recorded(self) -> Mapping[str, Tensor]:
+        """The gradients of the last step, at hand after `_measure_compute`."""
+        if not self._gradients:
+            self._train(steps=1)
+        return self._gradients
+
+    def _measure_compute(self) -> None:
+        with environment.threads(self._threads):
+            compute, ready, facts = self._train(steps=self._repeats)
+        self._times = Times(facts, 1e3 * compute, ready, self._identity, facts["parameters"])
+        self._keep()
+
+    def _train(self, steps: int) -> tuple[float, dict[str, float], dict[str, Any]]:
+        """Some steps after the warm-up: median seconds of compute, when each gradient is there."""
+        device_type, _ = choose_device(self._config)
+        device = torch.device(device_type)
+        busy = environment.busy_cores()
+        run, batches = trained(dict(self._config), WARMUP_STEPS, EMBEDDED, device)
+        run.link.clock.report()
+        begun = [0.0]
+        came: dict[str, list[float]] = {}
+        hooks = []
+        for name, parameter in run.module.named_parameters():
+            if parameter.requires_grad:
+                came[name] = []
+                hooks.append(
+                    parameter.register_post_accumulate_grad_hook(_noting(came[name], begun))
+                )
+        seconds = []
+        for _ in range(steps):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            begun[0] = time.perf_counter()
+            train_step(run, batch)
+            seconds.append(run.link.clock.report()["time/compute_ms"] / 1e3)
+        if not seconds:
+            raise UserError(
+                f"dataset: the data make only {WARMUP_STEPS} steps; give more data or a smaller batch"
+            )
+        for hook in hooks:
+            hook.remove()
+        compute = statistics.median(seconds)
+        gradients = gradients_of(run)
+        self._gradients = {name: g.detach().clone() for name, g in gradients.items()}
+        ready = {name: 1e3 * statistics.median(came[name]) for name in gradients}
+        if device.type == "cuda":  # the processor runs ahead of the device: by size instead
+            ready = _by_size(gradients, 1e3 * compute)
+        facts = {
+            "hardware": environment.describe(device, "none", 1, run.task.splits.label)["hardware"],
+            "threads": torch.get_num_threads(),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+            "model": self._config["model"]["_target_"].rsplit(".", 1)[-1],
+            "data": run.task.splits.label,
+            "batch_size": self._config["train"]["batch_size"],
+            "parameters": sum(p.numel() for p in run.module.parameters()),
+            "tensors": len(gradients),
+            "repeats": len(seconds),
+            "busy_cores": busy,
+        }
+        return compute, ready, facts
+
+    def _keep(self) -> None:
+        if self._path is not None and self._times is not None:
+            self._times.write(self._path)
+
+
+def _noting(times: list[float], begun: list[float]) -> Any:
+    def note(parameter: Tensor) -> None:
+        times.append(time.perf_counter() - begun[0])
+
+    return note
+
+
+def _by_size(gradients: Mapping[str, Tensor], compute_ms: float) -> dict[str, float]:
+    """Backward takes two thirds of a step, and a layer its share of the parameters."""
+    total = sum(g.numel() for g in gradients.values())
+    left = total
+    ready = {}
+    for name, gradient in gradients.items():
+        ready[name] = compute_ms * (1 / 3 + 2 / 3 * left / total)
+        left -= gradient.numel()
+    return ready
+
+
+def _one_worker(config: Config) -> dict[str, Any]:
+    """The same model and data for one worker that talks to nobody."""
+    alone = deepcopy(dict(config))
+    alone["launch"] = _launch(config, 1)
+    alone["exchange"]["junction"] = AFTER_BACKWARD
+    alone["exchange"]["combine"] = "gather"
+    alone["network"] = {"_target_": config["network"]["_target_"]}
+    validate(alone)
+    return alone
+
+
+def _launch(config: Config, workers: int) -> dict[str, Any]:
+    return {
+        **config["launch"],
+        "kind": "simulated",
+        "workers": workers,
+        "workers_per_node": None,
+        "backend": "auto",
+    }
+
+
+def _identity(config: Config, threads: int) -> str:
+    """What compute depends on."""
+    train = {key: config["train"][key] for key in ("batch_size", "accumulate", "precision")}
+    device, _ = choose_device(config)
+    kept = [config["model"], config["dataset"], train, device, threads]
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _method(config: Config) -> str:
+    """What an exchange depends on."""
+    wrappers = {
+        name: config["wrapper"][name] for name in config["wrap"] if name in config["wrapper"]
+    }
+    kept = [config["compressor"], list(config["wrap"]), wrappers, config["policy"]]
+    return json.dumps(
+        [*kept, config["exchange"]["unit"], config["exchange"]["combine"]],
+        sort_keys=True,
+        default=str,
+    )
+
+
+def _decompress(by_workers: Mapping[int, Any], basis: str, workers: int) -> float:
+    """Seconds; what is gathered grows with N, a mean that comes as one does not."""
+    values = {n: float(entry["decompress"]) for n, entry in by_workers.items()}
+    asked = {name for entry in by_workers.values() for name in (*entry["first"], *entry["later"])}
+    if asked <= {"allreduce", "broadcast"}:
+        return statistics.median(values.values())
+    return Growth(values, basis, rises=True).at(workers)
+
+
+def _calls(
+    by_workers: Mapping[int, Any], what: str, bases: Mapping[str, str], workers: int
+) -> Calls:
+    collectives = sorted({name for entry in by_workers.values() for name in entry[what]})
+    found = {}
+    for name in collectives:
+        pairs = {n: entry[what].get(name, (0, 0)) for n, entry in by_workers.items()}
+        basis = bases["payload"]
+        calls = Growth(
+            {n: pair[0] for n, pair in pairs.items()}, TREE if basis == TREE else CONSTANT
+        )
+        size = Growth({n: pair[1] for n, pair in pairs.items()}, basis)
+        found[name] = (calls.at(workers), size.at(workers))
+    return found

@@ -1,0 +1,174 @@
+"""`make bench` at a tiny size: the tables come out whole. No speed is asserted."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dgc_repro.bench import gravac, methods
+from dgc_repro.bench.tables import shares
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.kernel.workspace import Workspace
+
+pytestmark = pytest.mark.slow
+
+NUM_VALUES = 3_000  # under the size from which kernels are compiled
+TABLES = ("methods", "exchange", "gravac")
+PLAIN_RATIOS = ("step_x", "step_ms", "processor_x")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> tuple[str, Path]:
+    """What a tiny run prints, and the folder it wrote."""
+    output = tmp_path_factory.mktemp("bench")
+    command = [
+        *(sys.executable, str(repository / "scripts" / "bench.py"), "--quick"),
+        *("--values", str(NUM_VALUES), "--width", "4", "--repeats", "2", "--output", str(output)),
+    ]
+    environment = {**os.environ, "DGC_REPRO_COMPILE": "0"}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=500, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.match(r"bench: about \d+ (s|minutes) expected on two idle cores\n", ended.stdout)
+    assert re.search(r"\nbench: methods done, about \d+ (s|minutes) left\n", ended.stdout)
+    (folder,) = output.iterdir()
+    return ended.stdout, folder
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
+    with (folder / f"{table}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_tables_and_figures_lie_in_a_folder_named_after_the_machine(
+    tables: tuple[str, Path],
+) -> None:
+    _, folder = tables
+    written = {path.name for path in folder.iterdir()}
+    assert written == {f"{t}.{s}" for t in TABLES for s in ("csv", "md", "svg", "png")}
+    assert folder.name.endswith(f"{os.cpu_count()}-cores")
+
+
+def test_the_printed_tables_are_the_written_ones_with_their_machine(
+    tables: tuple[str, Path],
+) -> None:
+    printed, folder = tables
+    for table in TABLES:
+        written = (folder / f"{table}.md").read_text()
+        assert written in printed
+        assert f"{os.cpu_count()} cores; torch " in written
+
+
+def test_the_methods_send_what_they_say_and_at_most_the_alignment_more(
+    tables: tuple[str, Path],
+) -> None:
+    rows = {row["setting"]: row for row in rows_of(tables[1], "methods")}
+    for bits, block in ((8, 2048), (4, 512)):
+        row = rows[f"uniform {bits} bits, block {block}"]
+        expected = NUM_VALUES * bits // 8 + 4 * -(-NUM_VALUES // block)
+        assert int(row["held_bytes"]) == expected
+        assert expected <= int(row["sent_bytes"]) < expected + 16
+    for row in rows.values():
+        assert int(row["held_bytes"]) > 0
+        assert float(row["compress_x"]) > 0
+        assert float(row["decompress_x"]) > 0
+
+
+def test_every_exchange_is_measured_against_plain_ddp(tables: tuple[str, Path]) -> None:
+    first, *others = rows_of(tables[1], "exchange")
+    assert first["case"] == "plain DDP"
+    assert float(first["step_x"]) == 1.0
+    assert len(others) == 8
+    assert all(float(row[key]) > 0 for row in others for key in PLAIN_RATIOS)
+
+
+def test_more_bits_hand_over_more_bytes_at_both_junctions(tables: tuple[str, Path]) -> None:
+    rows = {row["case"]: row for row in rows_of(tables[1], "exchange")}
+    for junction in ("per_bucket", "after_backward"):
+        settings = ("dense", "8 bits, block 2048", "4 bits, block 512")
+        dense, eight, four = (float(rows[f"{s}, {junction}"]["payload_mb"]) for s in settings)
+        assert dense > eight > four > 0
+
+
+def test_gravac_is_measured_beside_a_static_factor_that_sends_the_same(
+    tables: tuple[str, Path],
+) -> None:
+    rows = {row["case"]: row for row in rows_of(tables[1], "gravac")}
+    assert all(float(row["exchange_ms"]) > 0 for row in rows.values())
+    for factor in (10, 1000):
+        static, probed = (rows[f"DGC: {way} {factor}x"] for way in ("static", "GraVAC, sends"))
+        # Thresholds come from samples, so that counts of entries differ somewhat.
+        assert float(probed["payload_mb"]) == pytest.approx(float(static["payload_mb"]), rel=0.1)
+        assert (static["extra_percent"], static["verdict"]) == ("", "")
+        assert probed["extra_percent"] != ""
+    weak, strong = (float(rows[f"DGC: static {f}x"]["payload_mb"]) for f in (10, 1000))
+    assert weak > 5 * strong
+    assert rows["DGC: GraVAC, sends 10x"]["of_two_verdict"] in ("met", "missed", "unclear")
+
+
+def made_up(gravac: float, twice: float) -> dict[str, Any]:
+    """Three rounds: a second of compute, static takes 100 ms, the others so many seconds more."""
+
+    def way(seconds: float, like: str = "static 10x") -> dict[str, Any]:
+        made = {"like": like, "seconds": [seconds] * 3, "compress": [0.06] * 3}
+        return made | {"spans": {}, "payload_bytes": 1.0}
+
+    ways = {
+        "static 10x": way(0.1, ""),
+        "static 1000x": way(0.08, ""),
+        "GraVAC, sends 10x": way(0.1 + gravac),
+        "twice, sends 10x": way(0.1 + twice),
+    }
+    return {"DGC": {"compute": [1.0] * 3, "ways": ways}}
+
+
+@pytest.mark.parametrize(
+    ("gravac_seconds", "twice_seconds", "verdicts"),
+    [
+        (0.05, 0.2, ("met", "met")),
+        (0.08, 0.06, ("met", "missed")),
+        (0.2, 0.5, ("missed", "missed")),
+    ],
+)
+def test_what_gravac_adds_is_judged_as_a_share_of_the_step_and_against_two_compressions(
+    gravac_seconds: float, twice_seconds: float, verdicts: tuple[str, str]
+) -> None:
+    static, _, probed, twice = gravac.rows(made_up(gravac_seconds, twice_seconds))
+    assert probed["extra_percent"] == pytest.approx(100 * gravac_seconds / 1.1)
+    assert probed["of_twice"] == pytest.approx(gravac_seconds / twice_seconds)
+    assert probed["of_two"] == pytest.approx(gravac_seconds / 0.12)
+    assert (probed["verdict"], probed["of_two_verdict"]) == verdicts
+    assert twice["verdict"] == static["verdict"] == ""
+
+
+def test_compressing_twice_chooses_from_the_whole_tensor_and_sends_the_same() -> None:
+    rungs = (Dense(), TopK(factor=10), TopK(factor=100))
+    tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    chosen = []
+    for ladder in (gravac.CompressesTwice, Ladder):
+        context = Context("w", 0, 0, 0, 1, None, (1, 2), Workspace())
+        selections = ladder(rungs)._selections(tensor, context)
+        chosen.append({rung: found.indices.tolist() for rung, found in selections.items()})
+    assert [len(places) for places in chosen[0].values()] == [100, 10]
+    assert chosen[0] == chosen[1]
+
+
+def test_repeats_are_spread_over_rounds_and_none_is_lost() -> None:
+    assert shares(15, 3) == [5, 5, 5]
+    assert shares(10, 3) == [4, 3, 3]
+    assert shares(2, 3) == [1, 1]
+    cases = [case for case in methods.CASES if case.in_short][:2]
+    rows = methods.measure(methods.Plan(num_values=2_000, repeats=4, rounds=3, cases=cases))
+    assert [row["setting"] for row in rows] == [case.name for case in cases]

@@ -1,0 +1,157 @@
+"""``calibrate``: live workers are timed, a profile is written, and the next command reads it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dgc_repro.bench.collectives import MEASURED, measure
+from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import composed
+from dgc_repro.launch.profiles import read_profile
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.profile import Network
+from dgc_repro.predict.calibrate import calibrate, expected_seconds
+
+QUICK = ("sizes=1kb,64kb,1mb", "repeats=3", "seconds=1", "launch.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of two live workers on loopback."""
+    return calibrate([*QUICK, f"paths.runs={tmp_path_factory.mktemp('runs')}", "name=here"])
+
+
+def test_the_profile_is_a_network(profile: Path) -> None:
+    network = Network(**read_profile(profile))
+    assert network.outer.rate > 1e7
+    assert set(network.software or {}) == set(MEASURED)
+    assert "2 workers, gloo on this machine" in network.source
+    head = profile.read_text(encoding="utf-8").splitlines()[:6]
+    assert all(line.startswith("#") for line in head)
+    assert "12 points; error of the fit: median" in head[1]
+
+
+def test_points_and_a_figure_lie_beside_it(profile: Path) -> None:
+    with profile.with_suffix(".csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["collective"] for row in rows} == set(MEASURED)
+    costs = Costs(Network(**read_profile(profile)), 2)
+    for row in rows:
+        predicted = costs.seconds(row["collective"], int(row["payload_bytes"]))
+        # The file's numbers are rounded.
+        assert predicted / float(row["seconds"]) - 1 == pytest.approx(float(row["error"]), abs=0.02)
+    assert profile.with_suffix(".png").stat().st_size > 1000
+    assert profile.with_suffix(".svg").is_file()
+
+
+def test_the_next_command_reads_it_by_name(profile: Path) -> None:
+    runs = f"paths.runs={profile.parent.parent}"
+    config = composed([runs, "network=here", "network.rate=100mbit"])
+    written = read_profile(profile)
+    assert config["network"]["rate"] == "100mbit"
+    assert config["network"]["software"] == written["software"]
+    assert config["network"]["latency"] == written["latency"]
+
+
+def test_a_size_that_would_take_too_long_ends_its_collective() -> None:
+    def one_second_a_kilobyte(
+        collective: str, size: int, repeats: int
+    ) -> Sequence[Sequence[float]]:
+        return [[size * 1e-3] * repeats, [size * 0.5e-3] * repeats]
+
+    points = measure(one_second_a_kilobyte, [1000, 2000, 4000], repeats=9, seconds=5.0)
+    # 3 repeats of 2,000 bytes take 6 s, but two sizes there must be; of 4,000 they would take 12.
+    assert [(p.collective, p.payload_bytes) for p in points] == [
+        (c, size) for c in MEASURED for size in (1000, 2000)
+    ]
+    assert [p.seconds for p in points] == [1.0, 2.0] * 4  # the slower rank's
+
+
+def test_the_estimate_is_of_the_plan() -> None:
+    def a_microsecond_a_byte(collective: str, size: int, repeats: int) -> list[list[float]]:
+        return [[1e-3 + 1e-6 * size] * repeats] * 2
+
+    settings = {"sizes": [1000, 1_000_000, 8_000_000], "repeats": 2, "seconds": 3.0}
+    # 2 ms and 1.001 s, twice each; the third size ends at its 3 seconds.
+    expected = len(MEASURED) * (2 * 0.002 + 2 * 1.001 + 3.0)
+    assert expected_seconds(a_microsecond_a_byte, settings) == pytest.approx(expected)
+
+
+def stands_in(times: float, notes: Sequence[str]) -> Any:
+    """Workers whose collectives all take as long."""
+
+    @contextmanager
+    def ranks_of(*given: Any) -> Iterator[Any]:
+        def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
+            return [[times] * repeats] * 2
+
+        yield asked, "gloo in a stand-in", notes
+
+    return ranks_of
+
+
+def test_points_that_tell_no_rate_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dgc_repro.predict.calibrate.ranks_of", stands_in(1e-3, []))
+    with pytest.raises(UserError, match=r"^sizes: no collective takes longer.*flat.csv"):
+        calibrate(["sizes=64,128", f"paths.runs={tmp_path}", "name=flat", "launch.device=cpu"])
+    lines = (tmp_path / "networks" / "flat.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[1] == "allreduce,64,0.001,"
+    assert len(lines) == 1 + 2 * len(MEASURED)
+
+
+def test_what_a_lab_could_not_do_is_in_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "network.latency: this kernel has no netem, the lab adds none of the 50 us"
+    monkeypatch.setattr("dgc_repro.predict.calibrate.ranks_of", stands_in(1e-3, [note]))
+    path = calibrate(
+        [
+            *("launch=netlab", "network=ethernet_1gbit", "sizes=64,128", "launch.device=cpu"),
+            *(f"paths.runs={tmp_path}", "name=lab"),
+        ]
+    )
+    assert note in str(read_profile(path)["source"])
+    assert f"note: {note}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("launch=simulated",), "launch.kind: simulated workers have no links"),
+        (("launch.workers=1",), "launch.workers: two have a link"),
+        (("network=nvlink",), "network: the links at hand are measured"),
+        (
+            ("launch=netlab", "network.rate=1gbit", "network.schedule=[{step:5,rate:100mbit}]"),
+            "network.schedule: links are calibrated at one rate",
+        ),
+        (("sizes=64",), "sizes: two of each collective are the fewest"),
+        (("sizes=many",), "sizes: bytes as 64..64mb"),
+        (("sizes=4kb..1kb",), "sizes: bytes as 64..64mb"),
+        (("size=1",), "size: no such key; did you mean sizes"),
+        (("repeats=x",), "repeats: a whole number from 1"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        calibrate([f"paths.runs={tmp_path}", *arguments])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_slow_first_call_does_not_leave_a_collective_with_one_size() -> None:
+    """Of a small size it is latency, which says nothing of larger ones."""
+
+    def slow_at_first(collective: str, size: int, repeats: int) -> list[list[float]]:
+        return [[2.0 if size == 1000 else 0.1] * repeats]
+
+    points = measure(slow_at_first, [1000, 2000, 4000], repeats=3, seconds=1.0)
+    for collective in MEASURED:
+        sizes = [point.payload_bytes for point in points if point.collective == collective]
+        assert sizes == [1000, 2000, 4000]

@@ -1,0 +1,269 @@
+"""``predict``: from the command line to tables and a figure, and what is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import composed, sizes_range, workers_range
+from dgc_repro.launch.environment import threads_of_worker
+from dgc_repro.launch.profiles import quoted, with_profiles
+from dgc_repro.predict.prediction import CANDIDATES, DENSE, METHOD_KEYS, predict
+from dgc_repro.predict.show import rate
+from dgc_repro.predict.step_timing import Bench
+
+pytestmark = pytest.mark.slow
+
+SLIM = (
+    *("model.width=4", "dataset.train_size=512", "train.batch_size=16", "launch.threads=1"),
+    *("launch.device=cpu", "repeats=1", "best=false"),
+)
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "predictions.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A first prediction; its file of times serves the other tests."""
+    made = tmp_path_factory.mktemp("predictions")
+    predict(
+        [
+            *("compressor=topk", "compressor.density=0.01", "network.rate=10mbit", *SLIM),
+            *("workers=2..64", f"times={made / 'times.json'}", f"out={made}"),
+        ]
+    )
+    return made
+
+
+def again(folder: Path, out: Path, *settings: str) -> list[dict[str, str]]:
+    """Another prediction from the same times."""
+    predict([*SLIM, f"times={folder / 'times.json'}", f"out={out}", *settings])
+    return rows_of(out)
+
+
+def test_a_prediction_is_a_table_and_a_figure(folder: Path) -> None:
+    rows = rows_of(folder)
+    assert [(row["method"], int(row["workers"])) for row in rows if row["method"] == "dense"] == [
+        ("dense", n) for n in (2, 4, 8, 16, 32, 64)
+    ]
+    for row in rows:
+        parts = ("compute_ms", "compress_ms", "communicate_ms", "decompress_ms")
+        assert float(row["step_ms"]) == pytest.approx(sum(float(row[part]) for part in parts))
+        assert float(row["efficiency"]) == pytest.approx(
+            float(row["compute_ms"]) / float(row["step_ms"])
+        )
+    with Image.open(folder / "predictions.png") as image:
+        assert image.width > 500
+    assert (folder / "predictions.svg").stat().st_size > 1000
+
+
+def test_communication_is_the_models(folder: Path) -> None:
+    times = json.loads((folder / "times.json").read_text(encoding="utf-8"))
+    dense = [row for row in rows_of(folder) if row["method"] == "dense"]
+    for row in dense:
+        n = int(row["workers"])
+        moved = 2 * (n - 1) / n * (4 * times["parameters"] + 40)
+        assert float(row["communicate_ms"]) == pytest.approx(
+            1e3 * moved * 8 / 10e6 / 0.956422, rel=1e-3
+        )
+
+
+def test_gathered_payloads_are_decompressed_by_each_worker(folder: Path) -> None:
+    topk = [row for row in rows_of(folder) if row["method"].startswith("topk")]
+    assert len({row["payload_mb"] for row in topk}) == 1
+    times = json.loads((folder / "times.json").read_text(encoding="utf-8"))
+    key = next(key for key in times["exchanges"] if "TopK" in key and "after_backward" in key)
+    by_workers = times["exchanges"][key][0]["by_workers"]
+    assert by_workers["2"]["first"] == by_workers["8"]["first"]
+    at = {int(row["workers"]): float(row["decompress_ms"]) for row in topk}
+    assert at[8] == pytest.approx(1e3 * by_workers["8"]["decompress"])
+
+
+def test_break_even_is_where_both_take_as_long(folder: Path, tmp_path: Path) -> None:
+    topk = next(
+        r for r in rows_of(folder) if r["method"].startswith("topk") and r["workers"] == "2"
+    )
+    bits = float(topk["break_even"])
+    if bits != float("inf"):
+        rows = again(
+            folder,
+            tmp_path,
+            "compressor=topk",
+            "compressor.density=0.01",
+            f"network.rate={bits:.0f}bit",
+            "workers=2",
+        )
+        dense, method = (float(row["step_ms"]) for row in rows)
+        assert method == pytest.approx(dense, rel=0.01)
+
+
+def test_what_is_in_the_file_is_not_measured_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object, **more: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("dgc_repro.predict.step_timing.time_exchange", refuse)
+    monkeypatch.setattr("dgc_repro.predict.step_timing.trained", refuse)
+    rows = again(
+        folder,
+        tmp_path,
+        "compressor=topk",
+        "compressor.density=0.01",
+        "network=nvlink",
+        "workers=4",
+    )
+    assert len(rows) == 2
+
+
+def test_compute_can_be_given(folder: Path, tmp_path: Path) -> None:
+    rows = again(folder, tmp_path, "network=ethernet_1gbit", "workers=2", "compute_ms=12.5")
+    assert [float(row["compute_ms"]) for row in rows] == [pytest.approx(12.5)]
+
+
+def test_a_file_of_another_model_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"^times: .* holds times of another model"):
+        predict(
+            [
+                *SLIM,
+                "model.width=8",
+                "network=nvlink",
+                f"times={folder / 'times.json'}",
+                "workers=2",
+            ]
+        )
+
+
+def test_times_are_measured_with_the_threads_of_a_worker(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    other = 1 if before > 1 else 2  # torch may have more threads than there are cores
+    seen: list[int] = []
+    settings = [*SLIM[:3], f"launch.threads={other}", "launch.device=cpu"]
+    bench = Bench(composed(settings), tmp_path / "times.json", 1)
+    train = bench._train
+
+    def watched(steps: int) -> Any:
+        seen.append(torch.get_num_threads())
+        return train(steps)
+
+    bench._train = watched  # type: ignore[method-assign]
+    assert bench.times.about["threads"] == other
+    assert seen == [other]
+    assert torch.get_num_threads() == before
+    with pytest.raises(UserError, match=r"^times: .* number of threads \(3 a worker here"):
+        Bench(composed([*settings, "launch.threads=3"]), tmp_path / "times.json", 1)
+
+
+def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dgc_repro.launch.environment.cores_at_hand", lambda: 8)
+    expected = {"launch.workers=2": 4, "launch.workers=16": 1, "launch.threads=3": 3}
+    expected |= {"launch=simulated": 4, "launch=simulated launch.workers=16": 1}
+    found = {s: threads_of_worker(composed(s.split())["launch"]) for s in expected}
+    assert found == expected
+
+
+def test_all_candidates_are_compared_with_their_quality_and_the_time_left(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = again(folder, tmp_path, "network.rate=10mbit", "workers=2,4", "best=true")
+    largest = {row["method"] for row in rows if row["workers"] == "4"}
+    assert largest == {"dense", *CANDIDATES}
+    printed = capsys.readouterr().out
+    assert re.match(r"predict: about \d+ (s|minutes) expected", printed)
+    assert printed.count(" left\n") == len(CANDIDATES)
+    assert "…" not in printed  # no cell is cut
+    assert "as dense: whether the last test accuracy was as good as dense's" in printed
+    assert {row["as_dense"] for row in rows if row["method"] == "randomk 100x"} == {"no (n=1)"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "network: a prediction needs one"),
+        (("network=nvlink", "workers=0"), "workers: a number of workers"),
+        (("network=nvlink", "workers=2..x"), "workers: a number of workers"),
+        (("network=nvlink", "workers=8..2"), "workers: .*ascending"),
+        (("network=etherent_1gbit",), "network: no 'etherent_1gbit'; did you mean ethernet_1gbit"),
+        (("network=missing.yaml",), "network: no file missing.yaml"),
+        (("network=gcp_v100_32", "workers=6"), "network.workers_per_node: 4 workers share a node"),
+        (("network=nvlink", "network.loss=0.1"), "network.loss: only a lab loses packets"),
+        (
+            ("network=nvlink", "network.schedule=[{step:1,rate:1gbit}]"),
+            "network.schedule: a prediction is of one step",
+        ),
+        (("network.rate=100",), "network.rate: a rate with its unit"),
+        (("network=nvlink", "exchange.combine=auto"), "exchange.combine: auto takes another way"),
+        (("network=nvlink", "wokers=2"), "wokers: no such key; did you mean workers"),
+        (("network",), "network: settings are written key=value"),
+        (("network=nvlink", "compute_ms=no"), "compute_ms: a number above 0"),
+        (("network=nvlink", "repeats=0"), "repeats: a whole number from 1"),
+        (("network=nvlink", "best=perhaps"), "best: true or false"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        predict(arguments)
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 1}'])
+def test_a_file_that_holds_no_times_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "times.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"^times: .* is no file of times"):
+        predict([*SLIM, "network=nvlink", f"times={path}", "workers=2"])
+
+
+def test_ranges() -> None:
+    assert workers_range("workers", "2..256") == [2, 4, 8, 16, 32, 64, 128, 256]
+    assert workers_range("workers", "2..6,3") == [2, 3, 4, 6]
+    assert workers_range("workers", "[8]") == [8]
+    assert sizes_range("sizes", "64..4kb") == [64, 256, 1024, 4000]
+
+
+def test_a_profile_in_a_file_is_read_key_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "networks" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "rate: 3gbit\nsoftware: {allreduce: {overhead: 9us}}\nsource: it's mine\n", "utf-8"
+    )
+    runs = f"paths.runs={tmp_path / 'runs'}"
+    by_name = with_profiles([runs, "network=mine", "network.rate=1gbit"])
+    by_path = with_profiles([f"network={path}"])
+    assert by_name[1:-1] == by_path
+    assert by_path[0] == "network=none"
+    assert "network.software={allreduce:{overhead:'9us'}}" in by_path
+    assert by_name[-1] == "network.rate=1gbit"
+    assert quoted("it's") == r"'it\'s'"
+    assert with_profiles(["network=nvlink", "network=a,b"]) == ["network=nvlink", "network=a,b"]
+
+
+@pytest.mark.parametrize("text", ["rate: 3", "[1, 2]", "rat: 1gbit", "rate: {"])
+def test_a_file_that_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"^network"):
+        with_profiles([f"network={path}"])
+
+
+def test_candidates_set_nothing_but_the_method() -> None:
+    for settings in (*CANDIDATES.values(), DENSE):
+        for setting in settings:
+            key = setting.partition("=")[0]
+            assert any(key == m or key.startswith(f"{m}.") for m in METHOD_KEYS), setting
+
+
+def test_rates_are_said_as_people_say_them() -> None:
+    assert [rate(b) for b in (2.5e9, 1e8, float("inf"), float("nan"))] == [
+        *("2.5 Gbit/s", "100 Mbit/s", "any rate", "never"),
+    ]
