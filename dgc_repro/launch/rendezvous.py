@@ -24,6 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from dgc_repro.errors import UserError
 
 KEY = "launch.start_timeout_seconds"
+HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
 AGENT_SECONDS = 5.0  # the store of torchrun's agent is there before its ranks are
 LOOK_EVERY_SECONDS = 0.05
@@ -42,7 +43,7 @@ class Rendezvous:
         self.start_seconds = start_seconds
         self._until = time.monotonic() + start_seconds
         host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
-        self._of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._of_agent = os.environ.get(HAS_STORE) == "True"
         self._here = self.rank == 0 and not self._of_agent
         if self._here:
             _refuse_used_port(port)

@@ -18,7 +18,7 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, read_config, run_folder
 from dgc_repro.launch.local import execute, last_checkpoint
-from dgc_repro.launch.netlab import execute_in_lab
+from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
 from dgc_repro.launch.torchrun import Execute, check_launch
@@ -58,8 +58,8 @@ def run_config(
     is_new = not folder.exists()
     prepare(folder, config)
     try:
-        in_lab = config["launch"]["kind"] == NETLAB
-        (train or (execute_in_lab if in_lab else execute))(config, folder)
+        is_netlab = config["launch"]["kind"] == NETLAB
+        (train or (execute_netlab if is_netlab else execute))(config, folder)
     except UserError:
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake

@@ -53,7 +53,7 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
-        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, code)
+        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, failed=code != 0)
 
     try:
         sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size)
@@ -87,7 +87,7 @@ def follow() -> NoReturn:
     folder = Path(answer["folder"])
     code, first = join(folder, rendezvous)
     if first:
-        print(f"error: {what_failed(folder, code)}", file=sys.stderr)
+        print(f"error: {what_failed(folder)}", file=sys.stderr)
     if code == USER_ERROR:
         rendezvous.leave()
     leave(128 + STOPPED_BY if code == STOPPED else code)

@@ -131,8 +131,7 @@ def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tup
         return FAILED, leave_line(folder / FAILURE_FILE, str(error))
     except Exception as error:
         traceback.print_exc(file=log)
-        first = rendezvous is not None and leave_line(folder / FAILURE_FILE, one_line(error))
-        return FAILED, first
+        return FAILED, leave_line(folder / FAILURE_FILE, one_line(error))
 
 
 def _train(

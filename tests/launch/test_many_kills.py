@@ -1,4 +1,4 @@
-"""kill -9 of a rank, torchrun's agent, the parent or all: the same bits in the end, and nothing hangs.
+"""kill -9 of a rank, of all ranks, of the parent or of all: the same bits in the end, and nothing hangs.
 
 Eight methods: two with real ranks, killed twice each, and six simulated ones, killed three times each.
 """
@@ -35,7 +35,7 @@ RUN = (
 AT_ONCE = "at once"  # the command is given again before what is left has ended
 CHAINS = (
     ("error feedback", ("rank 0", ""), ("damaged", AT_ONCE)),
-    ("dgc", ("agent", ""), ("parent", "")),
+    ("dgc", ("worker", ""), ("parent", "")),
 )
 FORKED = (
     *("topk", "uniform stochastic", "randomk", "powersgd", "gravac"),
@@ -46,13 +46,11 @@ FORKED = (
 def victims(command: Command, who: str) -> list[int]:
     assert command.process is not None
     parent = command.process.pid
-    others = {pid: line for pid, line in processes_of(command.runs).items() if pid != parent}
-    agents = [pid for pid, line in others.items() if "torch.distributed.run" in line]
-    workers = [pid for pid in others if pid not in agents]
+    workers = [pid for pid in processes_of(command.runs) if pid != parent]
     if who.startswith("rank"):
         return [pid for pid in workers if rank_of(pid) == who[-1]]
-    found = {"parent": [parent], "agent": agents, "worker": workers}
-    return found.get(who, [parent, *agents, *workers])
+    found = {"parent": [parent], "worker": workers}
+    return found.get(who, [parent, *workers])
 
 
 def kill(command: Command, step: int, who: str, then: str) -> None:

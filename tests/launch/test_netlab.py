@@ -18,11 +18,11 @@ from test_stop_and_continue import Command, processes_of, wait_for
 from tiny_run import TINY, configured
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import netlab
+from dgc_repro.launch import local, netlab
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.netlab import Ranks
+from dgc_repro.launch.netlab import LabRanks
 from dgc_repro.launch.netlab_config import Schedule, network_of, schedule_of
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
@@ -112,12 +112,17 @@ def test_a_nan_on_one_rank_of_a_lab_is_one_line(tmp_path: Path) -> None:
     assert namespaces_of(launcher) == set()
 
 
-def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> tuple[int | None, int]:
-    """Run a program as each rank of a lab."""
+def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> LabRanks:
+    """Run a program as each rank of a lab to the end."""
     network = network_of(configured("launch=netlab", *overrides))
     with (folder / "launch.log").open("wb") as log:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return Ranks(lab, network, log, folder).run([sys.executable, "-c", program], environment)
+        ranks = LabRanks(lab, network, folder, log)
+        ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": str(ROOT)})
+    return ranks
+
+
+def codes_of(ranks: LabRanks) -> list[int]:
+    return [process.returncode for process in ranks.processes]
 
 
 DEAF = """
@@ -134,7 +139,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 0.2)
+    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
         pid = lab._holders[holder].pid
 
@@ -144,10 +149,10 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 
         thread = threading.Thread(target=harm, daemon=True)
         thread.start()
-        stopped_by, code = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
+        ranks = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
         thread.join()
-    assert (stopped_by, code) == (None, 1)
-    line = what_failed(tmp_path, code)
+    assert codes_of(ranks) == [-signal.SIGKILL] * 2
+    line = what_failed(tmp_path, ranks.killed())
     said = f"the process that held the namespace of {title} was ended; no checkpoint yet"
     assert line.startswith(f"the lab has lost links: {said}, the same command starts again")
     assert "killed" not in line  # the ranks were, by the launcher
@@ -190,7 +195,7 @@ def test_rates_change_at_their_steps(
     )
     with Lab([10e6, 10e6]) as lab:
         program = CHANGES.replace("FIRST", str(first))
-        assert ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule) == (None, 0)
+        assert codes_of(ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule)) == [0, 0]
         assert lab.rates == [20e6, 20e6]
     assert (tmp_path / "told.txt").read_text() == expected
 
@@ -232,7 +237,7 @@ def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
     ("program", "line"),
     [
         ("import os, signal, time\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
-         "no rank is left; rank 1 was killed by SIGKILL (by hand, or by the system for want of memory)"),
+         "rank 1 was killed by SIGKILL (by hand, or by the system for want of memory)"),
         ("import time\nif rank == 0: raise ValueError('no such thing')\ntime.sleep(60)",
          "ValueError: no such thing"),
         ("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nif rank == 0: 1 / 0\ntime.sleep(60)",
@@ -244,14 +249,14 @@ def test_a_rank_that_fails_ends_the_others(
     program: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_a_lab()
-    monkeypatch.setattr(netlab, "GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 1.0)
+    monkeypatch.setattr(local, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 1.0)
     begin = time.monotonic()
     with Lab([1e9, 1e9]) as lab:
         set_rank = "import os\nrank = int(os.environ['RANK'])\n"
-        stopped_by, code = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
-    assert (stopped_by, code) == (None, 1)
-    assert what_failed(tmp_path, code).startswith(f"{line}; no checkpoint yet")
+        ranks = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
+    assert 0 not in codes_of(ranks)
+    assert what_failed(tmp_path, ranks.killed()).startswith(f"{line}; no checkpoint yet")
     assert time.monotonic() - begin < 30
 
 

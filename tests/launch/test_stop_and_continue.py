@@ -236,15 +236,11 @@ def test_ctrl_c_before_the_ranks_are_started_is_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_reason_of_a_failure_is_the_last_line_of_the_first_traceback(tmp_path: Path) -> None:
-    log = tmp_path / "launch.log"
-    log.write_text(
-        "[rank1]: Traceback (most recent call last):\n"
-        '[rank1]:   File "loop.py", line 1, in train\n'
-        "[rank1]: ReplicasDrifted: after epoch 2 the parameters of rank 1 differ\n"
-        "Traceback (most recent call last):\n"
-        "torch.distributed.elastic.ChildFailedError: \n"
-    )
-    assert local._reason(log) == "ReplicasDrifted: after epoch 2 the parameters of rank 1 differ"
+def test_the_reason_of_a_failure_without_a_file_is_the_last_line_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / local.LOG_FILE
+    log.write_text("Traceback (most recent call last):\n  ...\nImportError: libcudart.so\n")
+    ending = f"; no checkpoint yet, the same command starts again (tracebacks: {log})"
+    assert local.what_failed(tmp_path) == f"ImportError: libcudart.so{ending}"
+    assert local.what_failed(tmp_path, "rank 1 was killed") == f"rank 1 was killed{ending}"
     log.write_text("")
-    assert local._reason(log) == "a rank ended without a word"
+    assert local.what_failed(tmp_path) == f"a rank ended without an error message{ending}"

@@ -217,14 +217,11 @@ def ended(process: subprocess.Popen[str], runs: Path) -> tuple[int, str, str]:
 
 
 @pytest.mark.timeout(2 * PATIENCE_SECONDS)
-@pytest.mark.parametrize(
-    "form", [TORCHRUN, pytest.param(LAUNCHER, marks=pytest.mark.slow)], ids=["torchrun", "launcher"]
-)
 def test_ranks_end_within_seconds_when_torchruns_agent_is_killed(
-    form: tuple[str, ...], start: Start, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
-    process = start(*form, *RUN, "train.epochs=5000")
+    process = start(*TORCHRUN, *RUN, "train.epochs=5000")
     wait_until(lambda: process.poll() is not None or step_of(runs) > 40, "step 40")
     found = processes_of(runs)
     assert sorted(filter(None, map(rank_of, found))) == ["0", "1"], process.communicate()
