@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.overrides import check_overrides
-from dgc_repro.launch.overrides import composed as overrides_composed
+from dgc_repro.launch import overrides as overriding
+from dgc_repro.launch.overrides import check_overrides, sets
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.typed import nearest
@@ -62,14 +62,13 @@ def answer_help(
 
 def composed(overrides: Sequence[str]) -> dict[str, Any]:
     """The resolved config of a run with these overrides. Raises what Hydra raises."""
-    return overrides_composed(with_profiles(overrides))
+    return overriding.composed(with_profiles(overrides))
 
 
 def full_size(overrides: Sequence[str]) -> list[str]:
     """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
     default scale, which trains in minutes, slims models."""
-    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
-    if "model.width" in keys or "scale" in keys:
+    if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]
     files = [yaml.safe_load(path.read_text("utf-8")) for path in (conf_dir() / "model").iterdir()]

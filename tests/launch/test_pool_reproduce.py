@@ -125,9 +125,9 @@ def test_a_run_is_trained_once_for_all_artifacts(
         (["gravac/fig10", "publish="], r"^publish: true or false, got ''"),
         (
             ["gravac/fig10", "roots.cifar=x"],
-            r"^roots\.cifar: no such data set; did you mean cifar10",
+            r"^roots\.cifar: no such data set; did you mean roots\.cifar10",
         ),
-        (["gravac/fig10", "roots.cifar10="], r"^roots\.cifar10: a folder, got none"),
+        (["gravac/fig10", "roots.cifar10="], r"^roots\.cifar10: has no value"),
     ],
 )
 def test_a_mistake_in_what_reproduce_is_told(
