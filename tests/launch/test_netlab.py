@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from commands import Command, wait_for
 from labs import namespaces_of, need_a_lab
-from ranks import rank_of
-from test_stop_and_continue import Command, processes_of, wait_for
+from ranks import processes_of
 from tiny_run import TINY, configured
 
 from dgc_repro.errors import UserError
@@ -28,22 +29,13 @@ from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
 
 RUN = (
-    *(
-        *TINY,
-        "launch=netlab",
-        "launch.threads=1",
-        "launch.timeout_seconds=120",
-        "launch.device=cpu",
-    ),
-    *(
-        "dataset.train_size=640",
-        "train.epochs=4",
-        "sink.every_steps=1",
-        "compressor=dense",
-        "wrap=[]",
-    ),
+    *(*TINY, "launch=netlab", "launch.timeout_seconds=120", "dataset.train_size=640"),
+    *("train.epochs=4", "sink.every_steps=1", "compressor=dense", "wrap=[]"),
 )
-IN_A_LAB = (*RUN, "network=ethernet_1gbit", "model.width=8")
+GRAVAC = (
+    *("train.epochs=1", "model.width=8", "network.rate=1gbit", "compressor=dgc_sampled"),
+    *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
+)
 STEPS_PER_EPOCH = 20
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,17 +43,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
+def in_a_lab(commands: Callable[..., Command]) -> Callable[..., Command]:
     need_a_lab()
-    made = Command(tmp_path, *IN_A_LAB)
-    yield made
-    made.clean_up()
+    return lambda *overrides: commands(*RUN, *overrides)
 
 
-def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Command) -> None:
+def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
+    in_a_lab: Callable[..., Command],
+) -> None:
+    command = in_a_lab("network=ethernet_1gbit", "model.width=8")
     launcher = command.start().pid
     command.wait_for_step(STEPS_PER_EPOCH + 2)
-    assert command.process is not None
     assert len(namespaces_of(launcher)) == 3  # two workers and the bridge between them
     command.process.kill()  # no handler of the launcher's can run
     command.process.communicate()
@@ -72,13 +64,11 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Co
 
     launcher = command.start().pid
     command.wait_for_step(saved + 3)
-    (rank_1,) = [pid for pid in processes_of(command.runs) if rank_of(pid) == "1"]
-    os.kill(rank_1, signal.SIGKILL)
-    code, errors = command.end()
+    os.kill(command.ranks()["1"], signal.SIGKILL)
+    code, (line,) = command.end()
     assert code == 1
-    assert len(errors) == 1
-    assert errors[0].startswith("error: ")
-    assert "rank 1 was killed by SIGKILL" in errors[0]
+    assert line.startswith("error: ")
+    assert "rank 1 was killed by SIGKILL" in line
     assert namespaces_of(launcher) == set()
 
     launcher = command.start().pid
@@ -87,29 +77,57 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Co
     assert command.end() == (143, ["error: stopped after a checkpoint; the same command continues"])
     assert namespaces_of(launcher) == set()
     folder = command.run_folder()
-    summary = json.loads((folder / "summary.json").read_text())
     facts = json.loads((folder / "environment.json").read_text())["network"]
     assert facts["rates"] == [1e9, 1e9]
     notes = (folder / "metrics.jsonl").read_text()
     assert facts["latency_seconds"] == 50e-6 or "the lab adds none of the 50 us" in notes
-    # Sums of several processes that each counted what it had sent, and of a ledger that was restored.
+    # Sums over several processes, each counting what it sent, and of a ledger that was restored.
+    summary = command.summary()
     assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
 
 
-@pytest.mark.slow
-def test_a_nan_on_one_rank_of_a_lab_is_one_line(tmp_path: Path) -> None:
-    need_a_lab()
+def test_a_nan_on_one_rank_of_a_lab_is_one_line(in_a_lab: Callable[..., Command]) -> None:
     poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
-    command = Command(tmp_path, *RUN, "network=ethernet_1gbit", "~model", poisoned)
+    command = in_a_lab("network=ethernet_1gbit", "~model", poisoned)
     launcher = command.start().pid
-    code, errors = command.end()
+    code, (line,) = command.end()
     assert code == 2
-    assert len(errors) == 1
-    assert errors[0].startswith(
-        "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
-    )
+    begins = "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
+    assert line.startswith(begins)
     assert namespaces_of(launcher) == set()
+
+
+@pytest.mark.parametrize(
+    ("workers", "eps", "branches"), [(2, 0.3, {"candidate", "theta_min"}), (4, 0.95, {"dense"})]
+)
+def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent(
+    workers: int, eps: float, branches: set[str], in_a_lab: Callable[..., Command]
+) -> None:
+    command = in_a_lab(*GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}")
+    summary = counted(command)
+    decisions = command.lines("decisions.jsonl")
+    assert len(decisions) == summary["steps"]
+    assert {line["decision/branch"] for line in decisions} == branches
+    assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
+
+
+@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
+def test_counters_and_ledger_agree_over_a_change_of_rates(
+    made: str, later: str, in_a_lab: Callable[..., Command]
+) -> None:
+    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
+    counted(in_a_lab("train.epochs=1", "model.width=8", f"network.rate={made}", schedule))
+
+
+def counted(command: Command) -> dict[str, Any]:
+    """The summary of a run to the end, whose interfaces counted what the ledger expected."""
+    command.start()
+    assert command.end() == (0, [])
+    summary = command.summary()
+    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
+    assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
+    return summary
 
 
 def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> LabRanks:
@@ -198,24 +216,6 @@ def test_rates_change_at_their_steps(
         assert codes_of(ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule)) == [0, 0]
         assert lab.rates == [20e6, 20e6]
     assert (tmp_path / "told.txt").read_text() == expected
-
-
-@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
-def test_counters_and_ledger_agree_over_a_change_of_rates(
-    made: str, later: str, tmp_path: Path
-) -> None:
-    need_a_lab()
-    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
-    given = (*RUN, "train.epochs=1", "model.width=8", f"network.rate={made}", schedule)
-    command = Command(tmp_path, *given)
-    try:
-        command.start()
-        assert command.end() == (0, [])
-        summary = json.loads((command.run_folder() / "summary.json").read_text())
-    finally:
-        command.clean_up()
-    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
-    assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
 
 
 def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
