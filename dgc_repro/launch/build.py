@@ -35,7 +35,7 @@ from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import build_compressor, build_policy, component
-from dgc_repro.launch.environment import available_bytes, cores_at_hand, workers_here
+from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.netlab_config import validate_lab
 from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
@@ -216,7 +216,9 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
         text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
     elif size is not None:
         steps_per_epoch(size, settings.step_size, workers)
-    elif workers > cores_at_hand() and not (is_text and config["dataset"].get("root", "") is None):
+    elif workers > available_cores() and not (
+        is_text and config["dataset"].get("root", "") is None
+    ):
         _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
 
 

@@ -20,7 +20,7 @@ from dgc_repro import __version__
 from dgc_repro.kernel import native
 
 
-def cores_at_hand() -> int:
+def available_cores() -> int:
     """CPU cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -34,7 +34,7 @@ def workers_here(workers: int) -> int:
 def threads_of_worker(launch: Mapping[str, Any]) -> int:
     """Threads of a worker: as given, else its share of the cores. Simulated workers take turns with as
     many: their steps are too small to gain by more."""
-    return int(launch["threads"] or max(1, cores_at_hand() // workers_here(launch["workers"])))
+    return int(launch["threads"] or max(1, available_cores() // workers_here(launch["workers"])))
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def _git(*arguments: str) -> str:
 
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
-    hardware = f"{cpu_model()}, {cores_at_hand()} cores"
+    hardware = f"{cpu_model()}, {available_cores()} cores"
     if device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"
     nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's agents

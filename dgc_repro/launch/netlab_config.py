@@ -111,8 +111,8 @@ def schedule_of(config: Mapping[str, Any], barrier: Callable[[], None], meter: M
     return Schedule(steps, barrier, meter, ask, answer)
 
 
-def told() -> tuple[dict[str, Any], list[str]]:
-    """What the launcher says of the lab to its ranks: facts for the record, notes."""
+def lab_facts() -> tuple[dict[str, Any], list[str]]:
+    """Of the lab, from the launcher: facts for the record, and notes."""
     text = os.environ.get(FACTS)
     said = json.loads(text) if text else {"facts": {}, "notes": []}
     return said["facts"], said["notes"]
