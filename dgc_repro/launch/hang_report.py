@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -151,30 +151,31 @@ def _missing_ranks(
     )
 
 
-def broken_collective(error: BaseException | None) -> str | None:
+def broken_collective(error: BaseException) -> str | None:
     """The collective whose failing this error is: "" where it was not one of ours (torch's own while
     DDP is made), None where the error is no collective's."""
-    seen = error
-    while seen is not None:
-        if isinstance(seen, CollectiveFailed):
-            return seen.asked
-        if is_of_a_collective(seen):
+    for cause in _causes(error):
+        if isinstance(cause, CollectiveFailed):
+            return cause.asked
+        if is_of_a_collective(cause):
             return ""
-        seen = seen.__cause__
     return None
 
 
 def torch_message(error: BaseException) -> str:
-    """The first sentence of what torch says of a failed collective, without the place in its source."""
-    seen: BaseException | None = error
-    while seen is not None and not is_of_a_collective(seen):
-        seen = seen.__cause__
-    lines = str(seen).strip().splitlines() if seen is not None else []
-    if not lines:
-        return ""
-    place = FROM_GLOO.match(lines[0])
-    text = lines[0][place.end() :] if place and lines[0].startswith("[") else lines[0]
-    return text.partition(". ")[0].strip()[:MOST_LETTERS]
+    """The first sentence of torch's message on a failed collective, without the place in its source."""
+    for cause in filter(is_of_a_collective, _causes(error)):
+        line = str(cause).strip().partition("\n")[0]
+        place = FROM_GLOO.match(line) if line.startswith("[") else None
+        return line[place.end() if place else 0 :].partition(". ")[0].strip()[:MOST_LETTERS]
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def of_step(step: int) -> str:

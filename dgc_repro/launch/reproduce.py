@@ -43,7 +43,7 @@ from dgc_repro.launch.overrides import (
     resolved,
     sets,
 )
-from dgc_repro.launch.paths import add_conf_dir, conf_dirs, options
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs, conf_dirs_apart, options
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
@@ -119,13 +119,9 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
         epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config-dir", type=Path, help="a folder of your own configs")
-    given, others = parser.parse_known_args(list(arguments))
-    if given.config_dir is not None and not given.config_dir.is_dir():
-        raise UserError(f"--config-dir: no folder {given.config_dir}")
-    paper = others[0].partition("/")[0] if others else ""
-    for folder in filter(None, (given.config_dir, own_conf_of(paper))):
-        add_conf_dir(folder)
+    added, others = conf_dirs_apart(arguments, parser)
+    own = own_conf_of(others[0].partition("/")[0]) if others else None
+    add_conf_dirs([*added, *([own] if own else [])])
     return others
 
 
