@@ -20,6 +20,9 @@ from dgc_repro import __version__
 from dgc_repro.kernel import native
 
 
+CODE = ":(top) :(top,exclude)results"
+
+
 def available_cores() -> int:
     """CPU cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -87,12 +90,17 @@ def available_bytes() -> int | None:
     return None
 
 
-def _git(*arguments: str) -> str:
+def _git(command: str) -> str:
     """The output of git in the package's own checkout; empty where there is none."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            ["git", *command.split()],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -114,18 +122,9 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "dgc_repro": __version__,
-        "commit": _git("rev-parse", "HEAD"),
-        # Of the code: what has been published since is no change of it.
-        "dirty": bool(
-            _git(
-                "status",
-                "--porcelain",
-                "--untracked-files=no",
-                "--",
-                ":(top)",
-                ":(top,exclude)results",
-            )
-        ),
+        "commit": _git("rev-parse HEAD"),
+        # Changed code; published results are no change of it.
+        "dirty": bool(_git(f"status --porcelain --untracked-files=no -- {CODE}")),
         "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,
