@@ -205,10 +205,10 @@ def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) ->
 
 
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:
-    """Refuse here what would start thousands of processes to hear the same from each of them.
+    """Refuse too few data before thousands of processes are started that would each refuse them.
 
-    Up to one worker a core the ranks find out, so that the data set is not read twice; so they do
-    where a text has to be downloaded first."""
+    With at most one worker a core, or a text that has to be downloaded, the ranks check it, so that the data
+    set is not read twice."""
     workers, dataset = config["launch"]["workers"], component(config["dataset"], "dataset")
     is_text = getattr(dataset, "gives", "images") == "words"
     size = config["dataset"].get("train_size")
@@ -245,7 +245,7 @@ def _check_momentum(optimizer: Config, compressor: Compressor) -> None:
 
 
 def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
-    """What a valid config does and its author may not have meant: a sentence each."""
+    """Effects of a valid config that its author may not have meant: a sentence each."""
     notes = []
     if isinstance(policy, Warmup) and (never := policy.never_reached(config["train"]["epochs"])):
         notes.append(f"policy.{never} (train.epochs)")

@@ -19,7 +19,6 @@ import torchvision
 from dgc_repro import __version__
 from dgc_repro.kernel import native
 
-
 CODE = ":(top) :(top,exclude)results"
 
 

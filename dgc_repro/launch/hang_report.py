@@ -67,7 +67,7 @@ class HangReport:
         return verdict(own, answers, self._timeout_seconds, torch_message(error))
 
     def leave(self, error: str) -> None:
-        """Say that this rank ends by itself, so that nobody waits for its answer."""
+        """Record that this rank ends by itself, so that no other rank waits for its answer."""
         step, _ = self.where()
         self._send(self._store, Answer(step, error=error))
 
@@ -94,11 +94,11 @@ class HangReport:
             self._listener_store.wait([REQUEST], FOR_EVER)
             step, waits_for = self.where()
             self._send(self._listener_store, Answer(step, waits_for, line_of_main_thread()))
-        except Exception:  # the store is gone, and with it whoever would listen
+        except Exception:  # the store is gone, and with it the rank that asked
             return
 
     def _send(self, store: Store, answer: Answer) -> None:
-        """The first answer counts: a rank that loses its peers while it is asked has come."""
+        """Only the first answer counts: a rank that loses its peers while it is asked was not missing."""
         if self._has_sent.acquire(blocking=False):
             store.set(_key(self._rank), json.dumps(asdict(answer)))
 

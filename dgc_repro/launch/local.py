@@ -103,7 +103,7 @@ class Ranks:
         who = f"rank {rank}" if self.workers > 1 else "the process"
         known = number in set(signal.Signals)
         name = signal.Signals(number).name if known else f"signal {number}"
-        why = " (by hand, or by the system for want of memory)" if name == "SIGKILL" else ""
+        why = " (by hand, or by the system for lack of memory)" if name == "SIGKILL" else ""
         return f"{who} was killed by {name}{why}"
 
     def _stop(self, number: int, frame: object) -> None:

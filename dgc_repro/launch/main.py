@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the handler below speaks
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -123,7 +123,7 @@ def report_run(
 
 
 def answer(action: Callable[[], None]) -> int:
-    """Do it; the exit code. What the user can mend is one line on stderr."""
+    """Run the action; its exit code. A user's mistake is one line on stderr."""
     try:
         action()
         sys.stdout.flush()
@@ -154,7 +154,7 @@ def answer(action: Callable[[], None]) -> int:
 
 
 def _stdout_is_closed() -> bool:
-    """Whether nobody reads what is printed (``| head``); then nothing more is written there."""
+    """Whether the reader of stdout has gone (``| head``); then nothing more is written there."""
     try:
         print(flush=True)
     except BrokenPipeError:

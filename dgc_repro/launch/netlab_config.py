@@ -75,7 +75,7 @@ def network_of(config: Mapping[str, Any]) -> Network:
 class Schedule:
     """A rank's side of the rates that change: `before` is called by all ranks before each step.
 
-    ``meter``: stopped while rates change, whose barriers are nobody's exchange."""
+    ``meter``: stopped while rates change, since their barriers belong to no exchange."""
 
     steps: frozenset[int]
     barrier: Callable[[], None]

@@ -298,7 +298,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def leave_line(path: Path, line: str) -> bool:
-    """Write it, unless another rank was faster: the first one knows best. Whether this one was it."""
+    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
     with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
         file.write(f"{line}\n")
         return True

@@ -237,7 +237,7 @@ def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
     ("program", "line"),
     [
         ("import os, signal, time\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
-         "rank 1 was killed by SIGKILL (by hand, or by the system for want of memory)"),
+         "rank 1 was killed by SIGKILL (by hand, or by the system for lack of memory)"),
         ("import time\nif rank == 0: raise ValueError('no such thing')\ntime.sleep(60)",
          "ValueError: no such thing"),
         ("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nif rank == 0: 1 / 0\ntime.sleep(60)",
