@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,3 +62,25 @@ def commands(tmp_path: Path) -> Iterator[Callable[..., Command]]:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+@pytest.fixture
+def free() -> int:
+    """A port that no program listens at."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what torchrun would set, for a rank that is started by hand."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+    def place(rank: int, size: int, port: int | str) -> None:
+        pairs = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in pairs.items():
+            monkeypatch.setenv(name, str(value))
+
+    return place

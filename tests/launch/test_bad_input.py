@@ -503,27 +503,22 @@ def test_help_lists_the_groups_and_their_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_a_real_process_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
-    wrong = ("compressor=uniform", "compressor.bits=eight")
-    done = python("dgc_repro", *wrong, folder=tmp_path)
-    answer = (done.returncode, done.stderr.splitlines())
-    assert refused(answer).startswith("compressor.bits: ")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_a_mistake_that_only_the_ranks_can_see_is_one_line_too(tmp_path: Path) -> None:
-    wrong = ("launch=local", "launch.workers=2", "dataset.validation=5000")
-    done = python("dgc_repro", *TINY, *wrong, folder=tmp_path)
-    answer = (done.returncode, done.stderr.splitlines())
-    assert refused(answer).startswith("dataset.validation: ")
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        (["compressor=uniform", "compressor.bits=eight"], "compressor.bits: "),
+        (["worker", "nowhere"], "paths.runs: no nowhere/config.yaml"),
+        pytest.param(  # a mistake that only the ranks can see
+            [*TINY, "launch=local", "launch.workers=2", "dataset.validation=5000"],
+            "dataset.validation: ",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["command", "worker", "ranks"],
+)
+def test_a_real_process_says_one_line_and_ends_with_2(
+    given: Sequence[str], begins: str, tmp_path: Path
+) -> None:
+    done = python("dgc_repro", *given, folder=tmp_path)
+    assert refused((done.returncode, done.stderr.splitlines())).startswith(begins)
     assert left_in(tmp_path) == []
-
-
-@pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_a_worker_without_a_run_folder_says_what_to_do(tmp_path: Path) -> None:
-    done = python("dgc_repro", "worker", "nowhere", folder=tmp_path)
-    answer = (done.returncode, done.stderr.splitlines())
-    assert refused(answer).startswith("paths.runs: no nowhere/config.yaml")
-    assert list(tmp_path.iterdir()) == []

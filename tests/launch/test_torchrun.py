@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -59,24 +58,13 @@ def test_the_number_of_workers_is_torchruns_and_what_is_not_one_run_is_refused(
 
 
 @pytest.fixture
-def free() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
-
-
-@pytest.fixture
-def pair(free: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Rendezvous]:
+def pair(free: int, by_hand: Callable[..., None]) -> dict[str, Rendezvous]:
     """Two ranks in this process, by the name of their thread."""
-    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
     met = {}
-    for rank in "01":
-        for name, value in {**place, "RANK": rank}.items():
-            monkeypatch.setenv(name, value)
-        met[rank] = Rendezvous(PATIENCE_SECONDS)
-    monkeypatch.setenv("RANK", "0")
+    for rank in (0, 1):
+        by_hand(rank, 2, free)
+        met[str(rank)] = Rendezvous(PATIENCE_SECONDS)
+    by_hand(0, 2, free)
     return met
 
 
