@@ -38,12 +38,16 @@ from dgc_repro.launch.components import build_compressor, build_policy, componen
 from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.netlab_config import validate_lab
-from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
+from dgc_repro.launch.networks import (
+    Modelled,
+    network_of,
+    refuse_lost_packets,
+    refuse_stand_ins,
+)
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
-from dgc_repro.network.profile import Network
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
@@ -51,7 +55,7 @@ from dgc_repro.train.goal import TOP5, Goal
 from dgc_repro.train.goal import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
-from dgc_repro.train.meter import InterfaceMeter, Meter, NoMeter
+from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
@@ -187,8 +191,7 @@ def _check_smoothing(policy: Policy, workers: int) -> None:
 
 
 def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) -> None:
-    network: Network = component(config["network"], "network")
-    if settings.step_time == MODELLED and not network.known:
+    if settings.step_time == MODELLED and not network_of(config).known:
         raise UserError(
             "train.step_time: modelled needs a network to model; name one, such as network=ethernet_1gbit"
         )
@@ -249,7 +252,8 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
     notes = []
     if isinstance(policy, Warmup) and (never := policy.never_reached(config["train"]["epochs"])):
         notes.append(f"policy.{never} (train.epochs)")
-    optimizer, of_dgc = config["optimizer"], _settings_of_dgc()
+    # conf/compressor/dgc.yaml sets the optimizer, because its wrapper applies momentum.
+    optimizer, of_dgc = config["optimizer"], option("compressor", "dgc")["optimizer"]
     lr = optimizer.get("lr", 0.0)
     if lr > LARGE_LR:
         notes.append(f"optimizer.lr: {lr:g} is above {LARGE_LR:g}, where training usually diverges")
@@ -262,12 +266,6 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
             "give optimizer.momentum=0.9 optimizer.weight_decay=5e-4 to have it in the optimizer"
         )
     return notes
-
-
-def _settings_of_dgc() -> dict[str, float]:
-    """What conf/compressor/dgc.yaml sets for the optimizer, because its wrapper applies momentum."""
-    settings: dict[str, float] = option("compressor", "dgc")["optimizer"]
-    return settings
 
 
 def choose_device(config: Config) -> tuple[str, str]:
@@ -385,6 +383,8 @@ def build_run(
         junction = join(config["exchange"]["junction"], exchange, forward)
     if settings.compile:
         module.compile()
+    in_a_lab = config["launch"]["kind"] == NETLAB
+    meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
     return Run(
         settings=settings,
         module=module,
@@ -404,15 +404,8 @@ def build_run(
         workers_per_node=node_size,
         notes=notes,
         goal=goal,
-        meter=_meter(config, link),
+        meter=meter,
     )
-
-
-def _meter(config: Config, link: Link) -> Meter:
-    """In a lab the interface is read beside the ledger."""
-    if config["launch"]["kind"] != NETLAB:
-        return NoMeter()
-    return InterfaceMeter(link, Lab.interface)
 
 
 def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:

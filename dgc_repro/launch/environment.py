@@ -50,15 +50,18 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _proc_field(file: str, name: str) -> str:
+    """The value of ``name: value`` in a file of /proc (Linux); empty where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc", file).read_text(encoding="utf-8").splitlines():
+            if line.startswith(name):
+                return line.partition(":")[2].strip()
+    return ""
+
+
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return _proc_field("cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def busy_cores(seconds: float = 0.5) -> float:
@@ -80,13 +83,8 @@ def _busy_seconds() -> float:
 
 def available_bytes() -> int | None:
     """Memory that programs may still take, None where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    text = _proc_field("meminfo", "MemAvailable")
+    return int(text.split()[0]) * 1024 if text else None
 
 
 def _git(command: str) -> str:

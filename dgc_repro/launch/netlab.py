@@ -25,7 +25,8 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.local import POLL_SECONDS, Ranks, execute, rank_variables
-from dgc_repro.launch.netlab_config import CONTROL, FACTS, network_of, rates_at, rates_of
+from dgc_repro.launch.netlab_config import CONTROL, FACTS, rates_at, rates_of
+from dgc_repro.launch.networks import network_of
 from dgc_repro.launch.worker import FAILURE_FILE, leave_line
 from dgc_repro.network.lab import Lab, clean
 from dgc_repro.network.profile import Network

@@ -24,7 +24,8 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
 from dgc_repro.launch.netlab import LabRanks
-from dgc_repro.launch.netlab_config import Schedule, network_of, schedule_of
+from dgc_repro.launch.netlab_config import Schedule, schedule_of
+from dgc_repro.launch.networks import network_of
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
 
