@@ -107,9 +107,8 @@ class Ranks:
         return f"{who} was killed by {name}{why}"
 
     def _stop(self, number: int, frame: object) -> None:
-        if (
-            self.stopped_by is None
-        ):  # the ranks may still be writing: a second signal changes nothing
+        """Ask the ranks to stop, once: at a second signal they may be writing their checkpoint."""
+        if self.stopped_by is None:
             self.stopped_by = number
             self._signal(signal.SIGTERM)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def stop(command: Command, at_step: int, number: int) -> None:
     """Send the parent a signal in the middle; it must end with a checkpoint of that very step."""
     command.start()
     command.wait_for_step(at_step)
-    command.process.send_signal(number)
+    for _ in range(2):  # an impatient user: the second signal changes nothing
+        command.process.send_signal(number)
+        time.sleep(0.1)
     code, errors = command.end()
     assert errors == ["error: stopped after a checkpoint; the same command continues"]
     assert code == 128 + number
