@@ -9,12 +9,12 @@ import os
 import signal
 import sys
 
-from dgc_repro.launch.parent import end_with_torchrun, inside_torchrun
+from dgc_repro.launch.parent import end_with_starter, inside_torchrun
 
 
 def main() -> None:
     """Entry point. Each process imports only what it needs: that takes seconds."""
-    end_with_torchrun()
+    end_with_starter()
     if sys.argv[1:2] == ["worker"]:
         from dgc_repro.launch.worker import main as run
 

@@ -35,15 +35,19 @@ from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import build_compressor, build_policy, component
-from dgc_repro.launch.environment import available_bytes, cores_at_hand, workers_here
+from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.netlab_config import validate_lab
-from dgc_repro.launch.networks import Modelled, refuse_lost_packets, refuse_stand_ins
+from dgc_repro.launch.networks import (
+    Modelled,
+    network_of,
+    refuse_lost_packets,
+    refuse_stand_ins,
+)
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
-from dgc_repro.network.profile import Network
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
@@ -51,7 +55,7 @@ from dgc_repro.train.goal import TOP5, Goal
 from dgc_repro.train.goal import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
-from dgc_repro.train.meter import InterfaceMeter, Meter, NoMeter
+from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
@@ -187,8 +191,7 @@ def _check_smoothing(policy: Policy, workers: int) -> None:
 
 
 def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) -> None:
-    network: Network = component(config["network"], "network")
-    if settings.step_time == MODELLED and not network.known:
+    if settings.step_time == MODELLED and not network_of(config).known:
         raise UserError(
             "train.step_time: modelled needs a network to model; name one, such as network=ethernet_1gbit"
         )
@@ -205,10 +208,10 @@ def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) ->
 
 
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:
-    """Refuse here what would start thousands of processes to hear the same from each of them.
+    """Refuse too few data before thousands of processes are started that would each refuse them.
 
-    Up to one worker a core the ranks find out, so that the data set is not read twice; so they do
-    where a text has to be downloaded first."""
+    With at most one worker a core, or a text that has to be downloaded, the ranks check it, so that the data
+    set is not read twice."""
     workers, dataset = config["launch"]["workers"], component(config["dataset"], "dataset")
     is_text = getattr(dataset, "gives", "images") == "words"
     size = config["dataset"].get("train_size")
@@ -216,7 +219,9 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
         text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
     elif size is not None:
         steps_per_epoch(size, settings.step_size, workers)
-    elif workers > cores_at_hand() and not (is_text and config["dataset"].get("root", "") is None):
+    elif workers > available_cores() and not (
+        is_text and config["dataset"].get("root", "") is None
+    ):
         _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
 
 
@@ -243,11 +248,12 @@ def _check_momentum(optimizer: Config, compressor: Compressor) -> None:
 
 
 def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
-    """What a valid config does and its author may not have meant: a sentence each."""
+    """Effects of a valid config that its author may not have meant: a sentence each."""
     notes = []
     if isinstance(policy, Warmup) and (never := policy.never_reached(config["train"]["epochs"])):
         notes.append(f"policy.{never} (train.epochs)")
-    optimizer, of_dgc = config["optimizer"], _settings_of_dgc()
+    # conf/compressor/dgc.yaml sets the optimizer, because its wrapper applies momentum.
+    optimizer, of_dgc = config["optimizer"], option("compressor", "dgc")["optimizer"]
     lr = optimizer.get("lr", 0.0)
     if lr > LARGE_LR:
         notes.append(f"optimizer.lr: {lr:g} is above {LARGE_LR:g}, where training usually diverges")
@@ -260,12 +266,6 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
             "give optimizer.momentum=0.9 optimizer.weight_decay=5e-4 to have it in the optimizer"
         )
     return notes
-
-
-def _settings_of_dgc() -> dict[str, float]:
-    """What conf/compressor/dgc.yaml sets for the optimizer, because its wrapper applies momentum."""
-    settings: dict[str, float] = option("compressor", "dgc")["optimizer"]
-    return settings
 
 
 def choose_device(config: Config) -> tuple[str, str]:
@@ -383,6 +383,8 @@ def build_run(
         junction = join(config["exchange"]["junction"], exchange, forward)
     if settings.compile:
         module.compile()
+    in_a_lab = config["launch"]["kind"] == NETLAB
+    meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
     return Run(
         settings=settings,
         module=module,
@@ -402,15 +404,8 @@ def build_run(
         workers_per_node=node_size,
         notes=notes,
         goal=goal,
-        meter=_meter(config, link),
+        meter=meter,
     )
-
-
-def _meter(config: Config, link: Link) -> Meter:
-    """In a lab the interface is read beside the ledger."""
-    if config["launch"]["kind"] != NETLAB:
-        return NoMeter()
-    return InterfaceMeter(link, Lab.interface)
 
 
 def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:

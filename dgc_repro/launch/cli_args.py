@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.overrides import check_overrides
-from dgc_repro.launch.overrides import composed as overrides_composed
+from dgc_repro.launch import overrides as overriding
+from dgc_repro.launch.overrides import check_overrides, sets
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.typed import nearest
@@ -62,14 +62,13 @@ def answer_help(
 
 def composed(overrides: Sequence[str]) -> dict[str, Any]:
     """The resolved config of a run with these overrides. Raises what Hydra raises."""
-    return overrides_composed(with_profiles(overrides))
+    return overriding.composed(with_profiles(overrides))
 
 
 def full_size(overrides: Sequence[str]) -> list[str]:
     """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
     default scale, which trains in minutes, slims models."""
-    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
-    if "model.width" in keys or "scale" in keys:
+    if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]
     files = [yaml.safe_load(path.read_text("utf-8")) for path in (conf_dir() / "model").iterdir()]
@@ -80,44 +79,35 @@ def full_size(overrides: Sequence[str]) -> list[str]:
 def workers_range(key: str, text: str) -> list[int]:
     """``8``, ``2,4,8``, or ``2..256``: 2, 4, 8, ... and the end."""
     like = "a number of workers, a list as 2,4,8, or doublings as 2..256"
-    found: list[int] = []
-    for piece in text.strip("[]").split(","):
-        bounds = re.fullmatch(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?", piece)
-        if bounds is None:
-            raise UserError(f"{key}: {like}, got {text!r}")
-        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
-        if first < 1 or last < 1:
-            raise UserError(f"{key}: {like}, from 1, got {text!r}")
-        if last < first or last > MOST_WORKERS:
-            raise UserError(f"{key}: {like}, ascending, at most {MOST_WORKERS}, got {text!r}")
-        while first < last:
-            found.append(first)
-            first *= 2
-        found.append(last)
-    return sorted(set(found))
+    found = _range(key, text, like, 2, {"": 1})
+    if found[-1] > MOST_WORKERS:
+        raise UserError(f"{key}: {like}, at most {MOST_WORKERS}, got {text!r}")
+    return found
 
 
 def sizes_range(key: str, text: str) -> list[int]:
     """``64..64mb``: 64, 256, 1024, ... bytes, and the end; or a list."""
-    like = "bytes as 64..64mb or 1kb,1mb"
-    found: list[int] = []
+    return _range(key, text, "bytes as 64..64mb or 1kb,1mb", 4, UNITS)
+
+
+def _range(key: str, text: str, like: str, factor: int, units: Mapping[str, int]) -> list[int]:
+    """Whole numbers from 1, with units, and ascending ranges of them in steps of ``factor``."""
+    found: set[int] = set()
     for piece in text.strip("[]").split(","):
-        ends = [_bytes(key, end, like, text) for end in piece.split("..")]
-        if len(ends) > 2 or ends != sorted(ends):
-            raise UserError(f"{key}: {like}, got {text!r}")
-        size, last = ends[0], ends[-1]
-        while size < last:
-            found.append(size)
-            size *= 4
-        found.append(last)
-    return sorted(set(found))
-
-
-def _bytes(key: str, text: str, like: str, whole: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in UNITS or int(found[1]) < 1:
-        raise UserError(f"{key}: {like}, got {whole!r}")
-    return int(found[1]) * UNITS[found[2]]
+        ends = []
+        for end in piece.split(".."):
+            parts = re.fullmatch(r"(\d+)\s*([a-z]*)", end.strip().lower())
+            if parts is None or parts[2] not in units or int(parts[1]) < 1:
+                raise UserError(f"{key}: {like}, from 1, got {text!r}")
+            ends.append(int(parts[1]) * units[parts[2]])
+        number, last = ends[0], ends[-1]
+        if len(ends) > 2 or number > last:
+            raise UserError(f"{key}: {like}, ascending, got {text!r}")
+        while number < last:
+            found.add(number)
+            number *= factor
+        found.add(last)
+    return sorted(found)
 
 
 def positive(key: str, text: str) -> float:

@@ -19,8 +19,10 @@ import torchvision
 from dgc_repro import __version__
 from dgc_repro.kernel import native
 
+CODE = ":(top) :(top,exclude)results"
 
-def cores_at_hand() -> int:
+
+def available_cores() -> int:
     """CPU cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -34,7 +36,7 @@ def workers_here(workers: int) -> int:
 def threads_of_worker(launch: Mapping[str, Any]) -> int:
     """Threads of a worker: as given, else its share of the cores. Simulated workers take turns with as
     many: their steps are too small to gain by more."""
-    return int(launch["threads"] or max(1, cores_at_hand() // workers_here(launch["workers"])))
+    return int(launch["threads"] or max(1, available_cores() // workers_here(launch["workers"])))
 
 
 @contextlib.contextmanager
@@ -48,15 +50,18 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _proc_field(file: str, name: str) -> str:
+    """The value of ``name: value`` in a file of /proc (Linux); empty where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc", file).read_text(encoding="utf-8").splitlines():
+            if line.startswith(name):
+                return line.partition(":")[2].strip()
+    return ""
+
+
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return _proc_field("cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def busy_cores(seconds: float = 0.5) -> float:
@@ -78,21 +83,21 @@ def _busy_seconds() -> float:
 
 def available_bytes() -> int | None:
     """Memory that programs may still take, None where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    text = _proc_field("meminfo", "MemAvailable")
+    return int(text.split()[0]) * 1024 if text else None
 
 
-def _git(*arguments: str) -> str:
+def _git(command: str) -> str:
     """The output of git in the package's own checkout; empty where there is none."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            ["git", *command.split()],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -101,7 +106,7 @@ def _git(*arguments: str) -> str:
 
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
-    hardware = f"{cpu_model()}, {cores_at_hand()} cores"
+    hardware = f"{cpu_model()}, {available_cores()} cores"
     if device.type == "cuda":
         hardware = f"{torch.cuda.get_device_name(device)}, {hardware}"
     nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's agents
@@ -114,18 +119,9 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "dgc_repro": __version__,
-        "commit": _git("rev-parse", "HEAD"),
-        # Of the code: what has been published since is no change of it.
-        "dirty": bool(
-            _git(
-                "status",
-                "--porcelain",
-                "--untracked-files=no",
-                "--",
-                ":(top)",
-                ":(top,exclude)results",
-            )
-        ),
+        "commit": _git("rev-parse HEAD"),
+        # Changed code; published results are no change of it.
+        "dirty": bool(_git(f"status --porcelain --untracked-files=no -- {CODE}")),
         "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,

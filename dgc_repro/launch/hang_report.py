@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from dgc_repro.launch.rendezvous import ranks
 
 ANSWER_SECONDS = 5.0  # that a rank has to say where it is
 FOR_EVER = datetime.timedelta(days=1000)
-CALL = "hang report"
+REQUEST = "hang report"
 NO_ANSWER = ", nor answers: killed, stopped or cut off from the network"
 MOST_LETTERS = 300  # of an error's line
 
@@ -46,11 +46,11 @@ class HangReport:
     def __init__(self, store: Store, rank: int, size: int, timeout_seconds: float) -> None:
         self.where: Callable[[], tuple[int, str]] = lambda: (0, "")
         self._store = store.clone()
-        self._ear = store.clone()  # a store serves one thread at a time
+        self._listener_store = store.clone()  # a store serves one thread at a time
         self._rank = rank
         self._size = size
         self._timeout_seconds = timeout_seconds
-        self._said = threading.Lock()
+        self._has_sent = threading.Lock()
         threading.Thread(target=self._listen, name="hang report", daemon=True).start()
 
     def failed(self, error: BaseException) -> str:
@@ -63,21 +63,21 @@ class HangReport:
             return f"{line} (rank {self._rank}, {at_step(step)})"
         asked = broken or asked
         own = Answer(step, asked)
-        answers = self._call(own)
-        return verdict(own, answers, self._timeout_seconds, said_by_torch(error))
+        answers = self._ask_all(own)
+        return verdict(own, answers, self._timeout_seconds, torch_message(error))
 
     def leave(self, error: str) -> None:
-        """Say that this rank ends by itself, so that nobody waits for its answer."""
+        """Record that this rank ends by itself, so that no other rank waits for its answer."""
         step, _ = self.where()
-        self._say(self._store, Answer(step, error=error))
+        self._send(self._store, Answer(step, error=error))
 
-    def _call(self, own: Answer) -> dict[int, Answer | None]:
+    def _ask_all(self, own: Answer) -> dict[int, Answer | None]:
         until = time.monotonic() + min(ANSWER_SECONDS, self._timeout_seconds)
         answers: dict[int, Answer | None] = dict.fromkeys(range(self._size))
         answers[self._rank] = own
         try:
-            self._say(self._store, own)
-            self._store.set(CALL, "")
+            self._send(self._store, own)
+            self._store.set(REQUEST, "")
             while (
                 silent := [r for r in answers if answers[r] is None]
             ) and time.monotonic() < until:
@@ -91,15 +91,15 @@ class HangReport:
 
     def _listen(self) -> None:
         try:
-            self._ear.wait([CALL], FOR_EVER)
+            self._listener_store.wait([REQUEST], FOR_EVER)
             step, waits_for = self.where()
-            self._say(self._ear, Answer(step, waits_for, line_of_main_thread()))
-        except Exception:  # the store is gone, and with it whoever would listen
+            self._send(self._listener_store, Answer(step, waits_for, line_of_main_thread()))
+        except Exception:  # the store is gone, and with it the rank that asked
             return
 
-    def _say(self, store: Store, answer: Answer) -> None:
-        """The first answer counts: a rank that loses its peers while it is asked has come."""
-        if self._said.acquire(blocking=False):
+    def _send(self, store: Store, answer: Answer) -> None:
+        """Only the first answer counts: a rank that loses its peers while it is asked was not missing."""
+        if self._has_sent.acquire(blocking=False):
             store.set(_key(self._rank), json.dumps(asdict(answer)))
 
 
@@ -117,28 +117,30 @@ def verdict(
     if ended:
         rank, answer = ended[0]
         return f"{answer.error} (rank {rank}, {at_step(answer.step)})"
-    line = _who_is_away(own, answers, timeout_seconds)
+    line = _missing_ranks(own, answers, timeout_seconds)
     return f"{line}; torch says: {said}" if said else line
 
 
-def _who_is_away(own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float) -> str:
+def _missing_ranks(
+    own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float
+) -> str:
     asked = f"{own.waits_for or 'a collective'} {of_step(own.step)}"
     limit = f"launch.timeout_seconds={timeout_seconds:g}"
-    told = {rank: answer for rank, answer in answers.items() if answer is not None}
-    silent = [rank for rank in answers if rank not in told]
+    answered = {rank: answer for rank, answer in answers.items() if answer is not None}
+    silent = [rank for rank in answers if rank not in answered]
     if silent:
         return f"{ranks(silent)} did not come to the {asked}{NO_ANSWER} ({limit})"
     here = (own.step, own.waits_for)
-    away = [rank for rank, answer in told.items() if (answer.step, answer.waits_for) != here]
-    busy = [rank for rank in away if not told[rank].waits_for]
+    away = [rank for rank, answer in answered.items() if (answer.step, answer.waits_for) != here]
+    busy = [rank for rank in away if not answered[rank].waits_for]
     if busy:
-        place = told[busy[0]]
+        place = answered[busy[0]]
         return (
             f"{ranks(busy)} did not come to the {asked} in time: still {at_step(place.step)}"
             f"{f', in {place.at}' if place.at else ''}; raise {limit} if that takes so long"
         )
     if away:
-        place = told[away[0]]
+        place = answered[away[0]]
         return (
             f"{ranks(away)} did not come to the {asked}: waiting for the {place.waits_for} "
             f"{of_step(place.step)} instead; exchange.check=true says where ranks part ({limit})"
@@ -149,30 +151,31 @@ def _who_is_away(own: Answer, answers: Mapping[int, Answer | None], timeout_seco
     )
 
 
-def broken_collective(error: BaseException | None) -> str | None:
+def broken_collective(error: BaseException) -> str | None:
     """The collective whose failing this error is: "" where it was not one of ours (torch's own while
     DDP is made), None where the error is no collective's."""
-    seen = error
-    while seen is not None:
-        if isinstance(seen, CollectiveFailed):
-            return seen.asked
-        if is_of_a_collective(seen):
+    for cause in _causes(error):
+        if isinstance(cause, CollectiveFailed):
+            return cause.asked
+        if is_of_a_collective(cause):
             return ""
-        seen = seen.__cause__
     return None
 
 
-def said_by_torch(error: BaseException) -> str:
-    """The first sentence of what torch says of a failed collective, without the place in its source."""
-    seen: BaseException | None = error
-    while seen is not None and not is_of_a_collective(seen):
-        seen = seen.__cause__
-    lines = str(seen).strip().splitlines() if seen is not None else []
-    if not lines:
-        return ""
-    place = FROM_GLOO.match(lines[0])
-    text = lines[0][place.end() :] if place and lines[0].startswith("[") else lines[0]
-    return text.partition(". ")[0].strip()[:MOST_LETTERS]
+def torch_message(error: BaseException) -> str:
+    """The first sentence of torch's message on a failed collective, without the place in its source."""
+    for cause in filter(is_of_a_collective, _causes(error)):
+        line = str(cause).strip().partition("\n")[0]
+        place = FROM_GLOO.match(line) if line.startswith("[") else None
+        return line[place.end() if place else 0 :].partition(". ")[0].strip()[:MOST_LETTERS]
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def of_step(step: int) -> str:

@@ -144,5 +144,9 @@ def run_folder(config: Mapping[str, Any]) -> Path:
     else:
         parts = [*(experiment[key] for key in ("paper", "artifact", "row"))]
         parts += [config["scale"]["name"], *end]
-    name = "-".join(str(part) for part in parts)
-    return runs / "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)
+    return runs / file_name("-".join(str(part) for part in parts))
+
+
+def file_name(text: str) -> str:
+    """The text with ``_`` in the place of what a file name had better not contain."""
+    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in text)

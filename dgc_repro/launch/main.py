@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the handler below speaks
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -31,7 +31,7 @@ from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.overrides import check_overrides, resolved
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dir, keys_of
+from dgc_repro.launch.paths import conf_dir, keys_of, options
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
@@ -123,7 +123,7 @@ def report_run(
 
 
 def answer(action: Callable[[], None]) -> int:
-    """Do it; the exit code. What the user can mend is one line on stderr."""
+    """Run the action; its exit code. A user's mistake is one line on stderr."""
     try:
         action()
         sys.stdout.flush()
@@ -154,7 +154,7 @@ def answer(action: Callable[[], None]) -> int:
 
 
 def _stdout_is_closed() -> bool:
-    """Whether nobody reads what is printed (``| head``); then nothing more is written there."""
+    """Whether the reader of stdout has gone (``| head``); then nothing more is written there."""
     try:
         print(flush=True)
     except BrokenPipeError:
@@ -179,8 +179,7 @@ def in_one_line(error: Exception) -> str:
     )
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, name = found[1].rpartition("/")
-        options = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
-        return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options)}"
+        return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: no such key; {_nearest_key(found[1])}"
     if found := re.search(r"Missing mandatory value: (\S+)", causes):
@@ -202,9 +201,10 @@ def _nearest_key(key: str) -> str:
 
 def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
-    keys: set[str] = set()
-    for path in conf_dir().rglob("*.yaml"):
-        if path.relative_to(conf_dir()).parts[0] in NOT_KEYS:
-            continue
-        keys |= keys_of(path)
+    keys = {
+        key
+        for path in conf_dir().rglob("*.yaml")
+        if path.relative_to(conf_dir()).parts[0] not in NOT_KEYS
+        for key in keys_of(path)
+    }
     return sorted(keys)

@@ -75,7 +75,7 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
         print(f"already done: {folder}", flush=True)
         return folder
     check_memory(plain)
-    with environment.threads(config["launch"]["threads"] or environment.cores_at_hand()):
+    with environment.threads(config["launch"]["threads"] or environment.available_cores()):
         _measure(config, plain, settings, methods, folder)
     return folder
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.components import component
+from dgc_repro.launch.networks import network_of
 from dgc_repro.network.lab import check_rates
 from dgc_repro.network.profile import Network
 from dgc_repro.train.meter import Meter, NoMeter
@@ -65,17 +65,11 @@ def rates_at(network: Network, first: Sequence[float], step: int) -> list[float]
     return rates
 
 
-def network_of(config: Mapping[str, Any]) -> Network:
-    """The network that the config names. Raises UserError."""
-    network: Network = component(config["network"], "network")
-    return network
-
-
 @dataclass
 class Schedule:
     """A rank's side of the rates that change: `before` is called by all ranks before each step.
 
-    ``meter``: stopped while rates change, whose barriers are nobody's exchange."""
+    ``meter``: stopped while rates change, since their barriers belong to no exchange."""
 
     steps: frozenset[int]
     barrier: Callable[[], None]
@@ -111,8 +105,7 @@ def schedule_of(config: Mapping[str, Any], barrier: Callable[[], None], meter: M
     return Schedule(steps, barrier, meter, ask, answer)
 
 
-def told() -> tuple[dict[str, Any], list[str]]:
-    """What the launcher says of the lab to its ranks: facts for the record, notes."""
-    text = os.environ.get(FACTS)
-    said = json.loads(text) if text else {"facts": {}, "notes": []}
-    return said["facts"], said["notes"]
+def lab_facts() -> tuple[dict[str, Any], list[str]]:
+    """Of the lab, from the launcher: facts for the record, and notes."""
+    found = json.loads(os.environ.get(FACTS) or '{"facts": {}, "notes": []}')
+    return found["facts"], found["notes"]

@@ -14,9 +14,15 @@ from dgc_repro.network.profile import Network
 Config = Mapping[str, Any]
 
 
+def network_of(config: Config) -> Network:
+    """The network that the config describes. Raises UserError."""
+    network: Network = component(config["network"], "network")
+    return network
+
+
 def named_network(config: Config) -> Network | None:
     """The network of a run; None where no rate is given. Raises UserError."""
-    network: Network = component(config["network"], "network")
+    network = network_of(config)
     return network if network.known else None
 
 

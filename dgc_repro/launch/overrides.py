@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,23 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
     """The resolved config of a run with these overrides. Raises what Hydra raises."""
     with composing():
         return resolved(config_of(overrides))
+
+
+@functools.cache
+def key_of(override: str) -> str:
+    """The dotted key or group that an override sets. Raises OverrideParseException."""
+    return str(OverridesParser.create().parse_override(override).key_or_group)
+
+
+def sets(overrides: Sequence[str], key: str) -> bool:
+    """Whether one of the overrides sets this very key."""
+    return key in map(key_of, overrides)
+
+
+def apart(overrides: Sequence[str], *keys: str) -> tuple[list[str], list[str]]:
+    """The overrides of these keys and of the keys below them, and the others."""
+    own = [o for o in overrides if any(f"{key_of(o)}.".startswith(f"{key}.") for key in keys)]
+    return own, [override for override in overrides if override not in own]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a process owes to the one that started it: whether it is a rank, and when to end (on Linux).
+"""Whether this process is a rank, and when it ends with the process that started it (Linux).
 
 Imports the standard library alone, so that it can be called before torch is loaded, which takes seconds.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+STARTED_BY = "DGC_REPRO_STARTED_BY"  # process id of the launcher, for its ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -29,8 +30,11 @@ def inside_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def end_with_torchrun() -> None:
-    """Kill this rank when torchrun's agent is gone, which alone could stop or restart it. A rank that stayed
-    to write a checkpoint could meet the next start of the same run in the same folder."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+def end_with_starter() -> None:
+    """Have a rank end with the process that started it. Our launcher's ranks get SIGTERM and write a
+    checkpoint. A rank of torchrun is killed with its agent, which alone could stop or restart it: a rank that
+    stayed could meet the next start of the same run in the same folder."""
+    if STARTED_BY in os.environ:
+        end_with_parent(signal.SIGTERM, int(os.environ[STARTED_BY]))
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGKILL)

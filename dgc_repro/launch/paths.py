@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+
+from dgc_repro.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -22,10 +26,26 @@ def conf_dir() -> Path:
 _ADDED: list[Path] = []
 
 
-def add_conf_dir(folder: Path) -> None:
-    """Search a user's own folder of configs after ours (``--config-dir``, a paper's own ``conf/``)."""
-    if folder.resolve() not in _ADDED:
-        _ADDED.append(folder.resolve())
+def add_conf_dirs(folders: Sequence[Path]) -> None:
+    """Search users' own folders of configs after ours (``--config-dir``, a paper's own ``conf/``). Raises
+    UserError where one is missing."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"--config-dir: no folder {folder}")
+        if folder.resolve() not in _ADDED:
+            _ADDED.append(folder.resolve())
+
+
+def conf_dirs_apart(
+    arguments: Sequence[str], parser: ArgumentParser | None = None
+) -> tuple[list[Path], list[str]]:
+    """The folders of ``--config-dir``, and the other arguments. ``parser``: with options of its own."""
+    parser = parser or ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(
+        *("--config-dir", "-cd"), action="append", type=Path, default=[], help="your own configs"
+    )
+    given, others = parser.parse_known_args(list(arguments))
+    return given.config_dir, others
 
 
 def conf_dirs() -> list[Path]:

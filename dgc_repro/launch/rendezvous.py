@@ -4,7 +4,7 @@ It is torch's TCPStore: that of torchrun's agent if torchrun started the ranks, 
 Torch's own errors are pages of C++ and name no rank, so this module tries ports and hosts first.
 
 A rank that exits with a user's error records it here (`Rendezvous.refuse`), so that the other ranks exit too.
-If only rank 0 has read the command line, it sends the others their instructions here (`Rendezvous.tell`).
+If only rank 0 has read the command line, it sends the others their instructions here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from dgc_repro.errors import UserError
 
 KEY = "launch.start_timeout_seconds"
+HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
 AGENT_SECONDS = 5.0  # the store of torchrun's agent is there before its ranks are
 LOOK_EVERY_SECONDS = 0.05
 # Rank 0 hosts the store: it stays so long for ranks that still have to read from it.
 PATIENCE_SECONDS = 5.0
-_ANSWER, _REFUSED, _LEFT = "answer of rank 0", "refused", "left"
+_INSTRUCTIONS, _REFUSED, _LEFT = "instructions of rank 0", "refused", "left"
 
 
 class Rendezvous:
@@ -42,7 +43,7 @@ class Rendezvous:
         self.start_seconds = start_seconds
         self._until = time.monotonic() + start_seconds
         host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
-        self._of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._of_agent = os.environ.get(HAS_STORE) == "True"
         self._here = self.rank == 0 and not self._of_agent
         if self._here:
             _refuse_used_port(port)
@@ -61,7 +62,7 @@ class Rendezvous:
             if self._has(_REFUSED, missing):
                 raise UserError(self.store.get(_REFUSED).decode())
             if time.monotonic() > until:
-                if self._here:  # the others hear of it from the store that lives in this process
+                if self._here:  # the others read the reason from the store in this process
                     time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
                 raise UserError(
                     f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
@@ -73,25 +74,25 @@ class Rendezvous:
         return [answer.decode() for answer in answers]
 
     def refuse(self, message: str) -> None:
-        """This rank ends with an error of the user's: so do those that wait for it, or will."""
+        """This rank ends with a user's error: so do those that wait for it, now or later."""
         with contextlib.suppress(dist.DistError):
             self.store.set(_REFUSED, message)
 
-    def tell(self, answer: str) -> None:
-        """As rank 0: what the others get from `told`."""
-        self.store.set(_ANSWER, answer)
+    def send_instructions(self, text: str) -> None:
+        """As rank 0: what `receive_instructions` returns on the others."""
+        self.store.set(_INSTRUCTIONS, text)
 
-    def told(self) -> str:
-        """What rank 0 tells. Raises UserError where it does not within ``start_seconds``."""
+    def receive_instructions(self) -> str:
+        """What rank 0 has sent. Raises UserError if it does not within ``start_seconds``."""
         until = time.monotonic() + self.start_seconds
-        while not self._has(_ANSWER, [0]):
+        while not self._has(_INSTRUCTIONS, [0]):
             if time.monotonic() > until:
                 raise UserError(
                     f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 to read the "
                     "command line; see what rank 0 said"
                 )
             time.sleep(LOOK_EVERY_SECONDS)
-        return str(self.store.get(_ANSWER).decode())
+        return str(self.store.get(_INSTRUCTIONS).decode())
 
     def leave(self) -> None:
         """Call before this rank ends with an error of the user's: rank 0 waits a moment for the others,

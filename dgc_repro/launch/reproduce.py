@@ -7,12 +7,12 @@ They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a mai
 config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
 its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
-it is trained, and every printed number was measured here.
-``optional_runs`` lists runs that an artifact uses if they are finished (or published, as above) and never
-trains: dense runs of other seeds for a target, static rows for the best in hindsight. A line's own
-``scale.seeds=`` replaces the artifact's. ``roots.<dataset>=<folder>`` says where a data set lies.
-With ``measure`` in it, the artifact is a measurement: each line is measured once (launch/measure.py), and
-``measure.<key>=...`` overrides how. With ``study``, it is computed (launch/study.py): each part is a
+it is trained, and every printed number was measured here. ``optional_runs`` lists runs that an artifact uses
+if they are finished (or published, as above) and never trains. A line's own ``scale.seeds=`` replaces the
+artifact's. ``roots.<dataset>=<folder>`` names the folder of a data set.
+
+An artifact with ``measure`` is a measurement: each line is measured once (launch/measure.py), and
+``measure.<key>=...`` overrides how. One with ``study`` is computed (launch/study.py): each part is a
 component, overridden by ``study.<part>.<key>=...``.
 """
 
@@ -31,10 +31,19 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import some_text, yes_no
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
-from dgc_repro.launch.overrides import check_overrides, composing, config_of, resolved
-from dgc_repro.launch.paths import add_conf_dir, conf_dirs, options
+from dgc_repro.launch.overrides import (
+    apart,
+    check_overrides,
+    composing,
+    config_of,
+    key_of,
+    resolved,
+    sets,
+)
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs, conf_dirs_apart, options
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
@@ -51,40 +60,36 @@ SIZED_KEYS = (
 )
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
-MEASURE = "measure."
-STUDIED = f"{STUDY}."
-FAMILY, ROOTS, SEEDS = "family=", "roots.", "scale.seeds="
-PUBLISH, PUBLISHED = "publish=", "published="
+MEASURE = "measure"
+FAMILY, ROOTS, SEEDS = "family", "roots", "scale.seeds"
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
+Job = tuple[dict[str, Any], list[str]]
+"""A run's resolved config, and the overrides that it was composed from."""
 
 
 def reproduce(arguments: Sequence[str]) -> None:
     """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
-    arguments = _with_conf_dirs(arguments)
-    known = artifacts()
-    if not arguments or arguments[0] not in known:
-        asked = arguments[0] if arguments else ""
-        raise UserError(f"reproduce: no artifact {asked!r}; {nearest(asked, known)}")
-    name = arguments[0]
-    check_overrides(arguments[1:])
-    publishes, given = _yes_or_no(PUBLISH, arguments[1:])
-    takes_published, given = _yes_or_no(PUBLISHED, given)
-    roots, given = _roots(given)
-    _refuse_settings_of_others(name, given)
-    if is_studied(name):
+    name, *given = _with_conf_dirs(arguments) or [""]
+    if name not in (known := artifacts()):
+        raise UserError(f"reproduce: no artifact {name!r}; {nearest(name, known)}")
+    check_overrides(given)
+    own, given = _own_settings(given)
+    sections = _artifact(name)
+    _refuse_settings_of_others(name, sections, given)
+    optional: list[Job] = []
+    if STUDY in sections:
         jobs, make = studied_runs_of(name, given), study_config
-    elif is_measured(name):
+    elif MEASURE in sections:
         jobs, make = measured_runs_of(name, given), measure_config
     else:
         jobs, make = runs_of(name, given), run_config
-    optional_runs = (
-        [] if is_studied(name) or is_measured(name) else runs_of(name, given, OPTIONAL_RUNS)
-    )
-    _set_roots(name, [config for config, _ in (*jobs, *optional_runs)], roots, given)
-    key = "results" if publishes else "reproduced"
+        optional = runs_of(name, given, OPTIONAL_RUNS)
+    _set_roots(name, [config for config, _ in (*jobs, *optional)], own, given)
+    key = "results" if own.get("publish") else "reproduced"
     target = Path(jobs[0][0]["paths"][key])
     _probe(target, f"paths.{key}")
+    takes_published = bool(own.get("published"))
     runs: dict[str, Run] = {}
     seconds: list[float] = []
     for number, (config, overrides) in enumerate(jobs, start=1):
@@ -100,10 +105,9 @@ def reproduce(arguments: Sequence[str]) -> None:
             if not was_done:
                 seconds.append(time.monotonic() - started)
         runs[run.id] = run
-    paper, artifact = name.split("/")
-    scale = jobs[0][0]["scale"]["name"]
-    found = with_others([*jobs, *optional_runs], runs, takes_published)
-    written = publish(found, paper, artifact, scale, target)
+    found = with_others([*jobs, *optional], runs, takes_published)
+    paper, _, artifact = name.partition("/")
+    written = publish(found, paper, artifact, jobs[0][0]["scale"]["name"], target)
     show(page_of(written), console_of_width(), written)
 
 
@@ -115,13 +119,9 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
         epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config-dir", type=Path, help="a folder of your own configs")
-    given, others = parser.parse_known_args(list(arguments))
-    if given.config_dir is not None and not given.config_dir.is_dir():
-        raise UserError(f"--config-dir: no folder {given.config_dir}")
-    paper = others[0].partition("/")[0] if others else ""
-    for folder in filter(None, (given.config_dir, own_conf_of(paper))):
-        add_conf_dir(folder)
+    added, others = conf_dirs_apart(arguments, parser)
+    own = own_conf_of(others[0].partition("/")[0]) if others else None
+    add_conf_dirs([*added, *([own] if own else [])])
     return others
 
 
@@ -131,42 +131,34 @@ def _minutes(seconds: Sequence[float], num_runs: int) -> str:
     return f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
 
 
-def _yes_or_no(prefix: str, given: Sequence[str]) -> tuple[bool, list[str]]:
-    """The value of a setting of `reproduce` itself (the last one given), and the other overrides."""
-    own, others = _apart(given, prefix)
-    words = [override.partition("=")[2] for override in own]
-    for word in words:
-        if word.lower() not in ("true", "false"):
-            raise UserError(f"{prefix.rstrip('=')}: true or false, got {word!r}")
-    return bool(words) and words[-1].lower() == "true", others
-
-
-def _roots(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Folders by data set, and the other overrides. Raises UserError for a name that is none."""
-    own, others = _apart(given, ROOTS)
-    known = options("dataset")
-    found = {}
-    for override in own:
-        data, _, folder = override.removeprefix(ROOTS).partition("=")
-        if data not in known:
-            raise UserError(f"{ROOTS}{data}: no such data set; {nearest(data, known)}")
-        if not folder:
-            raise UserError(f"{ROOTS}{data}: a folder, got none")
-        found[data] = folder
-    return found, others
+def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Settings of `reproduce` itself by key, and the other overrides. Raises UserError for a wrong value."""
+    roots = dict.fromkeys([f"{ROOTS}.{data}" for data in options("dataset")], some_text)
+    readers = {"publish": yes_no, "published": yes_no, **roots}
+    own: dict[str, Any] = {}
+    others = []
+    for override in given:
+        key, _, text = override.partition("=")
+        if key in readers:
+            own[key] = readers[key](key, text)
+        elif key.startswith(f"{ROOTS}."):
+            raise UserError(f"{key}: no such data set; {nearest(key, list(roots))}")
+        else:
+            others.append(override)
+    return own, others
 
 
 def _set_roots(
-    name: str, configs: Sequence[dict[str, Any]], roots: dict[str, str], given: Sequence[str]
+    name: str, configs: Sequence[dict[str, Any]], roots: Mapping[str, Any], given: Sequence[str]
 ) -> None:
-    """Say in each config where its data set lies."""
+    """Set the folder of each config's data set: ``roots.<dataset>``."""
     with_data = [config for config in configs if "dataset" in config]
-    several = {dataset_name(config) for config in with_data}
-    if len(several) > 1 and any(override.startswith("dataset.root=") for override in given):
-        wanted = " and ".join(f"{ROOTS}{data}=<folder>" for data in sorted(several))
+    several = sorted({f"{ROOTS}.{dataset_name(config)}" for config in with_data})
+    if len(several) > 1 and sets(given, "dataset.root"):
+        wanted = " and ".join(f"{key}=<folder>" for key in several)
         raise UserError(f"dataset.root: {name} takes several data sets; give {wanted}")
     for config in with_data:
-        if root := roots.get(dataset_name(config)):
+        if root := roots.get(f"{ROOTS}.{dataset_name(config)}"):
             config["dataset"]["root"] = root
 
 
@@ -185,20 +177,12 @@ def _pool(root: Path, paper: str, scale: str) -> dict[str, Run]:
     return published(root, paper, scale)
 
 
-def _refuse_settings_of_others(name: str, given: Sequence[str]) -> None:
+def _refuse_settings_of_others(name: str, sections: DictConfig, given: Sequence[str]) -> None:
     """``measure.`` and ``study.`` belong to artifacts that have such a section."""
-    sections = {MEASURE: is_measured(name), STUDIED: is_studied(name)}
-    how = "computed" if sections[STUDIED] else "measured" if sections[MEASURE] else "trained"
-    for prefix, has in sections.items():
-        own, _ = _apart(given, prefix)
-        if own and not has:
-            raise UserError(f"{own[0].partition('=')[0]}: {name} is {how}, it has no such setting")
-
-
-def _apart(overrides: Sequence[str], prefix: str) -> tuple[list[str], list[str]]:
-    """Those of a section, and the others."""
-    own = [override for override in overrides if override.lstrip("+").startswith(prefix)]
-    return own, [override for override in overrides if override not in own]
+    how = "computed" if STUDY in sections else "measured" if MEASURE in sections else "trained"
+    for section in {MEASURE, STUDY} - set(sections):
+        if own := apart(given, section)[0]:
+            raise UserError(f"{key_of(own[0])}: {name} is {how}, it has no such setting")
 
 
 def _probe(target: Path, key: str) -> None:
@@ -245,26 +229,21 @@ def artifacts() -> list[str]:
     )
 
 
-def runs_of(
-    name: str, given: Sequence[str], listed: str = SWEEPS
-) -> list[tuple[dict[str, Any], list[str]]]:
-    """Resolved configs of all runs, seeds outermost, and the overrides each was composed from. ``listed``:
-    the artifact's key that lists them."""
+def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
+    """All runs, seeds outermost. ``listed``: the artifact's key that lists them."""
     artifact = _artifact(name)
-    whole = OmegaConf.select(artifact, "family")
+    whole = artifact.get("family")
     with composing():
         scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
-        sweeps = artifact.get(listed) or ListConfig([])
-        lines = [_line(words, whole, given) for words in _combinations(sweeps, scale)]
+        lines = [_line(words, whole, given) for words in _lines(artifact.get(listed), scale)]
         if not lines:
             return []
         family, first = lines[0]
-        _, first = _apart(first, SEEDS)
         jobs = []
-        for seed in _seeds(first, [*sizes, *_of_family(family, given)]):
+        for seed in _seeds([*apart(first, SEEDS)[1], *sizes, *_of_family(family, given)]):
             for family, combination in lines:
-                own, _ = _apart(combination, SEEDS)
+                own = apart(combination, SEEDS)[0]
                 sized = [*sizes, *_of_family(family, given), *own]
                 stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]
                 jobs.append((_labelled(combination, stated, [*sized, f"seed={seed}"]), sized))
@@ -275,7 +254,7 @@ def _line(
     words: Sequence[str], family: str | None, given: Sequence[str]
 ) -> tuple[str | None, list[str]]:
     """(family, overrides) of one run: a line's own ``family=`` goes before the artifact's."""
-    own, combination = _apart(words, FAMILY)
+    own, combination = apart(words, FAMILY)
     if not own:
         return family, combination
     for override in _scales(given):
@@ -283,7 +262,7 @@ def _line(
             raise UserError(
                 f"scale: its short name, such as quick: each line has a family of its own, got {override}"
             )
-    return own[-1].removeprefix(FAMILY), combination
+    return own[-1].partition("=")[2], combination
 
 
 def _scale(given: Sequence[str]) -> str:
@@ -294,12 +273,10 @@ def _scale(given: Sequence[str]) -> str:
     return name
 
 
-def _combinations(sweeps: DictConfig | ListConfig, scale: str) -> list[list[str]]:
-    """The overrides of every run: ``sweeps`` is a list of Hydra sweeps, or one for each scale."""
-    combinations: list[list[str]] = []
-    for sweep in sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps:
-        combinations += expand(str(sweep).split())
-    return combinations
+def _lines(sweeps: Any, scale: str) -> list[list[str]]:
+    """The overrides of every run. ``sweeps``: a list of Hydra sweeps, or one for each scale."""
+    listed = sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps or []
+    return [line for sweep in listed for line in expand(str(sweep).split())]
 
 
 def _artifact(name: str) -> DictConfig:
@@ -309,35 +286,27 @@ def _artifact(name: str) -> DictConfig:
     return node
 
 
-def is_measured(name: str) -> bool:
-    """Whether an artifact is a measurement and no training."""
-    return "measure" in _artifact(name)
-
-
-def measured_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
-    """As `runs_of`, one seed, with ``measure`` in each config: what launch/measure.py is told."""
-    own, others = _apart(given, MEASURE)
-    if not any(override.lstrip("+").startswith("seed=") for override in others):
+def measured_runs_of(name: str, given: Sequence[str]) -> list[Job]:
+    """As `runs_of`, one seed, with ``measure`` in each config: the settings of launch/measure.py."""
+    own, others = apart(given, MEASURE)
+    if not sets(others, "seed"):
         others.append("seed=0")
     with composing():
         scale = _scale(others)
     stated = resolved(_artifact(name).measure)
     settings, roots = _measure_settings(stated, own, scale)
     jobs = runs_of(name, others)
-    if len({dataset_name(config) for config, _ in jobs}) > 1 and any(
-        override.startswith("dataset.root=") for override in others
-    ):
-        raise UserError(
-            f"dataset.root: {name} takes several data sets; give "
-            + " and ".join(f"measure.roots.{data}=<folder>" for data in roots)
-        )
+    _set_roots(
+        name,
+        [config for config, _ in jobs],
+        {f"{ROOTS}.{data}": root for data, root in roots.items()},
+        others,
+    )
     for config, _ in jobs:
         config["measure"] = settings
         config["scale"]["seeds"] = [config["seed"]]
         if settings != _measure_settings(stated, (), scale)[0]:
             config["scale"]["name"] = CUSTOM
-        if root := roots.get(dataset_name(config)):
-            config["dataset"]["root"] = root
     return jobs
 
 
@@ -345,7 +314,8 @@ def _measure_settings(
     stated: dict[str, Any], own: Sequence[str], scale: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """How to measure at this scale, and the folders of data sets. Raises UserError for a typo."""
-    settings = _overridden({**stated, "repeats": stated["repeats"][scale]}, own, MEASURE)
+    at_scale = {**stated, "repeats": stated["repeats"][scale]}
+    settings = _overridden(at_scale, own, f"{MEASURE}.")
     return settings, settings.pop("roots")
 
 
@@ -367,31 +337,29 @@ def is_studied(name: str) -> bool:
     return STUDY in _artifact(name)
 
 
-def studied_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any], list[str]]]:
-    """As `runs_of`, with ``study`` in each config: what launch/study.py is told."""
+def studied_runs_of(name: str, given: Sequence[str]) -> list[Job]:
+    """As `runs_of`, with ``study`` in each config: the settings of launch/study.py."""
     artifact = _artifact(name)
     stated, sweeps = resolved(artifact.study), artifact.get("sweeps") or {}
-    own, others = _apart(given, STUDIED)
-    for override in own:
-        part, dot, _ = override.lstrip("+").removeprefix(STUDIED).partition("=")[0].partition(".")
-        if part not in stated or not dot:
-            raise UserError(
-                f"{STUDIED}{part}: {name} has {', '.join(f'{STUDIED}{p}.<key>' for p in stated)}"
-            )
-    for override in others:
-        if not (sweeps or _is_of_every_study(override)):
-            key = override.lstrip("+").partition("=")[0]
+    own, others = apart(given, STUDY)
+    for key in map(key_of, own):
+        _, part, *rest = [*key.split("."), ""]
+        if part not in stated or not any(rest):
+            keys = ", ".join(f"{STUDY}.{known}.<key>" for known in stated)
+            raise UserError(f"{STUDY}.{part}: {name} has {keys}")
+    for key in map(key_of, others):
+        if not sweeps and key.partition(".")[0] not in OF_EVERY_STUDY:
             raise UserError(f"{key}: {name} is computed, it has no such setting")
     with composing():
         scale = _scale(others)
-        own_sizes, sizes = _apart(artifact.sizes[scale], STUDIED)
+        own_sizes, sizes = apart(artifact.sizes[scale], STUDY)
         sized = [*sizes, *others]
         jobs = []
-        for seed in _seeds([], sized):
+        for seed in _seeds(sized):
+            with_seed = [*sized, f"seed={seed}"]
             for part in stated:
-                for line in _combinations(sweeps[part], scale) if part in sweeps else [[]]:
-                    own_line, combination = _apart(line, STUDIED)
-                    with_seed = [*sized, f"seed={seed}"]
+                for line in _lines(sweeps[part], scale) if part in sweeps else [[]]:
+                    own_line, combination = apart(line, STUDY)
                     if part in sweeps:
                         at_scale = [*sizes, f"scale={scale}"]
                         config = _labelled(combination, at_scale, with_seed)
@@ -411,21 +379,17 @@ def studied_runs_of(name: str, given: Sequence[str]) -> list[tuple[dict[str, Any
 
 def _part_of(stated: dict[str, Any], part: str, own: Sequence[str]) -> dict[str, Any]:
     """The node of one part, with what is overridden of it."""
-    prefix = f"{STUDIED}{part}."
-    node = _overridden(stated[part], _apart(own, prefix)[0], prefix)
+    place = f"{STUDY}.{part}"
+    node = _overridden(stated[part], apart(own, place)[0], f"{place}.")
     return with_networks({"part": part, **node})
 
 
 def _of_a_study(name: str, part: str, given: Sequence[str]) -> dict[str, Any]:
     """The config of a part that takes nothing of a model: its seed, its place, where it is written."""
     paper, _, artifact = name.partition("/")
-    config = resolved(config_of([o for o in given if _is_of_every_study(o)]))
+    config = resolved(config_of(apart(given, *OF_EVERY_STUDY)[0]))
     found = {key: config[key] for key in OF_EVERY_STUDY}
     return {**found, "experiment": {"paper": paper, "artifact": artifact, "row": part}}
-
-
-def _is_of_every_study(override: str) -> bool:
-    return override.lstrip("+").partition("=")[0].partition(".")[0] in OF_EVERY_STUDY
 
 
 def _of_family(family: str | None, given: Sequence[str]) -> list[str]:
@@ -437,37 +401,37 @@ def _of_family(family: str | None, given: Sequence[str]) -> list[str]:
 
 
 def _scales(given: Sequence[str]) -> list[str]:
-    return [override for override in given if override.lstrip("+").startswith("scale=")]
+    return [override for override in given if key_of(override) == "scale"]
 
 
 def _labelled(combination: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
     config = resolved(config_of([*combination, *given]))
-    if [override for override in given if not override.lstrip("+").startswith("seed=")] == stated:
+    if apart(given, "seed")[1] == stated:
         return config
     as_stated = resolved(config_of([*combination, *stated]))
-    if any(_part(config, path) != _part(as_stated, path) for path in SIZED_KEYS):
+    sizes = [
+        f"{group}.{key}"
+        for group in SIZED_GROUPS
+        for key in config[group]
+        if key not in WHERE_DATA_LIES
+    ]
+    if any(_part(config, path) != _part(as_stated, path) for path in (*SIZED_KEYS, *sizes)):
         config["scale"]["name"] = CUSTOM
-    for group in SIZED_GROUPS:
-        for key, value in config[group].items():
-            if key not in WHERE_DATA_LIES and as_stated[group].get(key) != value:
-                config["scale"]["name"] = CUSTOM
     return config
 
 
 def _part(config: dict[str, Any], path: str) -> Any:
     """The node at a dotted path."""
     group, _, key = path.partition(".")
-    return config[group][key] if key else config[group]
+    return config[group].get(key) if key else config[group]
 
 
-def _seeds(combination: Sequence[str], given: Sequence[str]) -> list[int]:
+def _seeds(given: Sequence[str]) -> list[int]:
     """The seed on the command line, or the scale's seeds."""
-    config = config_of([*combination, *given])
-    if any(override.lstrip("+").startswith("seed=") for override in given):
-        check_seed("seed", config.seed)
-        return [int(config.seed)]
-    seeds = config.scale.seeds
-    for seed in seeds if isinstance(seeds, ListConfig) else [seeds]:
-        check_seed("scale.seeds", seed)
+    config = config_of(given)
+    key, found = ("seed", config.seed) if sets(given, "seed") else (SEEDS, config.scale.seeds)
+    seeds = found if isinstance(found, ListConfig) else [found]
+    for seed in seeds:
+        check_seed(key, seed)
     return [int(seed) for seed in seeds]

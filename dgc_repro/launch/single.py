@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
-from dgc_repro.launch.identity import RESULTS_VERSION, config_hash, read_config, run_folder
+from dgc_repro.launch.identity import (
+    RESULTS_VERSION,
+    config_hash,
+    file_name,
+    read_config,
+    run_folder,
+)
 from dgc_repro.launch.local import execute, last_checkpoint
-from dgc_repro.launch.netlab import execute_in_lab
+from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
+from dgc_repro.launch.overrides import key_of, sets
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
@@ -58,13 +64,13 @@ def run_config(
     is_new = not folder.exists()
     prepare(folder, config)
     try:
-        in_lab = config["launch"]["kind"] == NETLAB
-        (train or (execute_in_lab if in_lab else execute))(config, folder)
+        is_netlab = config["launch"]["kind"] == NETLAB
+        (train or (execute_netlab if is_netlab else execute))(config, folder)
     except UserError:
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
-    if (folder / "summary.json").is_file() and (why := divergence(_summary(folder))):
+    if why := divergence(_summary(folder)):
         print(f"warning: the run diverged ({why})", flush=True)
     return folder
 
@@ -80,24 +86,26 @@ def check(config: Mapping[str, Any], given: Sequence[str]) -> None:
 
 
 def own_name(overrides: Sequence[str]) -> str:
-    """What a run of one's own is called: the compressor and the settings that were given, such as
-    ``topk-density0.01``."""
+    """The name of a run of one's own: the compressor and the given settings, such as ``topk-density0.01``."""
     compressor, parts = "dense", []
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+    for override in overrides:
+        key, value = key_of(override), override.partition("=")[2]
         if key == "compressor":
             compressor = value
         elif not (
-            key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override.is_delete()
+            key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override[0] == "~"
         ):
             parts.append(f"{key.rpartition('.')[2]}{value}" if "." in key else value)
-    name = "-".join([compressor, *parts])
-    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in name)[:80]
+    return file_name("-".join([compressor, *parts]))[:80]
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return summary
+    """The summary of a run; empty where there is none or it is damaged."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def divergence(summary: Mapping[str, Any]) -> str | None:
@@ -121,15 +129,9 @@ def divergence(summary: Mapping[str, Any]) -> str | None:
 
 def is_done(folder: Path) -> bool:
     """Whether the run is finished, by this version's standards."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return (
-        isinstance(summary, dict)
-        and summary.get("status") == "finished"
-        and summary.get("results_version") == RESULTS_VERSION
-    )
+    summary = _summary(folder)
+    status, version = summary.get("status"), summary.get("results_version")
+    return status == "finished" and version == RESULTS_VERSION
 
 
 def prepare(folder: Path, config: Mapping[str, Any]) -> None:
@@ -159,12 +161,11 @@ def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
     name = config["scale"]["name"]
     stated = conf_dir() / "scale" / config["scale"].get("family", "") / f"{name}.yaml"
     sizes = yaml.safe_load(stated.read_text(encoding="utf-8")) if stated.is_file() else {}
-    given_keys = {override.lstrip("+").split("=", 1)[0] for override in given}
     words = []
     for group in ("dataset", "model", "train", "launch"):
         for key, value in sizes.get(group, {}).items():
             now = config[group].get(key)
-            mark = " (given)" if f"{group}.{key}" in given_keys or now != value else ""
+            mark = " (given)" if sets(given, f"{group}.{key}") or now != value else ""
             words.append(f"{group}.{key}={'null' if now is None else now}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
     unstated = (
@@ -175,28 +176,34 @@ def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
 
 
 def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[str]) -> None:
-    for override in given:
-        parts = override.lstrip("+").split("=", 1)[0].split(".")
-        if parts[0] == "wrapper" and len(parts) > 1 and parts[1] not in config["wrap"]:
+    for key in map(key_of, given):
+        group, name, *_ = [*key.split("."), ""]
+        if group == "wrapper" and name and name not in config["wrap"]:
             raise UserError(
-                f"{'.'.join(parts)}: {parts[1]} is not in wrap={list(config['wrap'])}, so that this would "
-                "do nothing; add it to wrap"
+                f"{key}: {name} is not in wrap={list(config['wrap'])}, so that this would do nothing; add "
+                "it to wrap"
             )
 
 
 def _refuse_unread(given: Sequence[str]) -> None:
     """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
     have keys of their own, so that sections.py cannot know them.)"""
-    added = [text.lstrip("+").partition("=")[0].split(".") for text in given if text[0] == "+"]
-    keys = [path[1] for path in added if path[0] == "sink" and len(path) > 1]
+    keys = set(_sink_keys(key_of(text) for text in given if text[0] == "+"))
     if not keys:
         return
     roots = conf_dirs()
     if HydraConfig.initialized():  # inside Hydra, whose search path plugins extend
         roots = [Path(source.path) for source in HydraConfig.get().runtime.config_sources]
-    files = [(path, root) for root in roots for path in root.rglob("*.yaml")]
-    dotted = [key.split(".") for path, root in files for key in keys_of(path, root)]
-    known = {path[1] for path in dotted if path[0] == "sink" and len(path) > 1}
-    for key in keys:
-        if key not in known:
-            raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")
+    known = {
+        name
+        for root in roots
+        for path in root.rglob("*.yaml")
+        for name in _sink_keys(keys_of(path, root))
+    }
+    for key in sorted(keys - known):
+        raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")
+
+
+def _sink_keys(keys: Iterable[str]) -> list[str]:
+    """The second part of dotted keys below ``sink``."""
+    return [key.split(".")[1] for key in keys if key.startswith("sink.")]

@@ -116,7 +116,7 @@ def compress_times(
     check_memory(config)
     device = torch.device(choose_device(config)[0])
     native.library()  # built now if it is not in the cache: no repeat pays for it
-    threads = config["launch"]["threads"] or environment.cores_at_hand()
+    threads = config["launch"]["threads"] or environment.available_cores()
     with environment.threads(threads):
         key = "study.saturation.steps"
         gradient, facts = trained_gradient(config, steps, {}, device, key)

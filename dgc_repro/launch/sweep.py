@@ -7,7 +7,6 @@ another launcher or sweeper of Hydra (``hydra/launcher=...``) goes through Hydra
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import RunStopped
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.paths import add_conf_dir
+from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
 from dgc_repro.launch.single import check
 from dgc_repro.paper.records import read_run
 from dgc_repro.results import frames_of
@@ -42,7 +41,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 def is_plain(arguments: Sequence[str]) -> bool:
     """Whether the command line is a sweep that needs nothing but overrides and folders of configs."""
-    _, arguments = _conf_dirs_apart(arguments)
+    _, arguments = conf_dirs_apart(arguments)
     others = [argument for argument in arguments if argument not in FLAGS]
     return len(others) < len(arguments) and not any(
         argument.startswith("-") or argument.lstrip("+~").startswith("hydra") or "glob(" in argument
@@ -50,23 +49,12 @@ def is_plain(arguments: Sequence[str]) -> bool:
     )
 
 
-def _conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The folders of ``--config-dir``, and the other arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd", action="append", type=Path, default=[])
-    given, others = parser.parse_known_args(list(arguments))
-    return given.config_dir, others
-
-
 def sweep(
     arguments: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
 ) -> list[BaseException]:
     """Run all; the errors of those that failed. Raises UserError where one is not valid."""
-    folders_of_configs, arguments = _conf_dirs_apart(arguments)
-    for added in folders_of_configs:
-        if not added.is_dir():
-            raise UserError(f"--config-dir: no folder {added}")
-        add_conf_dir(added)
+    added, arguments = conf_dirs_apart(arguments)
+    add_conf_dirs(added)
     overrides = [argument for argument in arguments if argument not in FLAGS]
     jobs = [(composed(given), given) for given in expand(overrides)]
     for config, given in jobs:

@@ -1,9 +1,9 @@
 """``torchrun --nproc_per_node=2 -m dgc_repro key=value ...``: each process is a rank of one run.
 
-Rank 0 reads the command line as ever: it composes the config, finds or makes the run folder, holds its
-lock, and says how the run ended. It trains in the place of the launcher that starts ranks. The others wait
-in the store until rank 0 tells them the folder, or the exit code where there is nothing to train (a wrong
-key, a finished run, ``--help``). The number of workers is torchrun's.
+Rank 0 handles the command line as without torchrun: it composes the config, finds or makes the run folder,
+holds its lock, and prints how the run ended; it trains where the launcher would start ranks. The others wait
+for rank 0 to send the folder, or the exit code where there is nothing to train (a wrong key, a finished run,
+``--help``). The number of workers is torchrun's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 Execute = Callable[[Mapping[str, Any], Path], None]
 COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate")
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
-STOPPED_BY = signal.SIGTERM  # as far as a rank can tell: torchrun passes on what it was sent
+STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
 
 def lead(command: Callable[[Execute], int]) -> NoReturn:
@@ -42,18 +42,19 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(USER_ERROR)
-    told: list[Path] = []
+    has_sent = False
 
     def execute(config: Mapping[str, Any], folder: Path) -> None:
+        nonlocal has_sent
         with held(folder):
-            told.append(folder)
-            rendezvous.tell(json.dumps({"folder": str(folder.absolute())}))
+            has_sent = True
+            rendezvous.send_instructions(json.dumps({"folder": str(folder.absolute())}))
             code, first = join(folder, rendezvous)
         if code == USER_ERROR:
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
-        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, code)
+        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, failed=code != 0)
 
     try:
         sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size)
@@ -66,9 +67,8 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = FAILED
-    if not told:
-        rendezvous.tell(json.dumps({"code": code}))
-    if not told:
+    if not has_sent:
+        rendezvous.send_instructions(json.dumps({"code": code}))
         rendezvous.leave()
     leave(code)
 
@@ -77,7 +77,7 @@ def follow() -> NoReturn:
     """Any other rank, to the end of the process."""
     try:
         rendezvous = Rendezvous()
-        answer = json.loads(rendezvous.told())
+        answer = json.loads(rendezvous.receive_instructions())
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         leave(USER_ERROR)
@@ -87,7 +87,7 @@ def follow() -> NoReturn:
     folder = Path(answer["folder"])
     code, first = join(folder, rendezvous)
     if first:
-        print(f"error: {what_failed(folder, code)}", file=sys.stderr)
+        print(f"error: {what_failed(folder)}", file=sys.stderr)
     if code == USER_ERROR:
         rendezvous.leave()
     leave(128 + STOPPED_BY if code == STOPPED else code)
@@ -114,11 +114,11 @@ def with_workers(arguments: Sequence[str], size: int) -> list[str]:
                 f"{argument}: starts ranks of its own; leave torchrun out: python -m dgc_repro "
                 f"{argument} ..."
             )
-    keys = [a.lstrip("+").partition("=")[0] if "=" in a else "" for a in arguments]
-    if "launch.workers" in keys:
+    if any(argument.lstrip("+").startswith("launch.workers=") for argument in arguments):
         return list(arguments)
     # Beside another override: Hydra's parser wants all of them in one piece.
-    place = next((i for i, key in enumerate(keys) if key and key[0] != "-"), len(keys))
+    places = [i for i, argument in enumerate(arguments) if "=" in argument and argument[0] != "-"]
+    place = places[0] if places else len(arguments)
     return [*arguments[:place], f"launch.workers={size}", *arguments[place:]]
 
 

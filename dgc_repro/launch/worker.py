@@ -32,7 +32,7 @@ from dgc_repro.launch.build import build_run, check_sections, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
-from dgc_repro.launch.netlab_config import schedule_of, told
+from dgc_repro.launch.netlab_config import lab_facts, schedule_of
 from dgc_repro.launch.rendezvous import Rendezvous, ranks
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
@@ -115,7 +115,7 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
 
 
 def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tuple[int, bool]:
-    """`run_worker` with its errors as an exit code, left in the folder and told in the log; and whether this
+    """`run_worker` with its errors as an exit code, left in the folder and in the log; and whether this
     rank was the first to say why the run failed."""
     try:
         return run_worker(folder, rendezvous), False
@@ -131,8 +131,7 @@ def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tup
         return FAILED, leave_line(folder / FAILURE_FILE, str(error))
     except Exception as error:
         traceback.print_exc(file=log)
-        first = rendezvous is not None and leave_line(folder / FAILURE_FILE, one_line(error))
-        return FAILED, first
+        return FAILED, leave_line(folder / FAILURE_FILE, one_line(error))
 
 
 def _train(
@@ -161,7 +160,7 @@ def _train(
         )
     if run.settings.profile:
         notes.append("profiling: each rank leaves trace-<rank>.json.gz and profile-<rank>.txt")
-    facts, said = told()
+    facts, said = lab_facts()
     notes += said
     if run.progress.step == 0 and config["train"]["resume_from"]:
         notes += checkpoint.load(run, Path(config["train"]["resume_from"]), None)
@@ -299,7 +298,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def leave_line(path: Path, line: str) -> bool:
-    """Write it, unless another rank was faster: the first one knows best. Whether this one was it."""
+    """Write the file unless another rank has: the first reason is the cause. Whether this rank wrote it."""
     with contextlib.suppress(OSError), path.open("x", encoding="utf-8") as file:
         file.write(f"{line}\n")
         return True

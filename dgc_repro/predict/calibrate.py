@@ -93,7 +93,7 @@ def calibrate(arguments: Sequence[str]) -> Path:
             print(f"note: {note}", flush=True)
         print(f"calibrate: {how_long(expected_seconds(asked, settings))}", flush=True)
         points = measure(asked, settings["sizes"], settings["repeats"], settings["seconds"])
-    hardware = f"{environment.cpu_model()}, {environment.cores_at_hand()} cores"
+    hardware = f"{environment.cpu_model()}, {environment.available_cores()} cores"
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     rate = min(network.worker_rates(workers)) if in_lab and network is not None else None
     source = "; ".join([f"calibrated {date}: {workers} workers, {where}, {hardware}", *notes])

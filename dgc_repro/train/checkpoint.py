@@ -34,7 +34,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
-from dgc_repro.train.policy_inputs import Watched
+from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.run import Run, Tally
 
 KEPT = 2
@@ -469,7 +469,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     progress.reached = shared.get("reached", {})
     watched = shared.get("watched", {})
     sums = [tensor.to(run.device) for tensor in watched.get("sums", [])]
-    progress.watched = Watched(**{**watched, "sums": sums})
+    progress.watched = PolicyInputs(**{**watched, "sums": sums})
     for index, state in enumerate(workers):
         run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:

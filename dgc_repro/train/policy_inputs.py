@@ -30,10 +30,10 @@ Gradients = list[Tensor | None]
 
 
 @dataclass
-class Seen:
-    """Of the step under way: ``own_square``, ``mean_square``, ``signal_square`` as in `Watched` (until
-    `hear`, ``own_square`` is the sum over the workers here), ``sketch``: summed over them, empty where
-    nobody asks for it, and rank 0's gradients where it lives here."""
+class StepInputs:
+    """Statistics of the current step: ``own_square``, ``mean_square``, ``signal_square`` as in `PolicyInputs`
+    (until `set_shared`, ``own_square`` is the sum over the workers here); ``sketch``: summed over them, empty
+    where the policy needs none; ``own``: rank 0's gradients, in its process."""
 
     own_square: float = 0.0
     mean_square: float = 0.0
@@ -43,8 +43,8 @@ class Seen:
 
 
 @dataclass
-class Watched:
-    """``step``: the last one, -1 where there is nothing to tell; ``seconds``: it took this process;
+class PolicyInputs:
+    """``step``: the last one, -1 where there is none to report; ``seconds``: its time in this process;
     ``samples``: of all workers; ``own_square``: mean of ||g_i||^2 over all workers; ``mean_square``:
     ||g||^2 as it was applied; ``signal_square``: as in `StepReport`; ``chosen``: the rung of the last step
     that was chosen by its gradient; ``sums``: of the epoch's gradients, by parameter."""
@@ -59,36 +59,36 @@ class Watched:
     sums: list[Tensor] = field(default_factory=list)
 
 
-def is_told(policy: Policy) -> bool:
-    """Whether the policy hears of every step."""
+def needs_reports(policy: Policy) -> bool:
+    """Whether the policy gets a report of every step."""
     return measures(policy) or policy.watches == SPREAD
 
 
 def sketches(policy: Policy) -> bool:
-    """Whether the policy asks for what the workers' gradients have in common."""
+    """Whether the policy needs a sketch of what the workers' gradients have in common."""
     return getattr(policy, "sketches", False)
 
 
-def spoken(run: Run, seen: Seen) -> list[float]:
-    """What this process says with the signals of this step: the time of its last step, and squares and
-    sketch of this one."""
-    if not is_told(run.policy):
+def numbers_to_share(run: Run, inputs: StepInputs) -> list[float]:
+    """Numbers that this process adds to the signals of this step: the time of its last step, and squares
+    and sketch of this one."""
+    if not needs_reports(run.policy):
         return []
-    return [run.progress.watched.seconds, seen.own_square, *seen.sketch.tolist()]
+    return [run.progress.watched.seconds, inputs.own_square, *inputs.sketch.tolist()]
 
 
-def hear(run: Run, seen: Seen, heard: Sequence[float]) -> None:
-    """Of this step, what all processes have said (``heard``: sums)."""
-    if not heard:
+def set_shared(run: Run, inputs: StepInputs, sums_of_ranks: Sequence[float]) -> None:
+    """Set what all processes have shared of this step (``sums_of_ranks``: of `numbers_to_share`)."""
+    if not sums_of_ranks:
         return
     workers = run.link.wire.world_size
-    seen.own_square = heard[1] / workers
+    inputs.own_square = sums_of_ranks[1] / workers
     if sketches(run.policy):
-        total = torch.tensor(heard[2 : 2 + BUCKETS + 1], dtype=torch.float64)
-        seen.signal_square = common_square(total, workers)
+        total = torch.tensor(sums_of_ranks[2 : 2 + BUCKETS + 1], dtype=torch.float64)
+        inputs.signal_square = common_square(total, workers)
 
 
-def see_energies(run: Run, energies: Sequence[float]) -> None:
+def choose_next(run: Run, energies: Sequence[float]) -> None:
     """Of a step that is not skipped: the policy decides on the next one (``energies``: of `settle`)."""
     if energies:
         # In float32, as `Choose` answers: sums of other orders round to one number.
@@ -96,45 +96,45 @@ def see_energies(run: Run, energies: Sequence[float]) -> None:
         _, run.progress.policy = run.policy.choose(run.progress.policy, mean)
 
 
-def see_own(run: Run, index: int, seen: Seen) -> None:
+def add_own(run: Run, index: int, inputs: StepInputs) -> None:
     """After the backward of the ``index``-th worker hosted here, before the exchange takes its gradients."""
     if run.policy.watches == SPREAD:
-        seen.own_square += square(gradients(run))
+        inputs.own_square += square(gradients(run))
     if sketches(run.policy):
         found = sketch(gradients(run), run.seed, run.progress.step).cpu()
-        seen.sketch = seen.sketch + found if seen.sketch.numel() else found
+        inputs.sketch = inputs.sketch + found if inputs.sketch.numel() else found
     if run.policy.watches == OWN and run.workers.ranks[index] == 0:
-        seen.own = [None if g is None else g.clone() for g in gradients(run)]
+        inputs.own = [None if g is None else g.clone() for g in gradients(run)]
 
 
-def see_mean(run: Run, seen: Seen) -> None:
+def add_mean(run: Run, inputs: StepInputs) -> None:
     """After the exchange of a step that is not skipped, before the optimizer moves the parameters."""
     if run.policy.watches == SPREAD:
-        seen.mean_square = square(gradients(run))
+        inputs.mean_square = square(gradients(run))
     if run.policy.watches in (MEAN, OWN):
-        _add(run, gradients(run) if run.policy.watches == MEAN else seen.own)
+        _add(run, gradients(run) if run.policy.watches == MEAN else inputs.own)
 
 
-def note(run: Run, seen: Seen, samples: float, seconds: float | None) -> None:
-    """Keep what the next step tells of this one; ``seconds``: None where it was skipped."""
+def keep_step(run: Run, inputs: StepInputs, samples: float, seconds: float | None) -> None:
+    """Keep what the next step reports of this one; ``seconds``: None where it was skipped."""
     watched = run.progress.watched
     watched.step = -1 if seconds is None else run.progress.step
     watched.seconds, watched.samples = seconds or 0.0, samples
-    watched.own_square, watched.mean_square = seen.own_square, seen.mean_square
-    watched.signal_square = seen.signal_square
+    watched.own_square, watched.mean_square = inputs.own_square, inputs.mean_square
+    watched.signal_square = inputs.signal_square
 
 
-def report(run: Run, heard: Sequence[float]) -> None:
-    """Tell the policy of the last step, whose time all ranks have now said (``heard``: sums)."""
+def report(run: Run, sums_of_ranks: Sequence[float]) -> None:
+    """Report the last step to the policy; all ranks have shared its time by now (in ``sums_of_ranks``)."""
     progress, watched = run.progress, run.progress.watched
-    if not heard or watched.step < 0:
+    if not sums_of_ranks or watched.step < 0:
         return
     wire = run.link.wire
     progress.policy = run.policy.after_step(
         progress.policy,
         StepReport(
             step=watched.step,
-            seconds=heard[0] * wire.local_workers / wire.world_size,
+            seconds=sums_of_ranks[0] * wire.local_workers / wire.world_size,
             samples=watched.samples,
             own_square=watched.own_square,
             mean_square=watched.mean_square,
@@ -153,7 +153,7 @@ def end_of_epoch(run: Run) -> dict[str, float]:
     norms = norms or [0.0] * len(names)  # nothing was summed: all steps skipped
     watched.sums = []
     if run.policy.watches == OWN:
-        # Rank 0's are told. After a resume others hold them too: a checkpoint has one set of sums.
+        # Rank 0's are shared. After a resume others hold them too: a checkpoint has one set of sums.
         hosts = 0 in run.workers.ranks
         norms = share(run.link, norms if hosts else [0.0] * len(names))
     return dict(zip(names, norms, strict=True))

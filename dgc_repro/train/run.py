@@ -20,7 +20,7 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
 from dgc_repro.train.goal import Goal
 from dgc_repro.train.meter import Meter, NoMeter
-from dgc_repro.train.policy_inputs import Watched
+from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
@@ -63,7 +63,7 @@ class Progress:
     epoch_start: list[Tensor] = field(default_factory=list)  # parameters, for weights/change_norm
     last_record: dict[str, Any] = field(default_factory=dict)
     carried: list[list[Carried]] = field(default_factory=list)
-    watched: Watched = field(default_factory=Watched)
+    watched: PolicyInputs = field(default_factory=PolicyInputs)
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
     reached: dict[str, Any] = field(default_factory=dict)  # where the goal was, empty until then
 

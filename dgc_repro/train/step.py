@@ -33,7 +33,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     skips = run.settings.on_nonfinite == "skip"
     buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
     modelled_before = run.link.ledger.step_seconds or 0.0
-    seen = policy_inputs.Seen()
+    inputs = policy_inputs.StepInputs()
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
@@ -44,19 +44,25 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         loss, correct = loss + worker_loss, correct + worker_correct
         count += batch.count
         carried.append(worker_carried)
-        policy_inputs.see_own(run, index, seen)
+        policy_inputs.add_own(run, index, inputs)
         # Compresses up to the first request; no residual changes.
         bad.append(run.junction.open(index))
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, run.stop_requested, *policy_inputs.spoken(run, seen)]
+    numbers = [
+        loss,
+        correct,
+        count,
+        run.stop_requested,
+        *policy_inputs.numbers_to_share(run, inputs),
+    ]
     finite = not any(bad)
     happened, sums, energies = settle(
         run.link, exchange, run.junction, numbers, plan, finite=finite
     )
-    loss, correct, count, stop, *heard = sums
-    policy_inputs.hear(run, seen, heard)
+    loss, correct, count, stop, *sums_of_ranks = sums
+    policy_inputs.set_shared(run, inputs, sums_of_ranks)
 
     if not happened:
         if not skips:
@@ -66,8 +72,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
             buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
         progress.tally.skipped_steps += 1
     else:
-        policy_inputs.see_energies(run, energies)
-        policy_inputs.see_mean(run, seen)
+        policy_inputs.choose_next(run, energies)
+        policy_inputs.add_mean(run, inputs)
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
         with clock.span("compute"):
@@ -75,14 +81,14 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         progress.tally.add(loss, correct, count)
         progress.carried = carried
 
-    policy_inputs.report(run, heard)
+    policy_inputs.report(run, sums_of_ranks)
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
         progress.modelled_seconds += policy_inputs.modelled_seconds(run, modelled)
     seconds = policy_inputs.seconds_of(run, plan, wall, modelled) if happened else None
-    policy_inputs.note(run, seen, count, seconds)
+    policy_inputs.keep_step(run, inputs, count, seconds)
     progress.step += 1
     return not stop
 

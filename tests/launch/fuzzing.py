@@ -29,34 +29,12 @@ from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import options
 
 HANG_SECONDS = 60
-VALUES = (
-    *(
-        "-1",
-        "0",
-        "1",
-        "-0.5",
-        "0.5",
-        "1e-45",
-        "1e18",
-        "1000000000000000000",
-        "1e23",
-        "1" + 23 * "0",
-    ),
-    *("nan", "inf", "-inf", "true", "false", "null", "word", "''", "'-1'", "'é ü 漢'", "'a\\nb'"),
-    *(
-        "[]",
-        "[1]",
-        "[-1,nan]",
-        "[null]",
-        "[word,word]",
-        "[[1]]",
-        "{}",
-        "{a:1}",
-        "{1:{}}",
-        "'${a}'",
-        "???",
-    ),
-)
+WORDS_OF_YAML = r"""
+-1 0 1 -0.5 0.5 1e-45 1e18 1000000000000000000 1e23 100000000000000000000000
+nan inf -inf true false null word '' '-1' 'a\nb' [] [1] [-1,nan] [null] [word,word]
+[[1]] {} {a:1} {1:{}} '${a}' ???
+"""
+VALUES = (*WORDS_OF_YAML.split(), "'é ü 漢'")
 ROOT = {"cifar10": "dataset.root=nowhere", "cifar100": "dataset.root=nowhere"}
 WORDS = ("lstm", "descriptions", "pydoc", "ptb")
 
@@ -168,7 +146,7 @@ def without_training(folder: Path) -> Iterator[None]:
     with (
         contextlib.chdir(folder),
         mock.patch.object(single, "execute", rank_here),
-        mock.patch.object(single, "execute_in_lab", rank_here),
+        mock.patch.object(single, "execute_netlab", rank_here),
         mock.patch.object(worker, "train", return_value=False),
         mock.patch("dgc_repro.sink.wandb.Wandb._open"),
         mock.patch("dgc_repro.launch.worker.native.library", return_value=None),

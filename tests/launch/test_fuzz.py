@@ -22,38 +22,25 @@ from dgc_repro.launch.study import build_study
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 VALUES_A_KEY = 2
 GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
-COMMANDS: list[Sequence[str]] = [
-    *([f"{group}=-1"] for group in GROUPS),
-    *([f"{key}=3"] for key in ("exchange", "paths", "train", "goal", "wrap", "")),
-    *([f"~{key}"] for key in ("seed", "train", "paths", "launch.workers", "compressor")),
-    *(["compressor=[]"], ["scale=null"], ["policy={a:1}"], ["model=true"], ["launch=1e23"]),
-    *(["compressor=é"], ["train.epochs=[1"], ["train.epochs=${nope}"], ["seed=1e23"], ["seed=1,2"]),
-    *(["model._target_=builtins.dict"], ["policy._target_=os.system"], ["_target_=builtins.dict"]),
-    *(["--resolve"], ["--cfg"], ["--cfg", "nope"], ["--nope"], ["-x"], ["word"], ["="], ["~"]),
-    *(["--config-name=nope"], ["--config-path=/nope"], ["hydra=1"], ["hydra/launcher=nope"]),
-    *(["--multirun", "model=-1,2"], ["--multirun", "=3"], ["--multirun", "seed=0,word"]),
-]
-SUBCOMMANDS: list[Sequence[str]] = [
-    *(
-        ["reproduce", "dynamic/table1", "seed=word"],
-        ["reproduce", "=3"],
-        ["reproduce", "dynamic/table1", "optimizer=-1"],
-    ),
-    *(["reproduce", "dynamic/table1", "=3"], ["reproduce", "dynamic/table1", "--resolve"]),
-    *(
-        ["reproduce", "dynamic/table1", "scale=-1"],
-        ["reproduce", "dynamic/table1", "scale.seeds=word"],
-    ),
-    *(["reproduce", "gravac/table3", "measure.steps=1e18"], ["netlab"], ["netlab", "-1"]),
-    *(["reproduce", "lecture/waiting", "study.waiting.trials=1e18"],),
-    *(
-        ["predict", "=3"],
-        ["predict", "optimizer=-1"],
-        ["predict", "workers=1e18"],
-        ["predict", "-x"],
-    ),
-    *(["calibrate", "=3"], ["calibrate", "launch=-1"], ["calibrate", "sizes=-1"]),
-]
+ONE_LINE_EACH = """
+~seed; ~train; ~paths; ~launch.workers; ~compressor; ~
+exchange=3; paths=3; train=3; goal=3; wrap=3; =3
+compressor=[]; scale=null; policy={a:1}; model=true; launch=1e23; compressor=é; train.epochs=[1
+train.epochs=${nope}; seed=1e23; seed=1,2; model._target_=builtins.dict; policy._target_=os.system
+_target_=builtins.dict; --resolve; --cfg; --cfg nope; --nope; -x; word; =; hydra=1
+--config-name=nope; --config-path=/nope; hydra/launcher=nope
+--multirun model=-1,2; --multirun =3; --multirun seed=0,word
+"""
+OF_SUBCOMMANDS = """
+reproduce dynamic/table1 seed=word; reproduce dynamic/table1 optimizer=-1; reproduce dynamic/table1 =3
+reproduce dynamic/table1 --resolve; reproduce dynamic/table1 scale=-1; reproduce =3
+reproduce dynamic/table1 scale.seeds=word; reproduce gravac/table3 measure.steps=1e18
+reproduce lecture/waiting study.waiting.trials=1e18; netlab; netlab -1; predict =3; predict optimizer=-1
+predict workers=1e18; predict -x; calibrate =3; calibrate launch=-1; calibrate sizes=-1
+"""
+SUBCOMMANDS = [line.strip() for line in OF_SUBCOMMANDS.replace("\n", ";").split(";") if line]
+COMMANDS = [line.strip() for line in ONE_LINE_EACH.replace("\n", ";").split(";") if line]
+COMMANDS += [f"{group}=-1" for group in GROUPS]
 
 
 def bad(outcomes: dict[str, Outcome]) -> list[str]:
@@ -82,7 +69,7 @@ def test_no_value_of_any_key_ends_in_a_traceback(tmp_path: Path) -> None:
 def test_no_composition_ends_in_a_traceback(tmp_path: Path) -> None:
     with fuzzing.without_training(tmp_path):
         outcomes = {
-            " ".join(given): fuzzing.command([*(() if given in SUBCOMMANDS else TINY), *given])
+            given: fuzzing.command([*(() if given in SUBCOMMANDS else TINY), *given.split()])
             for given in (*COMMANDS, *SUBCOMMANDS)
         }
     assert not bad(outcomes)

@@ -19,7 +19,7 @@ from dgc_repro.launch.hang_report import (
     HangReport,
     broken_collective,
     line_of_main_thread,
-    said_by_torch,
+    torch_message,
     verdict,
 )
 
@@ -122,10 +122,10 @@ def test_the_line_ends_with_what_torch_says_without_its_place(stores: list[dist.
     line = calls[0].failed(failed)
     assert line.startswith(f"all ranks came to the {ASKED} of step 7")
     assert line.endswith("; torch says: Connection closed by peer [127.0.0.1]:9")
-    assert said_by_torch(RuntimeError("Application timeout caused pair closure")) == (
+    assert torch_message(RuntimeError("Application timeout caused pair closure")) == (
         "Application timeout caused pair closure"
     )
-    assert said_by_torch(dist.DistBackendError("NCCL error\nand its trace")) == "NCCL error"
+    assert torch_message(dist.DistBackendError("NCCL error\nand its trace")) == "NCCL error"
 
 
 @pytest.fixture

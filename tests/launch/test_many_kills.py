@@ -1,4 +1,4 @@
-"""kill -9 of a rank, torchrun's agent, the parent or all: the same bits in the end, and nothing hangs.
+"""kill -9 of a rank, of all ranks, of the parent or of all: the same bits in the end, and nothing hangs.
 
 Eight methods: two with real ranks, killed twice each, and six simulated ones, killed three times each.
 """
@@ -14,16 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import processes_of, rank_of
-from test_stop_and_continue import PATIENCE_SECONDS, Command, commands, wait_for
+from commands import PATIENCE_SECONDS, Command, wait_for
+from ranks import processes_of
 from tiny_run import PLAIN, SETTINGS, TINY, configured, play
 
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run
 from dgc_repro.launch.single import prepare
 from dgc_repro.launch.worker import run_worker
-
-__all__ = ["commands"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
 
@@ -35,7 +33,7 @@ RUN = (
 AT_ONCE = "at once"  # the command is given again before what is left has ended
 CHAINS = (
     ("error feedback", ("rank 0", ""), ("damaged", AT_ONCE)),
-    ("dgc", ("agent", ""), ("parent", "")),
+    ("dgc", ("worker", ""), ("parent", "")),
 )
 FORKED = (
     *("topk", "uniform stochastic", "randomk", "powersgd", "gravac"),
@@ -43,23 +41,12 @@ FORKED = (
 )
 
 
-def victims(command: Command, who: str) -> list[int]:
-    assert command.process is not None
-    parent = command.process.pid
-    others = {pid: line for pid, line in processes_of(command.runs).items() if pid != parent}
-    agents = [pid for pid, line in others.items() if "torch.distributed.run" in line]
-    workers = [pid for pid in others if pid not in agents]
-    if who.startswith("rank"):
-        return [pid for pid in workers if rank_of(pid) == who[-1]]
-    found = {"parent": [parent], "agent": agents, "worker": workers}
-    return found.get(who, [parent, *agents, *workers])
-
-
 def kill(command: Command, step: int, who: str, then: str) -> None:
     command.start()
     command.wait_for_step(step)
-    assert command.process is not None
-    for pid in victims(command, who):
+    found = {f"rank {rank}": [pid] for rank, pid in command.ranks().items()}
+    found |= {"parent": [command.process.pid], "worker": list(command.ranks().values())}
+    for pid in found.get(who, [*found["parent"], *found["worker"]]):
         os.kill(pid, signal.SIGKILL)
     command.process.communicate(timeout=PATIENCE_SECONDS)
     if not then:

@@ -63,7 +63,7 @@ def test_a_run_of_eight_shares_the_cores_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
-    monkeypatch.setattr("dgc_repro.launch.environment.cores_at_hand", lambda: 2)
+    monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 2)
     config = configured("launch=local", *RUN, "exchange.combine=scatter")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     local.execute(config, tmp_path)

@@ -8,42 +8,35 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from commands import Command, wait_for
 from labs import namespaces_of, need_a_lab
-from ranks import rank_of
-from test_stop_and_continue import Command, processes_of, wait_for
+from ranks import processes_of
 from tiny_run import TINY, configured
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import netlab
+from dgc_repro.launch import local, netlab
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
 from dgc_repro.launch.main import answer
-from dgc_repro.launch.netlab import Ranks
-from dgc_repro.launch.netlab_config import Schedule, network_of, schedule_of
+from dgc_repro.launch.netlab import LabRanks
+from dgc_repro.launch.netlab_config import Schedule, schedule_of
+from dgc_repro.launch.networks import network_of
 from dgc_repro.network.lab import Lab, Removed
 from dgc_repro.train.meter import NoMeter
 
 RUN = (
-    *(
-        *TINY,
-        "launch=netlab",
-        "launch.threads=1",
-        "launch.timeout_seconds=120",
-        "launch.device=cpu",
-    ),
-    *(
-        "dataset.train_size=640",
-        "train.epochs=4",
-        "sink.every_steps=1",
-        "compressor=dense",
-        "wrap=[]",
-    ),
+    *(*TINY, "launch=netlab", "launch.timeout_seconds=120", "dataset.train_size=640"),
+    *("train.epochs=4", "sink.every_steps=1", "compressor=dense", "wrap=[]"),
 )
-IN_A_LAB = (*RUN, "network=ethernet_1gbit", "model.width=8")
+GRAVAC = (
+    *("train.epochs=1", "model.width=8", "network.rate=1gbit", "compressor=dgc_sampled"),
+    *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
+)
 STEPS_PER_EPOCH = 20
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,17 +44,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
+def in_a_lab(commands: Callable[..., Command]) -> Callable[..., Command]:
     need_a_lab()
-    made = Command(tmp_path, *IN_A_LAB)
-    yield made
-    made.clean_up()
+    return lambda *overrides: commands(*RUN, *overrides)
 
 
-def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Command) -> None:
+def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
+    in_a_lab: Callable[..., Command],
+) -> None:
+    command = in_a_lab("network=ethernet_1gbit", "model.width=8")
     launcher = command.start().pid
     command.wait_for_step(STEPS_PER_EPOCH + 2)
-    assert command.process is not None
     assert len(namespaces_of(launcher)) == 3  # two workers and the bridge between them
     command.process.kill()  # no handler of the launcher's can run
     command.process.communicate()
@@ -72,13 +65,11 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Co
 
     launcher = command.start().pid
     command.wait_for_step(saved + 3)
-    (rank_1,) = [pid for pid in processes_of(command.runs) if rank_of(pid) == "1"]
-    os.kill(rank_1, signal.SIGKILL)
-    code, errors = command.end()
+    os.kill(command.ranks()["1"], signal.SIGKILL)
+    code, (line,) = command.end()
     assert code == 1
-    assert len(errors) == 1
-    assert errors[0].startswith("error: ")
-    assert "rank 1 was killed by SIGKILL" in errors[0]
+    assert line.startswith("error: ")
+    assert "rank 1 was killed by SIGKILL" in line
     assert namespaces_of(launcher) == set()
 
     launcher = command.start().pid
@@ -87,37 +78,70 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(command: Co
     assert command.end() == (143, ["error: stopped after a checkpoint; the same command continues"])
     assert namespaces_of(launcher) == set()
     folder = command.run_folder()
-    summary = json.loads((folder / "summary.json").read_text())
     facts = json.loads((folder / "environment.json").read_text())["network"]
     assert facts["rates"] == [1e9, 1e9]
     notes = (folder / "metrics.jsonl").read_text()
     assert facts["latency_seconds"] == 50e-6 or "the lab adds none of the 50 us" in notes
-    # Sums of several processes that each counted what it had sent, and of a ledger that was restored.
+    # Sums over several processes, each counting what it sent, and of a ledger that was restored.
+    summary = command.summary()
     assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
 
 
-@pytest.mark.slow
-def test_a_nan_on_one_rank_of_a_lab_is_one_line(tmp_path: Path) -> None:
-    need_a_lab()
+def test_a_nan_on_one_rank_of_a_lab_is_one_line(in_a_lab: Callable[..., Command]) -> None:
     poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
-    command = Command(tmp_path, *RUN, "network=ethernet_1gbit", "~model", poisoned)
+    command = in_a_lab("network=ethernet_1gbit", "~model", poisoned)
     launcher = command.start().pid
-    code, errors = command.end()
+    code, (line,) = command.end()
     assert code == 2
-    assert len(errors) == 1
-    assert errors[0].startswith(
-        "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
-    )
+    begins = "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
+    assert line.startswith(begins)
     assert namespaces_of(launcher) == set()
 
 
-def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> tuple[int | None, int]:
-    """Run a program as each rank of a lab."""
+@pytest.mark.parametrize(
+    ("workers", "eps", "branches"), [(2, 0.3, {"candidate", "theta_min"}), (4, 0.95, {"dense"})]
+)
+def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent(
+    workers: int, eps: float, branches: set[str], in_a_lab: Callable[..., Command]
+) -> None:
+    command = in_a_lab(*GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}")
+    summary = counted(command)
+    decisions = command.lines("decisions.jsonl")
+    assert len(decisions) == summary["steps"]
+    assert {line["decision/branch"] for line in decisions} == branches
+    assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
+
+
+@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
+def test_counters_and_ledger_agree_over_a_change_of_rates(
+    made: str, later: str, in_a_lab: Callable[..., Command]
+) -> None:
+    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
+    counted(in_a_lab("train.epochs=1", "model.width=8", f"network.rate={made}", schedule))
+
+
+def counted(command: Command) -> dict[str, Any]:
+    """The summary of a run to the end, whose interfaces counted what the ledger expected."""
+    command.start()
+    assert command.end() == (0, [])
+    summary = command.summary()
+    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
+    assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
+    return summary
+
+
+def ranks_of(lab: Lab, folder: Path, program: str, *overrides: str) -> LabRanks:
+    """Run a program as each rank of a lab to the end."""
     network = network_of(configured("launch=netlab", *overrides))
     with (folder / "launch.log").open("wb") as log:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return Ranks(lab, network, log, folder).run([sys.executable, "-c", program], environment)
+        ranks = LabRanks(lab, network, folder, log)
+        ranks.run([sys.executable, "-c", program], os.environ | {"PYTHONPATH": str(ROOT)})
+    return ranks
+
+
+def codes_of(ranks: LabRanks) -> list[int]:
+    return [process.returncode for process in ranks.processes]
 
 
 DEAF = """
@@ -134,7 +158,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 ) -> None:
     need_a_lab()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 0.2)
+    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 0.2)
     with Lab([1e9, 1e9]) as lab:
         pid = lab._holders[holder].pid
 
@@ -144,10 +168,10 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
 
         thread = threading.Thread(target=harm, daemon=True)
         thread.start()
-        stopped_by, code = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
+        ranks = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
         thread.join()
-    assert (stopped_by, code) == (None, 1)
-    line = what_failed(tmp_path, code)
+    assert codes_of(ranks) == [-signal.SIGKILL] * 2
+    line = what_failed(tmp_path, ranks.killed())
     said = f"the process that held the namespace of {title} was ended; no checkpoint yet"
     assert line.startswith(f"the lab has lost links: {said}, the same command starts again")
     assert "killed" not in line  # the ranks were, by the launcher
@@ -190,27 +214,9 @@ def test_rates_change_at_their_steps(
     )
     with Lab([10e6, 10e6]) as lab:
         program = CHANGES.replace("FIRST", str(first))
-        assert ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule) == (None, 0)
+        assert codes_of(ranks_of(lab, tmp_path, program, "network.rate=10mbit", schedule)) == [0, 0]
         assert lab.rates == [20e6, 20e6]
     assert (tmp_path / "told.txt").read_text() == expected
-
-
-@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
-def test_counters_and_ledger_agree_over_a_change_of_rates(
-    made: str, later: str, tmp_path: Path
-) -> None:
-    need_a_lab()
-    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
-    given = (*RUN, "train.epochs=1", "model.width=8", f"network.rate={made}", schedule)
-    command = Command(tmp_path, *given)
-    try:
-        command.start()
-        assert command.end() == (0, [])
-        summary = json.loads((command.run_folder() / "summary.json").read_text())
-    finally:
-        command.clean_up()
-    assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
-    assert summary["comm/total_wire_bytes"] > 2e6  # or overheads would be all there is
 
 
 def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
@@ -232,7 +238,7 @@ def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
     ("program", "line"),
     [
         ("import os, signal, time\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
-         "no rank is left; rank 1 was killed by SIGKILL (by hand, or by the system for want of memory)"),
+         "rank 1 was killed by SIGKILL (by hand, or by the system for lack of memory)"),
         ("import time\nif rank == 0: raise ValueError('no such thing')\ntime.sleep(60)",
          "ValueError: no such thing"),
         ("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nif rank == 0: 1 / 0\ntime.sleep(60)",
@@ -244,14 +250,14 @@ def test_a_rank_that_fails_ends_the_others(
     program: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_a_lab()
-    monkeypatch.setattr(netlab, "GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(netlab, "LEFT_BEHIND_SECONDS", 1.0)
+    monkeypatch.setattr(local, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 1.0)
     begin = time.monotonic()
     with Lab([1e9, 1e9]) as lab:
         set_rank = "import os\nrank = int(os.environ['RANK'])\n"
-        stopped_by, code = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
-    assert (stopped_by, code) == (None, 1)
-    assert what_failed(tmp_path, code).startswith(f"{line}; no checkpoint yet")
+        ranks = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
+    assert 0 not in codes_of(ranks)
+    assert what_failed(tmp_path, ranks.killed()).startswith(f"{line}; no checkpoint yet")
     assert time.monotonic() - begin < 30
 
 

@@ -12,27 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import PATIENCE_SECONDS
 from tiny_run import TINY, configured
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.rendezvous import Rendezvous, ranks
-
-PATIENCE_SECONDS = 150
-
-Environment = Callable[..., None]
-
-
-@pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> Environment:
-    """Set what torchrun would set, for a rank that is started by hand."""
-    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-
-    def place(rank: int, size: int, port: int | str, host: str = "127.0.0.1") -> None:
-        pairs = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": host, "MASTER_PORT": port}
-        for name, value in pairs.items():
-            monkeypatch.setenv(name, str(value))
-
-    return place
 
 
 @pytest.fixture
@@ -44,33 +28,24 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def free() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
+@pytest.mark.parametrize(
+    ("rank", "seconds", "says"),
+    [
+        (0, 1.0, r"MASTER_PORT: port {taken} is in use.*such as MASTER"),
+        (1, 1.0, r"MASTER_PORT: .*:{taken} is no torch rendezvous"),
+        (1, 0.3, r"launch.start_timeout_seconds: rank 1 waited 0.3 s for"),
+    ],
+    ids=["in use", "another program", "nobody"],
+)
+def test_a_port_without_a_store(
+    rank: int, seconds: float, says: str, by_hand: Callable[..., None], taken: int, free: int
+) -> None:
+    by_hand(rank, 2, taken if "{taken}" in says else free)
+    with pytest.raises(UserError, match=f"^{says.format(taken=taken)}"):
+        Rendezvous(seconds)
 
 
-def test_a_port_in_use(by_hand: Environment, taken: int) -> None:
-    by_hand(0, 2, taken)
-    with pytest.raises(UserError, match=rf"^MASTER_PORT: port {taken} is in use.*such as MASTER"):
-        Rendezvous(1.0)
-
-
-def test_another_program_at_the_port(by_hand: Environment, taken: int) -> None:
-    by_hand(1, 2, taken)
-    with pytest.raises(UserError, match=rf"^MASTER_PORT: .*:{taken} is no torch rendezvous"):
-        Rendezvous(1.0)
-
-
-def test_nobody_at_the_port(by_hand: Environment, free: int) -> None:
-    by_hand(1, 2, free)
-    with pytest.raises(UserError, match=r"^launch.start_timeout_seconds: rank 1 waited 0.3 s for"):
-        Rendezvous(0.3)
-
-
-def test_ranks_that_never_start_are_named(by_hand: Environment, free: int) -> None:
+def test_ranks_that_never_start_are_named(by_hand: Callable[..., None], free: int) -> None:
     by_hand(0, 4, free)
     told: list[str] = []
 
@@ -95,7 +70,7 @@ def test_ranks_that_never_start_are_named(by_hand: Environment, free: int) -> No
     ("port", "says"),
     [("", "MASTER_PORT: not set"), ("http", "got 'http'"), ("70000", "from 1 to 65535")],
 )
-def test_a_place_that_is_none(by_hand: Environment, port: str, says: str) -> None:
+def test_a_place_that_is_none(by_hand: Callable[..., None], port: str, says: str) -> None:
     by_hand(0, 2, port)
     with pytest.raises(UserError, match=f"^MASTER_PORT: .*{says}|^{says}"):
         Rendezvous(1.0)

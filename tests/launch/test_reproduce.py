@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_run import TINY
 
-from dgc_repro.launch import single
 from dgc_repro.launch.reproduce import reproduce
-from dgc_repro.launch.worker import run_worker
 
 ROWS = ("none", "static8", "dynamic", "static8_ef", "dynamic_ef")
-
-
-@pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """The folders that have been trained, in this process, in a folder of the test's own."""
-    folders: list[Path] = []
-
-    def rank_here(config: dict[str, Any], folder: Path) -> None:
-        assert config["launch"]["kind"] == "simulated", "would start processes"
-        folders.append(folder)
-        run_worker(folder)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(single, "execute", rank_here)
-    yield folders
-    for number, handler in before.items():  # a rank takes them over
-        signal.signal(number, handler)
 
 
 def test_trained_runs_become_a_table_and_are_not_trained_again(

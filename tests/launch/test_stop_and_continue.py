@@ -11,20 +11,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import processes_of, rank_of
+from commands import PATHS, PATIENCE_SECONDS, TESTS, Command, wait_for
+from ranks import processes_of
 from tiny_run import TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.launch import local
 from dgc_repro.launch.local import RunStopped
 from dgc_repro.launch.main import answer
 
-PATIENCE_SECONDS = 200
-"""For what takes 10 on an idle machine: a busy one starts Python slowly."""
 NUM_EPOCHS, STEPS_PER_EPOCH = 4, 20
 RUN = (
     *(*TINY, "launch=local", "launch.threads=1", "launch.timeout_seconds=120", "launch.device=cpu"),
@@ -32,87 +31,8 @@ RUN = (
 )
 DENSE = (*RUN, "compressor=dense", "wrap=[]")
 FED_BACK = (*RUN, *UNIFORM4_EF)
-TESTS = Path(__file__).resolve().parent.parent
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not done():
-        assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s for {what}"
-        time.sleep(0.02)
-
-
-class Command:
-    """``python -m dgc_repro`` with one set of arguments, started as often as needed."""
-
-    def __init__(self, folder: Path, *overrides: str) -> None:
-        self.runs = folder / "runs"
-        arguments = (*overrides, f"paths.runs={self.runs}")
-        self.command = [sys.executable, "-m", "dgc_repro", *arguments]
-        self.process: subprocess.Popen[str] | None = None
-        self.folder = folder
-
-    def start(self) -> subprocess.Popen[str]:
-        self.process = subprocess.Popen(
-            self.command,
-            cwd=self.folder,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        return self.process
-
-    def run_folder(self) -> Path:
-        (found,) = self.runs.iterdir()
-        return found
-
-    def wait_for_step(self, step: int) -> None:
-        def is_there() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, self.process.communicate()[1]
-            files = list(self.runs.glob("*/steps.jsonl"))
-            return bool(files) and any(
-                json.loads(line)["step"] >= step
-                for line in files[0].read_text().splitlines()
-                if line.endswith("}")
-            )
-
-        wait_for(is_there, f"step {step}")
-
-    def end(self) -> tuple[int, list[str]]:
-        """Exit code and lines on stderr; no process of the run may be left."""
-        assert self.process is not None
-        errors = self.process.communicate(timeout=PATIENCE_SECONDS)[1]
-        assert processes_of(self.runs) == {}
-        return self.process.returncode, errors.splitlines()
-
-    def steps_saved(self) -> list[int]:
-        folders = (self.run_folder() / "checkpoints").glob("step-*")
-        return sorted(int(path.name.removeprefix("step-")) for path in folders)
-
-    def clean_up(self) -> None:
-        """End what a failed test has left; only what names this test's own folder."""
-        for pid in processes_of(self.runs):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    made: list[Command] = []
-
-    def make(*overrides: str) -> Command:
-        made.append(Command(tmp_path, *overrides))
-        return made[-1]
-
-    yield make
-    for command in made:
-        command.clean_up()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +45,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, str(TESTS / "train" / "world.py"), str(jobs), str(folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+        env=os.environ | PATHS,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -140,35 +60,32 @@ def finish(command: Command, record: dict[str, Any]) -> None:
     """Run to the end, and compare with the record of the run that was not stopped."""
     command.start()
     assert command.end() == (0, [])
-    summary = json.loads((command.run_folder() / "summary.json").read_text())
+    summary = command.summary()
     assert summary["status"] == "finished"
     assert {key: summary[key] for key in record} == record
     assert set(without_times(summary)) - record.keys() == {
         "status", "results_version", "steps", "epochs", "state_bytes", "parameters",
         "classes",
     }  # fmt: skip
-    lines = (command.run_folder() / "metrics.jsonl").read_text().splitlines()
-    epochs = [told["epoch"] for told in map(json.loads, lines) if told["kind"] == "epoch"]
+    epochs = [line["epoch"] for line in command.lines("metrics.jsonl") if line["kind"] == "epoch"]
     assert epochs == [1, 2, 3, 4]
-    steps = (command.run_folder() / "steps.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in steps] == list(
-        range(1, NUM_EPOCHS * STEPS_PER_EPOCH + 1)
-    )
+    steps = [line["step"] for line in command.lines("steps.jsonl")]
+    assert steps == list(range(1, NUM_EPOCHS * STEPS_PER_EPOCH + 1))
 
 
 def stop(command: Command, at_step: int, number: int) -> None:
     """Send the parent a signal in the middle; it must end with a checkpoint of that very step."""
-    command.start().send_signal(0)
+    command.start()
     command.wait_for_step(at_step)
-    assert command.process is not None
-    command.process.send_signal(number)
+    for _ in range(2):  # an impatient user: the second signal changes nothing
+        command.process.send_signal(number)
+        time.sleep(0.1)
     code, errors = command.end()
     assert errors == ["error: stopped after a checkpoint; the same command continues"]
     assert code == 128 + number
     last = command.steps_saved()[-1]
     assert at_step < last < NUM_EPOCHS * STEPS_PER_EPOCH
-    summary = json.loads((command.run_folder() / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("stopped", last)
+    assert (command.summary()["status"], command.summary()["steps"]) == ("stopped", last)
 
 
 def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank_and_of_the_parent(
@@ -180,20 +97,18 @@ def test_a_dense_run_survives_sigterm_and_the_death_of_a_rank_and_of_the_parent(
 
     command.start()
     command.wait_for_step(before + STEPS_PER_EPOCH)
-    ranks = [pid for pid in processes_of(command.runs) if rank_of(pid) == "1"]
-    os.kill(ranks[0], signal.SIGKILL)
+    os.kill(command.ranks()["1"], signal.SIGKILL)
     code, errors = command.end()
     assert code == 1
-    assert len(errors) == 1
-    assert errors[0].startswith("error: rank 1 did not come to the ")
-    assert "rank 1 was killed by SIGKILL" in errors[0]
+    (line,) = errors
+    assert line.startswith("error: rank 1 did not come to the ")
+    assert "rank 1 was killed by SIGKILL" in line
     saved = command.steps_saved()[-1]
-    assert f"the checkpoint of step {saved} is kept, the same command continues" in errors[0]
-    assert str(command.run_folder() / local.LOG_FILE) in errors[0]
+    assert f"the checkpoint of step {saved} is kept, the same command continues" in line
+    assert str(command.run_folder() / local.LOG_FILE) in line
 
     command.start()
     command.wait_for_step(before + STEPS_PER_EPOCH + 5)
-    assert command.process is not None
     command.process.kill()  # the parent: no handler of its can run
     command.process.communicate()
     wait_for(lambda: processes_of(command.runs) == {}, "the ranks to follow their parent")
@@ -236,15 +151,11 @@ def test_ctrl_c_before_the_ranks_are_started_is_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_reason_of_a_failure_is_the_last_line_of_the_first_traceback(tmp_path: Path) -> None:
-    log = tmp_path / "launch.log"
-    log.write_text(
-        "[rank1]: Traceback (most recent call last):\n"
-        '[rank1]:   File "loop.py", line 1, in train\n'
-        "[rank1]: ReplicasDrifted: after epoch 2 the parameters of rank 1 differ\n"
-        "Traceback (most recent call last):\n"
-        "torch.distributed.elastic.ChildFailedError: \n"
-    )
-    assert local._reason(log) == "ReplicasDrifted: after epoch 2 the parameters of rank 1 differ"
+def test_the_reason_of_a_failure_without_a_file_is_the_last_line_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / local.LOG_FILE
+    log.write_text("Traceback (most recent call last):\n  ...\nImportError: libcudart.so\n")
+    ending = f"; no checkpoint yet, the same command starts again (tracebacks: {log})"
+    assert local.what_failed(tmp_path) == f"ImportError: libcudart.so{ending}"
+    assert local.what_failed(tmp_path, "rank 1 was killed") == f"rank 1 was killed{ending}"
     log.write_text("")
-    assert local._reason(log) == "a rank ended without a word"
+    assert local.what_failed(tmp_path) == f"a rank ended without an error message{ending}"

@@ -166,7 +166,7 @@ def test_times_are_measured_with_the_threads_of_a_worker(tmp_path: Path) -> None
 
 
 def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dgc_repro.launch.environment.cores_at_hand", lambda: 8)
+    monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 8)
     expected = {"launch.workers=2": 4, "launch.workers=16": 1, "launch.threads=3": 3}
     expected |= {"launch=simulated": 4, "launch=simulated launch.workers=16": 1}
     found = {s: threads_of_worker(composed(s.split())["launch"]) for s in expected}

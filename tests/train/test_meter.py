@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_lab import METHODS
+from lab_rank import METHODS
 from labs import need_a_lab
 
 from dgc_repro.exchange import process_group
@@ -20,7 +20,7 @@ from dgc_repro.network.headers import PIECE_BYTES, handed_over, messages
 from dgc_repro.network.lab import Lab
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 
-RANK = Path(__file__).with_name("in_lab.py")
+RANK = Path(__file__).with_name("lab_rank.py")
 TIMEOUT_SECONDS = 200
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_SECONDS + 20)]

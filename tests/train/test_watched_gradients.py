@@ -107,17 +107,17 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
     run = built(*ADAQS, *PLAIN, "policy.values=[2]")
     own: list[torch.Tensor] = []
     told: list[StepReport] = []
-    see_own = policy_inputs.see_own
+    add_own = policy_inputs.add_own
 
-    def seeing(run: Run, index: int, seen: policy_inputs.Seen) -> None:
+    def seeing(run: Run, index: int, seen: policy_inputs.StepInputs) -> None:
         own.append(torch.cat([p.grad.flatten() for p in run.module.parameters()]).double())
-        see_own(run, index, seen)
+        add_own(run, index, seen)
 
     def after_step(policy: AdaQS, state: State, report: StepReport) -> State:
         told.append(report)
         return state
 
-    monkeypatch.setattr(policy_inputs, "see_own", seeing)
+    monkeypatch.setattr(policy_inputs, "add_own", seeing)
     monkeypatch.setattr(AdaQS, "after_step", after_step)
     play(run)
     assert len(told) > 5
@@ -156,7 +156,7 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
     assert policy_inputs.square(policy_inputs.gradients(run)) == pytest.approx(rest)
     assert policy_inputs.square([None, None]) == 0.0
     for _ in range(2):
-        policy_inputs.see_mean(run, policy_inputs.Seen())
+        policy_inputs.add_mean(run, policy_inputs.StepInputs())
     run.progress.epoch = 1
     norms = list(policy_inputs.end_of_epoch(run).values())
     assert norms == pytest.approx([0.0, *(2 * p.numel() ** 0.5 for p in parameters[1:])])

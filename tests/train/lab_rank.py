@@ -66,7 +66,7 @@ class Rungs:
         rung, self.state = self.policy.choose(self.state, energies)
         return rung
 
-    def told(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         if self.policy is not None:
             self.state = self.policy.after_step(self.state, StepReport(step, 1.0, 1.0))
 
@@ -93,7 +93,7 @@ def measured(
         share(link, [0.0, 1.0])
         exchange.finish()
         exchange.commit()
-        rungs.told(step)
+        rungs.after_step(step)
     meter.stop()
     return link.ledger.metrics() | meter.metrics()
 
@@ -101,9 +101,9 @@ def measured(
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    told = {name: measured(*settings, POLICIES.get(name)) for name, settings in METHODS.items()}
+    found = {name: measured(*settings, POLICIES.get(name)) for name, settings in METHODS.items()}
     if dist.get_rank() == 0:
-        print(json.dumps(told), flush=True)
+        print(json.dumps(found), flush=True)
     dist.barrier()
     os._exit(0)  # as launch/worker.py: gloo may abort a process that ends in Python's own way
 

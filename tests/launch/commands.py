@@ -1,0 +1,107 @@
+"""A run as a real process that a test starts, stops and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ranks import processes_of, rank_of
+
+PATIENCE_SECONDS = 200
+"""For what takes 10 to 15 on an idle machine: a busy one starts Python slowly."""
+TESTS = Path(__file__).resolve().parent.parent
+PATHS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
+
+
+def wait_for(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.02)
+
+
+class Command:
+    """``python -m dgc_repro`` with one set of arguments, started as often as needed."""
+
+    def __init__(
+        self, folder: Path, *overrides: str, through: Sequence[str] = ("dgc_repro",)
+    ) -> None:
+        """``through``: the modules and options before the overrides, such as torchrun's."""
+        self.folder = folder
+        self.runs = folder / "runs"
+        self.command = [sys.executable, "-m", *through, *overrides, f"paths.runs={self.runs}"]
+        self.output = "stdout.txt"
+        self._started: subprocess.Popen[str] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._started is not None
+        return self._started
+
+    def start(self) -> subprocess.Popen[str]:
+        with (self.folder / self.output).open("wb") as out:  # a pipe would stay open in the ranks
+            self._started = subprocess.Popen(
+                self.command,
+                cwd=self.folder,
+                env=os.environ | PATHS,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        return self._started
+
+    def run_folder(self) -> Path:
+        (found,) = self.runs.iterdir()
+        return found
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole lines of a file of the record; none where it is not there yet."""
+        texts = [path.read_text() for path in self.runs.glob(f"*/{name}")]
+        return [
+            json.loads(line) for text in texts for line in text.splitlines() if line.endswith("}")
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run_folder() / "summary.json").read_text())
+        return found
+
+    def last_step(self) -> int:
+        return max((int(line["step"]) for line in self.lines("steps.jsonl")), default=0)
+
+    def wait_for_step(self, step: int) -> None:
+        def is_there() -> bool:
+            assert self.process.poll() is None, self.process.communicate()[1]
+            return self.last_step() >= step
+
+        wait_for(is_there, f"step {step}")
+
+    def ranks(self) -> dict[str, int]:
+        """Process ids by rank."""
+        found = {}
+        for pid in processes_of(self.runs):
+            try:
+                rank = rank_of(pid)
+            except OSError:  # it has ended
+                continue
+            if rank is not None:
+                found[rank] = pid
+        return found
+
+    def end(self) -> tuple[int, list[str]]:
+        """Exit code and lines on stderr; no process of the run may be left."""
+        errors = self.process.communicate(timeout=PATIENCE_SECONDS)[1]
+        assert processes_of(self.runs) == {}, "a process was left behind"
+        return self.process.returncode, errors.splitlines()
+
+    def printed(self) -> str:
+        return (self.folder / self.output).read_text()
+
+    def steps_saved(self) -> list[int]:
+        folders = (self.run_folder() / "checkpoints").glob("step-*")
+        return sorted(int(path.name.removeprefix("step-")) for path in folders)

@@ -1,0 +1,86 @@
+"""What tests of the command line share: runs that are trained in this process, and commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Command
+from ranks import processes_of
+
+from dgc_repro.launch import main, single
+from dgc_repro.launch.worker import run_worker
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The run folders that have been trained, in this process; the working folder is the test's own."""
+    folders: list[Path] = []
+
+    def rank_here(config: dict[str, Any], folder: Path) -> None:
+        assert config["launch"]["kind"] == "simulated", "would start processes"
+        folders.append(folder)
+        run_worker(folder)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(single, "execute", rank_here)
+    yield folders
+    for number, handler in before.items():  # a rank replaces them
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def command(
+    trained: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, list[str]]]:
+    """Run the command line with these arguments here: exit code and the lines on stderr."""
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["dgc_repro", *arguments])
+        try:
+            code = main.answer(main.dispatch)
+        except SystemExit as end:  # from inside Hydra
+            code = int(end.code or 0)
+        return code, capsys.readouterr().err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Makes a `Command` of real processes on one folder of runs; ends what a failed test has left."""
+    yield lambda *overrides, **how: Command(tmp_path, *overrides, **how)
+    for pid in processes_of(tmp_path / "runs"):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+@pytest.fixture
+def free() -> int:
+    """A port that no program listens at."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what torchrun would set, for a rank that is started by hand."""
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+    def place(rank: int, size: int, port: int | str) -> None:
+        pairs = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in pairs.items():
+            monkeypatch.setenv(name, str(value))
+
+    return place
