@@ -112,6 +112,17 @@ def test_the_fields_of_a_yaml_are_the_fields_of_its_class(path: Path) -> None:
         assert set(node) - {"_target_"} == known - {"inner"}  # what a wrapper wraps is no setting
 
 
+NOT_DEFAULT: dict[str, dict[str, Any]] = {"vgg16": {"batch_norm": False}}
+
+
+@pytest.mark.parametrize("path", [*CONF.glob("model/*"), *CONF.glob("dataset/*")], ids=name_of)
+def test_the_yaml_of_a_model_or_data_set_gives_every_field_its_default(path: Path) -> None:
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    made = get_object(written.pop("_target_"))(**NOT_DEFAULT.get(path.stem, {}))
+    defaults = dataclasses.asdict(made)
+    assert written == {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
+
+
 def test_every_component_has_a_yaml_and_every_yaml_a_component() -> None:
     named = set()
     for path in COMPONENTS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import http.server
@@ -21,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision
-import yaml
 from PIL import Image
 
 from dgc_repro.dataset import cifar
@@ -339,6 +337,7 @@ def test_offline_every_rank_says_what_is_missing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_real_data_has_50000_and_10000_images_with_the_published_statistics(
     data_root: Path,
 ) -> None:
@@ -357,9 +356,3 @@ def test_the_real_data_has_50000_and_10000_images_with_the_published_statistics(
 
 def test_the_number_of_classes_is_known_without_loading() -> None:
     assert Cifar10(root="nowhere").num_classes == 10
-
-
-def test_the_overlay_gives_every_field_its_default() -> None:
-    overlay = yaml.safe_load(CONF.read_text())
-    assert overlay.pop("_target_") == "dgc_repro.dataset.cifar10.Cifar10"
-    assert overlay == dataclasses.asdict(Cifar10())

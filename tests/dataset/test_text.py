@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
 from dgc_repro.dataset.text import (
     IGNORED,
     Text,
-    check_text_fields,
     eval_steps,
     lines_to_words,
     numbered,
@@ -131,9 +128,3 @@ def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
     assert take_words(text, 2, "train_size", "it").tolist() == [0, 1]
     with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
         take_words(text, 6, "train_size", "it")
-
-
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, "ten", None])
-def test_a_count_out_of_range_is_named(value: object) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"bptt: an integer, 1 or more, got {value!r}")):
-        check_text_fields([("bptt", value)], [])

@@ -234,13 +234,16 @@ def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_work
 
 @pytest.mark.parametrize("junction", JUNCTIONS)
 @pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
 def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
-    two_workers: World, junction: str, view: bool
+    two_workers: World, junction: str, view: bool, set_to_none: bool
 ) -> None:
     loop = Loop("float32", EF4, junction, steps=8, freezes=(3, 6), view=view)
+    loop = replace(loop, set_to_none=set_to_none)
     for story in played(two_workers, loop):
         for step in range(3, 6):
-            assert story["means"][step]["layers.0.weight"] is None
+            mean = story["means"][step]["layers.0.weight"]
+            assert mean is None if set_to_none else not mean.any()
             states = [story["states"][s]["layers.0.weight"]["residual"] for s in (2, step)]
             assert states[0].any()
             assert torch.equal(*states)
