@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import STEPS_PER_EPOCH, TEXT, assert_same_state, built, play, tiny
+from tiny_run import PLAIN, STEPS_PER_EPOCH, TEXT, assert_same_state, built, play, tiny
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
@@ -18,7 +18,7 @@ from dgc_repro.train import checkpoint
 from dgc_repro.train.goal import Goal
 
 NETWORK = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
-EASY = ("goal.target=0.1", "goal.stop=true", "train.epochs=4")
+EASY = (*PLAIN, "goal.target=0.1", "goal.stop=true", "train.epochs=4")
 
 
 def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None:
@@ -44,26 +44,21 @@ def test_training_ends_at_the_epoch_that_reaches_the_goal() -> None:
 
 
 def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_kept() -> None:
-    run = built("goal.target=0.1", "train.epochs=3")
+    run = built(*PLAIN, "goal.target=0.1", "train.epochs=3")
     story = play(run)
     assert len(story.records) == 3
     assert run.progress.reached["epoch"] == 1
-    plain = built("train.epochs=3")
-    assert play(plain).losses == story.losses
+    assert play(built(*PLAIN, "train.epochs=3")).losses == story.losses
 
 
 @pytest.mark.slow
-def test_what_is_out_of_reach_is_said_to_be_so(tmp_path: Path) -> None:
+def test_the_summary_says_whether_the_goal_was_reached(tmp_path: Path) -> None:
+    """A run that ended early counts as finished."""
     where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
-    config = tiny("goal.target=100", "goal.stop=true", "train.epochs=1", *where)
-    told = json.loads((run_config(config) / "summary.json").read_text())
+    far = tiny(*PLAIN, "goal.target=100", "goal.stop=true", "train.epochs=1", *where)
+    told = json.loads((run_config(far) / "summary.json").read_text())
     assert told["goal"] == {"metric": "accuracy", "target": 100, "reached": False}
     assert told["status"] == "finished"
-
-
-@pytest.mark.slow
-def test_a_run_that_ended_early_counts_as_finished(tmp_path: Path) -> None:
-    where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
     folder = run_config(tiny(*EASY, *where))
     told = json.loads((folder / "summary.json").read_text())
     assert (told["status"], told["epochs"]) == ("finished", 1)

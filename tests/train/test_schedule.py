@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tiny_run import STEPS_PER_EPOCH, built, play
+from tiny_run import PLAIN, STEPS_PER_EPOCH, built, play
 
 from dgc_repro.policy.interface import EpochReport, Policy, State
 from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step
@@ -64,7 +64,7 @@ def test_the_optimizer_gets_every_setting() -> None:
 
 
 def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
-    run = built("schedule=cosine", "schedule.warmup_epochs=1")
+    run = built(*PLAIN, "schedule=cosine", "schedule.warmup_epochs=1")
     rates = []
     step = run.optimizer.step
     run.optimizer.step = lambda: rates.append(run.optimizer.param_groups[0]["lr"]) or step()
@@ -81,7 +81,9 @@ def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
 def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
     milestone: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = built("schedule=step", f"schedule.milestones_epochs=[{milestone}]", "train.epochs=3")
+    run = built(
+        *PLAIN, "schedule=step", f"schedule.milestones_epochs=[{milestone}]", "train.epochs=3"
+    )
     told = []
     observe = type(run.policy).observe
 
