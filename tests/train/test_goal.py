@@ -18,7 +18,8 @@ from dgc_repro.train import checkpoint
 from dgc_repro.train.goal import Goal
 
 NETWORK = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
-EASY = (*PLAIN, "goal.target=0.1", "goal.stop=true", "train.epochs=4")
+STOPS = ("goal.target=0.1", "goal.stop=true", "train.epochs=4")
+EASY = (*PLAIN, *STOPS)
 
 
 def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None:
@@ -55,11 +56,11 @@ def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_ke
 def test_the_summary_says_whether_the_goal_was_reached(tmp_path: Path) -> None:
     """A run that ended early counts as finished."""
     where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
-    far = tiny(*PLAIN, "goal.target=100", "goal.stop=true", "train.epochs=1", *where)
+    far = tiny("goal.target=100", "goal.stop=true", "train.epochs=1", *where)
     told = json.loads((run_config(far) / "summary.json").read_text())
     assert told["goal"] == {"metric": "accuracy", "target": 100, "reached": False}
     assert told["status"] == "finished"
-    folder = run_config(tiny(*EASY, *where))
+    folder = run_config(tiny(*STOPS, *where))
     told = json.loads((folder / "summary.json").read_text())
     assert (told["status"], told["epochs"]) == ("finished", 1)
     assert told["goal"]["reached"] is True
