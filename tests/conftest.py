@@ -7,6 +7,7 @@ because two workers a test already fill a small machine.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported, and inherited by every process that a test starts.
@@ -15,6 +16,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 from hypothesis import settings
+from processes import World
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -43,3 +45,25 @@ def data_root() -> Path:
     if named:
         pytest.fail(f"DGC_REPRO_DATA: a folder that exists, got {named}; unset it to skip")
     pytest.skip("no real data here; name its folder in DGC_REPRO_DATA")
+
+
+def _world(size: int) -> Iterator[World]:
+    world = World(size)
+    yield world
+    world.stop()
+
+
+@pytest.fixture(scope="session")
+def two_workers() -> Iterator[World]:
+    """A world of real processes, started when the first test asks."""
+    yield from _world(2)
+
+
+@pytest.fixture(scope="session")
+def three_workers() -> Iterator[World]:
+    yield from _world(3)
+
+
+@pytest.fixture(scope="session")
+def four_workers() -> Iterator[World]:
+    yield from _world(4)

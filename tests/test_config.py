@@ -103,11 +103,11 @@ def component_classes() -> set[type]:
     return classes
 
 
-@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
-def test_an_overlay_begins_with_a_comment_that_says_what_it_is(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    first = lines[1] if lines[0].startswith("# @package") else lines[0]
-    assert re.match(r"# \w.{10,}", first), f"{name_of(path)}: {first!r}"
+def test_an_overlay_begins_with_a_comment_that_says_what_it_is() -> None:
+    for path in OVERLAYS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        first = lines[1] if lines[0].startswith("# @package") else lines[0]
+        assert re.match(r"# \w.{10,}", first), f"{name_of(path)}: {first!r}"
 
 
 @pytest.mark.parametrize("path", COMPONENTS, ids=name_of)
@@ -116,6 +116,17 @@ def test_the_fields_of_a_yaml_are_the_fields_of_its_class(path: Path) -> None:
     for node in components_of(written):
         known = {f.name for f in dataclasses.fields(get_object(node["_target_"])) if f.init}
         assert set(node) - {"_target_"} == known - {"inner"}  # what a wrapper wraps is no setting
+
+
+NOT_DEFAULT: dict[str, dict[str, Any]] = {"vgg16": {"batch_norm": False}}
+
+
+@pytest.mark.parametrize("path", [*CONF.glob("model/*"), *CONF.glob("dataset/*")], ids=name_of)
+def test_the_yaml_of_a_model_or_data_set_gives_every_field_its_default(path: Path) -> None:
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    made = get_object(written.pop("_target_"))(**NOT_DEFAULT.get(path.stem, {}))
+    defaults = dataclasses.asdict(made)
+    assert written == {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
 
 
 def test_every_component_has_a_yaml_and_every_yaml_a_component() -> None:
@@ -187,13 +198,10 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert config["model"]["_target_"].endswith("LSTM")
 
 
-def test_without_a_scale_sizes_are_those_of_model_and_dataset() -> None:
+def test_without_a_scale_sizes_are_the_components_and_what_is_given_wins_over_a_scale() -> None:
     config = configured("scale=none", "model=vgg16", "dataset=cifar10", "train.epochs=2")
     for group, name in (("model", "vgg16"), ("dataset", "cifar10")):
         assert config[group] == yaml.safe_load((CONF / group / f"{name}.yaml").read_text("utf-8"))
-
-
-def test_what_is_given_wins_over_the_scale() -> None:
     config = configured("scale=small", "dataset=digits", "train.epochs=3", "model.width=16")
     assert config["dataset"]["_target_"].endswith("Digits")
     assert (config["train"]["epochs"], config["model"]["width"]) == (3, 16)
@@ -204,24 +212,18 @@ def test_what_is_given_wins_over_the_scale() -> None:
 DGC_WRAP = ["momentum_correction", "per_layer", "error_feedback"]
 
 
-def test_a_compressor_may_bring_its_wrappers_policy_and_optimizer_settings() -> None:
+def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None:
     config = configured("compressor=dgc")
-    assert config["wrap"] == DGC_WRAP
     assert config["policy"]["_target_"].endswith("Warmup")
     assert config["optimizer"]["momentum"] == 0
     leaf = configured("compressor=dgc", "policy=fixed")["compressor"]
     sampled = configured("compressor=dgc_sampled")["compressor"]
     assert leaf == sampled | {"density": 0.001}
     validate(config)
-
-
-def test_a_compressor_of_the_whole_model_brings_its_unit() -> None:
-    config = configured("compressor=magnitude")
-    assert config["exchange"]["unit"] == "model"
-    assert config["exchange"]["junction"] == "after_backward"  # the rest of the section stays
-    given = configured("compressor=magnitude", "exchange.unit=layer")
+    exchange = configured("compressor=magnitude")["exchange"]
+    assert (exchange["unit"], exchange["junction"]) == ("model", "after_backward")
     with pytest.raises(UserError, match=r"^exchange.unit: Magnitude needs exchange.unit=model"):
-        validate(given)
+        validate(configured("compressor=magnitude", "exchange.unit=layer"))
 
 
 PLAIN_WRAP = ["per_layer"]
@@ -375,6 +377,7 @@ def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
 
 # -- nonsense ------------------------------------------------------------------------------------
 
+SECTIONS = ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train", "goal")
 LOOKED_UP_LATER = {("dataset", "root")}
 NONSENSE = ("eight", None, -1, True, [1], {}, 1.5, "")
 EVERY_GROUP = (
@@ -386,17 +389,7 @@ EVERY_GROUP = (
 def leaves() -> list[tuple[str, str]]:
     """Section and key of every setting that a component or the builder reads."""
     config = tiny(*EVERY_GROUP)
-    sections = (
-        "compressor",
-        "policy",
-        "optimizer",
-        "schedule",
-        "dataset",
-        "model",
-        "train",
-        "goal",
-    )
-    found = [(s, key) for s in (*sections, "launch", "exchange") for key in config[s]]
+    found = [(s, key) for s in (*SECTIONS, "launch", "exchange") for key in config[s]]
     return [(section, key) for section, key in found if key != "_target_"]
 
 
@@ -420,23 +413,17 @@ def test_nonsense_is_refused_by_the_name_of_its_section_or_taken(section: str, k
     assert refused or (section, key) in LOOKED_UP_LATER, f"{section}.{key}: takes anything"
 
 
-@pytest.mark.parametrize(
-    "section",
-    ["compressor", "policy", "optimizer", "schedule", "dataset", "model", "train", "goal"],
-)
-def test_a_key_that_nothing_reads_is_refused(section: str) -> None:
-    config = tiny()
-    config[section]["nothing"] = 1
-    with pytest.raises(UserError, match=rf"^{section}\b.*nothing"):
-        validate(config)
-
-
-@pytest.mark.parametrize("section", ["", "launch", "exchange", "paths"])
-def test_a_key_beside_the_components_that_nothing_reads_is_refused(section: str) -> None:
-    config = tiny()
-    (config[section] if section else config)["chek"] = True
-    with pytest.raises(UserError, match=r"chek: no such key"):
-        validate(config)
+def test_a_key_that_nothing_reads_is_refused() -> None:
+    for section in SECTIONS:
+        config = tiny()
+        config[section]["nothing"] = 1
+        with pytest.raises(UserError, match=rf"^{section}\b.*nothing"):
+            validate(config)
+    for section in ("", "launch", "exchange", "paths"):
+        config = tiny()
+        (config[section] if section else config)["chek"] = True
+        with pytest.raises(UserError, match=r"chek: no such key"):
+            validate(config)
 
 
 def test_a_component_refuses_each_field_by_its_full_name() -> None:

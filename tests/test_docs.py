@@ -81,6 +81,7 @@ def output(arguments: list[str], folder: Path, more: Mapping[str, str] | None = 
 # docs/own-loop.md
 
 
+@pytest.mark.slow
 def test_the_own_loop_prints_what_its_page_says_and_continues(tmp_path: Path) -> None:
     (tmp_path / "own_loop.py").write_text(blocks(OWN_LOOP, "python")[0], encoding="utf-8")
     shown = transcripts(OWN_LOOP)

@@ -4,7 +4,6 @@ that are made of them."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ POOLED = {
     *("table2", "table4", "fig1b", "fig2", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
     *("fig10", "fig11"),
 }
-FULL = PARAMETERS
 
 
 def row_config(model: str, method: str, scale: str, *more: str) -> dict[str, Any]:
@@ -58,10 +56,9 @@ def test_every_model_takes_every_method(method: str) -> None:
         validate(config)
         row = config["experiment"]["row"]
         assert row.startswith(f"{model}.{method.removesuffix('_gains')}")
-        assert config["network"]["as_workers"] == 32
-        assert config["train"]["step_time"] == "modelled"
-        assert config["optimizer"]["reference_batch"] is None
-        assert config["optimizer"]["momentum"] == 0.9
+        assert (config["network"]["as_workers"], config["train"]["step_time"]) == (32, "modelled")
+        optimizer = config["optimizer"]
+        assert (optimizer["reference_batch"], optimizer["momentum"]) == (None, 0.9)
 
 
 def test_static_rows_are_named_by_compressor_and_factor() -> None:
@@ -82,7 +79,7 @@ def test_the_papers_hyper_parameters_are_those_of_the_paper() -> None:
     assert {config["optimizer"]["clip_norm"] for config in found.values()} == {None}
     assert decays == {"resnet101": 1e-4, "vgg16": 5e-4, "lstm": 1e-4}
     for model, config in found.items():
-        assert parameters(config, 10) == FULL[model]
+        assert parameters(config, 10) == PARAMETERS[model]
         assert config["launch"]["workers"] == 32
         policy = config["policy"]
         assert (policy["theta_min"], policy["theta_max"], policy["window"]) == (10, 1000, 500)
@@ -116,38 +113,33 @@ def steps_of(config: dict[str, Any]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_small_is_a_thousand_steps_with_ten_evaluations_or_more(model: str) -> None:
+def test_small_is_a_thousand_steps_with_ten_evaluations_or_more_and_quick_is_sixty(
+    model: str,
+) -> None:
     config = row_config(model, "gravac07", "small")
     each, epochs = steps_of(config)
     assert 50 <= each <= 100
     assert epochs >= 10
     assert each * epochs == pytest.approx(1000, abs=10)
-    assert config["launch"]["workers"] == 4
-    assert config["launch"]["threads"] == 1
+    assert (config["launch"]["workers"], config["launch"]["threads"]) == (4, 1)
     # The windows shrink more slowly than the steps: 36 windows of the paper would be 28 steps each.
-    assert config["policy"]["window"] == 50
-    assert config["policy"]["smoothing"] == 0.32  # the paper's 32 workers
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_quick_is_sixty_steps(model: str) -> None:
+    # The smoothing is that of the paper's 32 workers.
+    assert (config["policy"]["window"], config["policy"]["smoothing"]) == (50, 0.32)
     each, epochs = steps_of(row_config(model, "dense", "quick"))
     assert each * epochs == 60
 
 
-@pytest.mark.parametrize("scale", ["quick", "small"])
-@pytest.mark.parametrize("model", ["resnet101", "vgg16"])
+@pytest.mark.parametrize(
+    ("model", "scale"),
+    [
+        *((model, scale) for model in ("resnet101", "vgg16") for scale in ("quick", "small")),
+        ("lstm", "quick"),  # at small the vocabulary is the Penn Treebank's valid file's
+    ],
+)
 def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, scale: str) -> None:
     config = row_config(model, "dense", scale)
-    ratio = FULL[model] / parameters(config, 10)
-    assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
-
-
-def test_messages_of_a_slim_lstm_are_modelled_as_the_full_ones() -> None:
-    """At scale quick; at small the vocabulary is the Penn Treebank's valid file's."""
-    config = row_config("lstm", "dense", "quick")
-    words = component(config["dataset"], "dataset").load().num_classes
-    ratio = FULL["lstm"] / parameters(config, words)
+    words = component(config["dataset"], "dataset").load().num_classes if model == "lstm" else 10
+    ratio = PARAMETERS[model] / parameters(config, words)
     assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
 
 
@@ -214,28 +206,16 @@ def test_table2_has_thirteen_rows_a_model_each_at_its_models_scale() -> None:
     assert len(found) == 39
     for row, config in found.items():
         assert config["scale"]["family"] == f"gravac/{row.partition('.')[0]}"
-
-
-def test_what_is_given_goes_to_every_line_and_makes_the_scale_custom() -> None:
-    for config in jobs("fig10", "train.epochs=2").values():
-        assert config["train"]["epochs"] == 2
-        assert config["scale"]["name"] == "custom"
-
-
-def test_a_scale_of_one_family_is_refused_where_lines_have_their_own() -> None:
+    for config in jobs("fig10", "train.epochs=2").values():  # what is given goes to every line
+        assert (config["train"]["epochs"], config["scale"]["name"]) == (2, "custom")
     with pytest.raises(UserError, match=r"^scale: its short name.*got scale=gravac/lstm/quick"):
         runs_of("gravac/table2", ["scale=gravac/lstm/quick"])
 
 
-def overlays() -> Sequence[Path]:
-    return sorted((conf_dir() / "scale" / "gravac").rglob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", overlays(), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_scale_says_its_name_and_family(path: Path) -> None:
-    stated = yaml.safe_load(path.read_text(encoding="utf-8"))["scale"]
-    assert stated["name"] == path.stem
-    assert stated["family"] == f"gravac/{path.parent.name}"
+def test_a_scale_says_its_name_and_family() -> None:
+    for path in sorted((conf_dir() / "scale" / "gravac").rglob("*.yaml")):
+        stated = yaml.safe_load(path.read_text(encoding="utf-8"))["scale"]
+        assert (stated["name"], stated["family"]) == (path.stem, f"gravac/{path.parent.name}")
 
 
 def test_seeds_are_the_outer_loop() -> None:

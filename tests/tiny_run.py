@@ -8,11 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from hydra import compose, initialize_config_dir
 from torch import Tensor
 
+from dgc_repro.dataset.descriptions import Descriptions
+from dgc_repro.dataset.digits import Digits
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run, validate
 from dgc_repro.launch.overrides import resolved
@@ -170,11 +173,23 @@ def tiny(*overrides: str) -> dict[str, Any]:
     return configured(*TINY, *overrides)
 
 
+_digits, _descriptions = functools.cache(Digits.load), functools.cache(Descriptions.load)
+
+
+def build(config: dict[str, Any]) -> Run:
+    """The run of a config, at its first step. Runs share what they read of their data sets, which takes
+    longer than a few steps."""
+    validate(config)
+    with (
+        mock.patch.object(Digits, "load", _digits),
+        mock.patch.object(Descriptions, "load", _descriptions),
+    ):
+        return build_run(config, torch.device("cpu"))
+
+
 def built(*overrides: str) -> Run:
     """A tiny run in this process, at its first step."""
-    config = tiny(*overrides)
-    validate(config)
-    return build_run(config, torch.device("cpu"))
+    return build(tiny(*overrides))
 
 
 @dataclass

@@ -131,11 +131,6 @@ def test_a_mirror_that_does_not_answer_is_one_line(mirror: Path) -> None:
     assert not Path("data/ptb").exists(), "nothing half-made stays"
 
 
-def test_a_part_that_is_no_part_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^train_part: one of train, valid, got 'test'"):
-        Ptb(train_part="test")
-
-
 @pytest.mark.skipif(REAL is None, reason="no real data here; name its folder in DGC_REPRO_DATA")
 def test_the_real_validation_and_test_files() -> None:
     root = Path(str(REAL)) / "ptb"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
 import torch
 
-from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.text import (
     IGNORED,
     Text,
@@ -132,9 +128,3 @@ def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
     assert take_words(text, 2, "train_size", "it").tolist() == [0, 1]
     with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
         take_words(text, 6, "train_size", "it")
-
-
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, "ten", None])
-def test_a_count_out_of_range_is_named(value: Any) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"bptt: a whole number from 1, got {value!r}")):
-        Descriptions(bptt=value)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from pathlib import Path
 
-import pytest
 import torch
-import yaml
 from torch import nn
 
 from dgc_repro.model.lstm import LSTM
@@ -91,26 +87,3 @@ def test_the_vocabulary_is_the_datasets_unless_given() -> None:
     token = torch.zeros(1, 1, dtype=torch.int64)
     assert LSTM(width=4).build(13)(token)[0].shape == (1, 1, 13)
     assert LSTM(width=4, num_classes=5).build(13)(token)[0].shape == (1, 1, 5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"width": 0}, "width: a whole number from 1, got 0"),
-        ({"layers": 1.5}, "layers: a whole number from 1 to 1000, got 1.5"),
-        ({"dropout": 1.0}, "dropout: a number from 0 to below 1, got 1.0"),
-        ({"dropout": "some"}, "dropout: a number from 0 to below 1, got 'some'"),
-        ({"tied": "no"}, "tied: true or false, got 'no'"),
-        ({"num_classes": 1}, "num_classes: a whole number from 2, or null, got 1"),
-    ],
-)
-def test_a_setting_out_of_range_is_named(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}") as caught:
-        LSTM(**settings)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-
-
-def test_the_overlay_gives_every_field_its_default() -> None:
-    overlay = yaml.safe_load(CONF.read_text())
-    assert overlay.pop("_target_") == "dgc_repro.model.lstm.LSTM"
-    assert overlay == dataclasses.asdict(LSTM())

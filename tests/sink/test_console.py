@@ -49,19 +49,13 @@ LINES = [
 ]
 
 
-def test_in_a_pipe_there_are_the_lines_and_no_control_codes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["pipe", "dumb terminal"])
+def test_in_a_pipe_or_on_a_dumb_terminal_there_are_the_lines_and_no_control_codes(
+    kind: str, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    shown = show(io.StringIO(), tmp_path)
+    monkeypatch.setenv(*(("FORCE_COLOR", "1") if kind == "pipe" else ("TERM", "dumb")))
+    shown = show(io.StringIO() if kind == "pipe" else terminal, tmp_path)
     assert shown.splitlines() == [*LINES, f"finished: {tmp_path}"]
-
-
-def test_on_a_dumb_terminal_there_are_no_control_codes(
-    tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert show(terminal, tmp_path).splitlines() == [*LINES, f"finished: {tmp_path}"]
 
 
 def test_on_a_terminal_the_same_lines_stay_above_the_bar(

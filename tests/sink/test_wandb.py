@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,75 @@ def mirror(folder: Path, sink: Wandb, status: str = "finished") -> list[Any]:
     return records(offline_file(folder))
 
 
-def test_an_offline_run_holds_every_epoch_and_every_tenth_step(folder: Path) -> None:
-    history = [items(r.history.item) for r in mirror(folder, Wandb()) if r.HasField("history")]
+def test_an_offline_run_holds_the_whole_run_under_its_labels_and_no_key(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = "5f0c" * 10
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    found = mirror(folder, Wandb(tags=["mine"]))
+
+    history = [items(r.history.item) for r in found if r.HasField("history")]
     epochs = [line for line in history if "test/accuracy_percent" in line]
     steps = [line for line in history if "test/accuracy_percent" not in line]
-    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60]
+    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60], "every tenth step"
     assert steps[0]["train/loss"] == step_metrics(10)["train/loss"]
     assert len(epochs) == NUM_EPOCHS
     for epoch, line in enumerate(epochs, start=1):
         assert {key: line[key] for key in epoch_record(epoch)} == epoch_record(epoch)
+
+    # It can be grouped by paper, artifact, compressor, policy and seed.
+    run = next(r.run for r in found if r.HasField("run"))
+    config = items(run.config.update)
+    assert config["labels"] == {
+        "paper": "dynamic",
+        "artifact": "table1",
+        "row": "static8_ef",
+        "compressor": "uniform",
+        "wrap": "error_feedback",
+        "policy": "fixed",
+        "scale": "quick",
+    }
+    assert (config["seed"], config["environment"]) == (3, {"hardware": "synthetic"})
+    assert (run.run_group, run.job_type) == ("dynamic/table1/quick", "static8_ef")
+    assert run.display_name == "dynamic-table1-static8_ef-seed3"
+    assert set(run.tags) == {*config["labels"].values(), "mine"}
+    assert run.run_id.startswith("dynamic-table1-static8_ef-")
+
+    # The axes are steps for training and epochs for all else.
+    metrics = [r.metric for r in found if r.HasField("metric")]
+    axis = {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
+    assert axis["train/*"] == axis["policy/rung"] == axis["comm/payload_bytes"] == "step"
+    assert axis["*"] == axis["test/accuracy_percent"] == "epoch"
+
+    # The summary has the best and the last test accuracy, and how the run ended.
+    summary: dict[str, Any] = {}
+    for record in found:
+        if record.HasField("summary"):
+            summary |= items(record.summary.update)
+    assert summary["run"]["status"] == "finished"
+    best = {k: v for k, v in summary.items() if k.startswith("test/accuracy_percent")}
+    assert best == {"test/accuracy_percent": {"max": 62.5, "last": 61.25}} or best == {
+        "test/accuracy_percent.max": 62.5,
+        "test/accuracy_percent.last": 61.25,
+    }
+    assert [r.exit.exit_code for r in found if r.HasField("exit")] == [0]
+
+    # All of it lies in the run folder, nothing is printed, and the key is nowhere.
+    assert not (tmp_path / "wandb").exists()
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+    assert key not in json.dumps(describe(torch.device("cpu"), "simulated", 2, "digits"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert offline_file(folder) in files
+    assert [path for path in files if key.encode() in path.read_bytes()] == []
+
+
+def test_a_run_that_did_not_finish_is_marked_as_failed_and_one_without_steps_has_epochs(
+    folder: Path,
+) -> None:
+    found = mirror(folder, Wandb(every_steps=0), "interrupted")
+    assert [r.exit.exit_code for r in found if r.HasField("exit")] == [1]
+    assert sum(record.HasField("history") for record in found) == NUM_EPOCHS
 
 
 def test_decisions_are_drawn_by_step_with_factor_gain_branch_and_throughput(folder: Path) -> None:
@@ -94,62 +155,6 @@ def test_decisions_are_drawn_by_step_with_factor_gain_branch_and_throughput(fold
     assert {m.step_metric for m in axes if (m.name or m.glob_name) == "decision/*"} == {"step"}
 
 
-def test_without_steps_only_epochs_are_mirrored(folder: Path) -> None:
-    found = mirror(folder, Wandb(every_steps=0))
-    assert sum(record.HasField("history") for record in found) == NUM_EPOCHS
-
-
-def test_a_run_can_be_grouped_by_paper_artifact_compressor_policy_and_seed(folder: Path) -> None:
-    (run,) = [r.run for r in mirror(folder, Wandb(tags=["mine"])) if r.HasField("run")][:1]
-    config = items(run.config.update)
-    assert config["labels"] == {
-        "paper": "dynamic",
-        "artifact": "table1",
-        "row": "static8_ef",
-        "compressor": "uniform",
-        "wrap": "error_feedback",
-        "policy": "fixed",
-        "scale": "quick",
-    }
-    assert config["seed"] == 3
-    assert config["environment"] == {"hardware": "synthetic"}
-    assert run.run_group == "dynamic/table1/quick"
-    assert run.job_type == "static8_ef"
-    assert run.display_name == "dynamic-table1-static8_ef-seed3"
-    assert set(run.tags) == {*config["labels"].values(), "mine"}
-    assert run.run_id.startswith("dynamic-table1-static8_ef-")
-
-
-def test_axes_are_steps_for_training_and_epochs_for_all_else(folder: Path) -> None:
-    found = [r.metric for r in mirror(folder, Wandb()) if r.HasField("metric")]
-    axis = {metric.name or metric.glob_name: metric.step_metric for metric in found}
-    assert axis["train/*"] == axis["policy/rung"] == axis["comm/payload_bytes"] == "step"
-    assert axis["*"] == axis["test/accuracy_percent"] == "epoch"
-
-
-def test_the_summary_has_the_best_and_the_last_test_accuracy_and_how_the_run_ended(
-    folder: Path,
-) -> None:
-    summary: dict[str, Any] = {}
-    for record in mirror(folder, Wandb()):
-        if record.HasField("summary"):
-            summary |= items(record.summary.update)
-    assert summary["run"]["status"] == "finished"
-    best = {k: v for k, v in summary.items() if k.startswith("test/accuracy_percent")}
-    assert best == {"test/accuracy_percent": {"max": 62.5, "last": 61.25}} or best == {
-        "test/accuracy_percent.max": 62.5,
-        "test/accuracy_percent.last": 61.25,
-    }
-
-
-@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("interrupted", 1)])
-def test_a_run_that_did_not_finish_is_marked_as_failed(
-    folder: Path, status: str, code: int
-) -> None:
-    (last,) = [r.exit for r in mirror(folder, Wandb(), status) if r.HasField("exit")]
-    assert last.exit_code == code
-
-
 def test_a_resumed_run_goes_on_under_its_id(folder: Path) -> None:
     for start_epoch in (0, 1):
         sink = Wandb()
@@ -168,15 +173,6 @@ def test_two_folders_of_one_name_have_two_ids(tmp_path: Path) -> None:
         sink.close()
         ids.append(offline_file(tmp_path / place / "run").name)
     assert ids[0] != ids[1]
-
-
-def test_all_of_wandb_lies_in_the_run_folder_and_nothing_is_printed(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    mirror(folder, Wandb())
-    assert not (tmp_path / "wandb").exists()
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "")
 
 
 def test_closing_leaves_a_whole_file_no_process_and_nothing_printed(
@@ -212,19 +208,6 @@ def test_closing_leaves_a_whole_file_no_process_and_nothing_printed(
     assert any(record.HasField("exit") for record in records(offline_file(tmp_path / "run")))
 
 
-def test_the_key_is_in_no_file_of_the_run_and_in_no_line(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    key = "5f0c" * 10
-    monkeypatch.setenv("WANDB_API_KEY", key)
-    mirror(folder, Wandb())
-    record = describe(torch.device("cpu"), "simulated", 2, "digits")
-    assert key not in json.dumps(record) + "".join(capfd.readouterr())
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert offline_file(folder) in files
-    assert [path for path in files if key.encode() in path.read_bytes()] == []
-
-
 def test_disabled_leaves_no_run(folder: Path) -> None:
     sink = Wandb(mode="disabled")
     sink.start(run_info(folder))
@@ -240,11 +223,8 @@ def test_online_without_a_key_is_one_line_before_anything_starts(folder: Path) -
     with pytest.raises(UserError, match="^sink.mode: "):
         sink.start(run_info(folder))
     assert not folder.exists()
-
-
-def test_offline_needs_no_key() -> None:
-    Wandb(mode="offline").check()
-    Wandb(mode="disabled").check()
+    for mode in ("offline", "disabled"):
+        Wandb(mode=mode).check()
 
 
 def write_netrc(path: Path, machine: str) -> None:
@@ -252,26 +232,20 @@ def write_netrc(path: Path, machine: str) -> None:
     path.chmod(0o600)
 
 
-def test_a_key_in_the_environment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    assert has_key()
-
-
-def test_a_key_in_netrc_is_found_for_the_server_in_use_only(
+def test_a_key_is_found_in_the_environment_and_in_netrc_for_the_server_in_use_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_netrc(tmp_path / "home" / ".netrc", "api.wandb.ai")
-    assert has_key()
+    assert not has_key()
+    with monkeypatch.context() as patch:
+        patch.setenv("WANDB_API_KEY", KEY)
+        assert has_key()
+    for host in (wandb.Settings().base_url.removeprefix("https://"), "api.wandb.ai"):
+        write_netrc(tmp_path / "home" / ".netrc", host)
+        assert has_key()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert not has_key()
     write_netrc(tmp_path / "elsewhere", "wandb.example.org")
     monkeypatch.setenv("NETRC", str(tmp_path / "elsewhere"))
-    assert has_key()
-
-
-def test_a_key_in_netrc_for_wandb_s_own_default_server_is_found(tmp_path: Path) -> None:
-    host = wandb.Settings().base_url.removeprefix("https://")
-    write_netrc(tmp_path / "home" / ".netrc", host)
     assert has_key()
 
 
@@ -293,67 +267,46 @@ def test_a_server_of_one_s_own_in_wandb_s_settings_file_is_respected(tmp_path: P
     assert has_key()
 
 
-def test_a_start_that_fails_in_wandb_is_said_once_and_training_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(**_: Any) -> None:
-        raise wandb.errors.CommError("no\nserver")
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
 
-    monkeypatch.setattr(wandb, "init", refuse)
-    sink = Wandb()
-    sink.start(run_info(folder))
-    play(sink)
-    sink.finish({"status": "finished"})
-    sink.close()
-    said = capsys.readouterr().err
-    assert said == "wandb: CommError: no server; training goes on without the mirror\n"
-
-
-def test_a_server_that_cannot_be_reached_does_not_stop_the_training(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: refused
-    monkeypatch.setattr("dgc_repro.sink.wandb.INIT_TIMEOUT_SECONDS", 3.0)
-    sink = Wandb(mode="online")
-    sink.start(run_info(folder))
-    play(sink)
-    sink.finish({"status": "finished"})
-    sink.close()
-    said = capsys.readouterr().err.splitlines()
-    assert len([line for line in said if line.startswith("wandb: ")]) == 1
-    assert KEY not in "".join(said)
-
-
-def test_a_failure_on_the_way_is_said_once_and_training_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sink = Wandb()
-    sink.start(run_info(folder))
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(wandb.Run, "log", broken)
-    play(sink)
-    sink.finish({"status": "finished"})
-    sink.close()
-    assert capsys.readouterr().err.count("disk full") == 1
+    return fail
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("mode", "trouble", "said"),
     [
-        ({"mode": "on"}, "^mode: one of offline, online, disabled, got 'on'; "),
-        ({"project": ""}, "^project: "),
-        ({"tags": "mine"}, r"^tags: a list, .*, got 'mine'; as \[mine, other\]$"),
-        ({"tags": ["x" * 65]}, "^tags: a list, each a word of 1 to 64 characters"),
-        ({"every_steps": -1}, "^every_steps: "),
+        ("offline", "start", "CommError: no server; training goes on without the mirror"),
+        ("offline", "on the way", "disk full"),
+        ("online", "no server", ""),
     ],
 )
-def test_a_bad_field_is_named_first(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Wandb(**fields)
+def test_a_failure_of_the_mirror_is_said_once_and_training_goes_on(
+    mode: str,
+    trouble: str,
+    said: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if trouble == "start":
+        monkeypatch.setattr(wandb, "init", raising(wandb.errors.CommError("no\nserver")))
+    elif trouble == "no server":
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: refused
+        monkeypatch.setattr("dgc_repro.sink.wandb.INIT_TIMEOUT_SECONDS", 3.0)
+    sink = Wandb(mode=mode)
+    sink.start(run_info(folder))
+    if trouble == "on the way":
+        monkeypatch.setattr(wandb.Run, "log", raising(OSError("disk full")))
+    play(sink)
+    sink.finish({"status": "finished"})
+    sink.close()
+    printed = capsys.readouterr().err
+    (line,) = [line for line in printed.splitlines() if line.startswith("wandb: ")]
+    assert said in line
+    assert KEY not in printed
 
 
 def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:

@@ -141,19 +141,3 @@ def test_residuals_make_rows_of_their_own_and_no_codes() -> None:
 def test_more_workers_than_gradients_are_refused() -> None:
     with pytest.raises(ValueError, match="^workers: at most the 2 that have gradients"):
         RealSupports([4], [10], [4], steps=1).run(0, gradients(2, (100,)))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RandomSupports(50, [2], [100]), "^values: "),
-        (lambda: RandomSupports(500, [1], [100]), "^workers: "),
-        (lambda: RandomSupports(500, [2], [1]), "^factors: "),
-        (lambda: RealSupports([2], [10], [1], 1), "^bits: "),
-        (lambda: RealSupports([2], [10], [4], 0), "^steps: "),
-        (lambda: Gradients((3,), np.zeros((2, 4), dtype=np.float32), False), "^values: "),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_by_name(make: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()  # type: ignore[operator]

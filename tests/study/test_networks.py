@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dgc_repro.network.profile import Network
@@ -12,34 +15,28 @@ from dgc_repro.study.given import Row, Tensors, Times
 from dgc_repro.study.saturation import Saturation
 from dgc_repro.study.scaling import Scaling, bucketed
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "network"))
+
+from simulated_links import (
+    Algorithm,
+    halving_doubling_allreduce,
+    one_level,
+    ring_allreduce,
+    run,
+)
+
 GIGABIT = Network("1gbit", "50us", efficiency=1.0)
 NODES = Network("10gbit", "50us", workers_per_node=4, node_rate="100gbit", node_latency="5us")
 BETA = 8e-9  # seconds a byte
 
 
-def simulated_ring(size: float, workers: int, alpha: float, beta: float) -> float:
-    """Each worker sends when it has what it is to send and its link is free; receives are full duplex.
-    In round r worker w hands the (w - r)-th part to worker w + 1, in 2 (N - 1) rounds."""
-    free = [0.0] * workers  # when a worker's sending link is free
-    has = [0.0] * workers  # when the part that it sends next has come
-    for _ in range(2 * (workers - 1)):
-        arrives = [0.0] * workers
-        for worker in range(workers):
-            start = max(free[worker], has[worker])
-            free[worker] = start + alpha + size / workers * beta
-            arrives[(worker + 1) % workers] = free[worker]
-        has = arrives
-    return max(has)
-
-
-def simulated_halving_doubling(size: float, workers: int, alpha: float, beta: float) -> float:
-    """Pairs at distances 1, 2, 4, ... exchange halves of what they hold, then the same way back."""
-    at = [0.0] * workers
-    distances = [1 << i for i in range(int(math.log2(workers)))]
-    for distance in (*distances, *reversed(distances)):
-        took = alpha + size / (2 * distance) * beta
-        at = [max(at[w], at[w ^ distance]) + took for w in range(workers)]
-    return max(at)
+def simulated(algorithm: Algorithm, size: float, workers: int, alpha: float) -> float:
+    """Seconds of an allreduce of so many bytes, message by message (tests/network/simulated_links.py).
+    What travels is a multiple of all the parts that it is cut into, and its link as much slower."""
+    values = 64 * workers
+    vectors = [np.zeros(values) for _ in range(workers)]
+    rate = 8 * values / (size * BETA)
+    return run(algorithm, vectors, one_level(alpha, [rate] * workers))[0]
 
 
 def rows_of(study: Allreduce, what: str) -> list[Row]:
@@ -51,8 +48,8 @@ def test_seconds_are_those_of_simulated_messages(workers: int) -> None:
     study = Allreduce({"here": GIGABIT}, [workers], [1000, 10_000_000])
     found = {(row["algorithm"], row["bytes"]): row["seconds"] for row in rows_of(study, COST)}
     for size in (1000, 10_000_000):
-        ring = simulated_ring(size, workers, 50e-6, BETA)
-        halving = simulated_halving_doubling(size, workers, 50e-6, BETA)
+        ring = simulated(ring_allreduce, size, workers, 50e-6)
+        halving = simulated(halving_doubling_allreduce, size, workers, 50e-6)
         assert found["ring", size] == pytest.approx(ring)
         assert found["halving_doubling", size] == pytest.approx(halving)
 
@@ -100,7 +97,9 @@ def test_efficiency_is_compute_over_compute_and_an_allreduce_per_step_or_tensor(
     for series, messages in (("per step", (sum(sizes),)), ("per tensor", sizes)):
         for count in (1, 2, 8):
             row = found[series, count, 50]
-            sync = sum(simulated_ring(4 * n, count, 50e-6, BETA) for n in messages if count > 1)
+            sync = sum(
+                simulated(ring_allreduce, 4 * n, count, 50e-6) for n in messages if count > 1
+            )
             assert row["messages"] == len(messages)
             assert row["sync_ms"] == pytest.approx(1e3 * sync)
             assert row["efficiency"] == pytest.approx(0.01 / (0.01 + sync))
@@ -173,24 +172,3 @@ def test_a_step_is_compute_compress_and_one_allgather() -> None:
             )
     assert rows["measured", 50, 10]["compress_low"] == 2.5
     assert rows["stated", 0, 1000]["communication"] == pytest.approx(10_001 / 101)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Allreduce({}, [1], [1]), "^workers: "),
-        (lambda: Allreduce({}, [2], [0]), "^sizes: "),
-        (lambda: scaling(compute_ms=None), "^compute_ms: "),
-        (lambda: scaling(latencies=["fast"]), "^latencies: "),
-        (
-            lambda: scaling(networks={"n": NODES}, workers=[1, 6]),
-            "^workers: that fill the nodes of n",
-        ),
-        (lambda: saturation(stated_ms=-1), "^stated_ms: "),
-        (lambda: saturation(repeats=0), "^repeats: "),
-        (lambda: saturation(networks={"n": NODES}, workers=6), "^workers: that fill"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_by_name(make: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()  # type: ignore[operator]

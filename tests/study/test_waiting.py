@@ -67,21 +67,3 @@ def test_a_seed_gives_the_same_numbers_and_another_seed_others() -> None:
     study = Waiting([2, 4], 500, 1.0, 1.0)
     assert study.run(1) == study.run(1)
     assert study.run(1) != study.run(2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (([4, 2], 10, 1.0, 1.0), "^workers: a list, each a whole number from 1, ascending"),
-        (([0], 10, 1.0, 1.0), "^workers: a list, each a whole number from 1, ascending"),
-        ((8, 10, 1.0, 1.0), "^workers: a list"),
-        (([1], 1, 1.0, 1.0), "^trials: "),
-        (([1], 10, 0, 1.0), "^mean_ms: a number above 0"),
-        (([1], 10, 1.0, -1), "^deviation_ms: a number from 0"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_by_name(
-    settings: tuple[object, ...], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Waiting(*settings)  # type: ignore[arg-type]

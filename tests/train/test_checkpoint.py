@@ -52,15 +52,14 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "run"))
 
 
+def loaded(folder: Path) -> tuple[Run, list[str]]:
+    """A run that goes on from the folder, and what it notes."""
+    run = built(*FED_BACK)
+    return run, checkpoint.load(run, folder, HASH)
+
+
 def newest(folder: Path) -> Path:
     return max((folder / checkpoint.FOLDER).glob("step-*"))
-
-
-def test_the_last_two_checkpoints_are_kept_and_nothing_else(folder: Path) -> None:
-    assert sorted(path.name for path in (folder / checkpoint.FOLDER).iterdir()) == [
-        "step-00000002",
-        "step-00000003",
-    ]
 
 
 @pytest.mark.parametrize("file", ["shared.pt", "worker-1.pt", "manifest.json"])
@@ -76,8 +75,7 @@ def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
         path.unlink()
     else:
         path.write_bytes(b"\0" * len(whole))
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert run.progress.step == 2
     assert str(newest(folder)) in note
     assert "using the one before" in note
@@ -94,9 +92,8 @@ def test_when_no_checkpoint_can_be_read_the_folder_is_named(folder: Path) -> Non
 def test_a_half_written_checkpoint_is_not_looked_at_and_is_removed_later(folder: Path) -> None:
     whole = newest(folder)
     whole.rename(whole.with_name(f".{whole.name}"))
-    run = built(*FED_BACK)
-    assert checkpoint.load(run, folder, HASH) == []
-    assert run.progress.step == 2
+    run, notes = loaded(folder)
+    assert (notes, run.progress.step) == ([], 2)
     checkpoint.save(run, folder, HASH)
     assert entries(folder) == ["step-00000002"]
 
@@ -176,8 +173,7 @@ def test_a_damaged_record_is_rebuilt_from_the_checkpoint_and_said(
     else:
         first = whole.index(b"\n") + 1
         path.write_bytes({"truncated": whole[:-130], "a line lost": whole[first:]}.get(how, b""))
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert note == f"{path} was damaged; it was rebuilt from {newest(folder)}"
     assert run.progress.step == 3
     assert path.read_bytes() == wanted
@@ -187,8 +183,7 @@ def test_a_record_that_is_damaged_in_the_checkpoint_too_falls_back(folder: Path)
     wanted = covered(folder, 2)[STEPS_FILE]
     for path in (folder / STEPS_FILE, newest(folder) / STEPS_FILE):
         path.write_bytes(path.read_bytes().replace(b"loss", b"lost"))
-    run = built(*FED_BACK)
-    notes = checkpoint.load(run, folder, HASH)
+    run, notes = loaded(folder)
     assert run.progress.step == 2
     assert "steps.jsonl is damaged, and so is the copy" in notes[0]
     assert "rebuilt from" in notes[1]
@@ -212,8 +207,7 @@ def test_another_runs_record_is_left_alone(folder: Path) -> None:
 )
 def test_a_malformed_manifest_is_one_line(folder: Path, content: bytes) -> None:
     (newest(folder) / "manifest.json").write_bytes(content)
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert "step-00000003 is not used (manifest.json " in note
     assert "using the one before, step-00000002" in note
     assert "\n" not in note
@@ -237,7 +231,8 @@ def play_on(run: Run) -> Run:
     return run
 
 
-def test_the_checksums_are_of_what_lies_on_the_disk(folder: Path) -> None:
+def test_the_last_two_are_kept_and_the_checksums_are_of_what_lies_on_the_disk(folder: Path) -> None:
+    assert entries(folder) == ["step-00000002", "step-00000003"]
     manifest = json.loads((newest(folder) / "manifest.json").read_text())
     assert manifest["files"] == {
         path.name: [path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
@@ -263,8 +258,7 @@ def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
 ) -> None:
     path = folder / checkpoint.FOLDER / name
     path.mkdir() if content is None else path.write_bytes(content)
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert note == f"{folder / checkpoint.FOLDER}: ignored {name} (not a checkpoint of a run)"
     assert run.progress.step == last_checkpoint(folder) == 3
     checkpoint.save(play_on(run), folder, HASH)
@@ -277,19 +271,21 @@ def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
     assert_same_state(again, run)
 
 
-def test_foreign_things_alone_are_a_beginning(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoints_or_with_foreign_things_alone_is_a_beginning(
+    tmp_path: Path,
+) -> None:
+    run, notes = loaded(tmp_path)
+    assert (notes, run.progress.step) == ([], 0)
     for name in ("step-99999999", "step-x"):
         (tmp_path / checkpoint.FOLDER / name).mkdir(parents=True)
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, tmp_path, HASH)
+    run, (note,) = loaded(tmp_path)
     assert "ignored step-99999999, step-x" in note
     assert run.progress.step == 0
 
 
 def test_a_renamed_copy_of_a_checkpoint_does_not_count(folder: Path) -> None:
     shutil.copytree(newest(folder), folder / checkpoint.FOLDER / "step-99999999")
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert "step-99999999 is not used (it is a copy of step-00000003)" in note
     assert run.progress.step == 3
     checkpoint.save(play_on(run), folder, HASH)
@@ -313,8 +309,7 @@ def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
         return [text, "worker-1.pt is damaged" if len(heard) == 2 else ""]
 
     monkeypatch.setattr(checkpoint, "_texts", texts)
-    run = built(*FED_BACK)
-    notes = checkpoint.load(run, folder, HASH)
+    run, notes = loaded(folder)
     if rank == 0:
         (note,) = notes
         assert "step-00000003 is not used (worker-1.pt is damaged (rank 1)); using" in note
@@ -324,17 +319,6 @@ def test_damage_that_one_rank_alone_sees_takes_all_ranks_to_the_one_before(
         assert notes == [f"{folder / checkpoint.FOLDER}: ignored odd (not a checkpoint of a run)"]
         assert heard[1:] == [""]
         assert run.progress.step == 2
-
-
-def test_a_checkpoint_of_another_config_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^paths\.runs: .*written by another config \(hash a con"):
-        checkpoint.load(built(*FED_BACK), folder, "another")
-
-
-def test_a_folder_without_checkpoints_is_a_beginning(tmp_path: Path) -> None:
-    run = built(*FED_BACK)
-    assert checkpoint.load(run, tmp_path, HASH) == []
-    assert run.progress.step == 0
 
 
 def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
@@ -354,8 +338,7 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
         hashlib.sha256(path.read_bytes()).hexdigest(),
     ]
     manifest.write_text(json.dumps(checkpoint.signed(told)))
-    run = built(*FED_BACK)
-    (note,) = checkpoint.load(run, folder, HASH)
+    run, (note,) = loaded(folder)
     assert "UnpicklingError" in note
     assert run.progress.step == 2
     assert not mark.exists()
@@ -367,11 +350,6 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
 def residuals(run: Run) -> list[list[torch.Tensor]]:
     """By worker."""
     return [tensors_of(state) for state in run.exchange.states]
-
-
-def test_another_number_of_workers_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^train\.reshard: .* saved by 2 workers, this run has 4"):
-        checkpoint.load(built(*FED_BACK, "launch.workers=4"), folder, None)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -406,47 +384,46 @@ def test_the_residuals_of_owners_belong_to_one_number_of_workers(tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("workers", "stop", "place"), [(1, 2, (4, 0)), (4, 2, (1, 0))])
+@pytest.mark.parametrize(
+    ("workers", "saved_at", "place"),
+    # Half of the first epoch's 4 steps of 32 images, and a quarter of the second's.
+    [(1, 2, (4, 0)), (4, 2, (1, 0)), (1, 5, (10, 1)), (4, 5, (2, 1))],
+)
 def test_another_world_goes_on_at_the_same_image_of_the_epoch(
-    folder: Path, workers: int, stop: int, place: tuple[int, int]
+    tmp_path: Path, workers: int, saved_at: int, place: tuple[int, int]
 ) -> None:
+    old = built(*FED_BACK)
+    play(old, until=saved_at)
+    checkpoint.save(old, tmp_path, HASH)
     run = built(*FED_BACK, f"launch.workers={workers}", "train.reshard=mean")
-    for path in (folder / checkpoint.FOLDER).glob("step-00000003/*"):
-        path.unlink()  # leaves step 2, half of the epoch's 4 steps of 32 images
-    checkpoint.load(run, folder, None)
+    checkpoint.load(run, tmp_path, None)
     assert (run.progress.step, run.progress.epoch) == place
     told = play(run)
     assert told.finished
-    assert run.progress.step == 2 * run.steps_per_epoch
-    assert [record["step"] for record in told.records] == [
-        run.steps_per_epoch,
-        2 * run.steps_per_epoch,
-    ]
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_another_world_goes_on_after_a_whole_epoch(tmp_path: Path, workers: int) -> None:
-    old = built(*FED_BACK)
-    play(old, until=5)
-    checkpoint.save(old, tmp_path, HASH)
-    new = built(*FED_BACK, f"launch.workers={workers}", "train.reshard=mean")
-    checkpoint.load(new, tmp_path, None)
-    assert play(new).finished
-    assert new.progress.epoch == 2
+    ends = [run.steps_per_epoch, 2 * run.steps_per_epoch]
+    assert run.progress.step == ends[1]
+    assert [record["step"] for record in told.records] == ends[place[1] :]
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "config", "message"),
     [
-        pytest.param(SETTINGS["dense"], id="another wrap list"),
-        pytest.param((*UNIFORM4_EF, "model.width=8"), id="another model"),
+        (FED_BACK, "another", r"paths\.runs: .*written by another config \(hash a con"),
+        (
+            (*FED_BACK, "launch.workers=4"),
+            None,
+            r"train\.reshard: .* saved by 2 workers, this run has 4",
+        ),
+        (SETTINGS["dense"], HASH, r"train\.resume_from: .* is of another model"),
+        ((*UNIFORM4_EF, "model.width=8"), HASH, r"train\.resume_from: .* is of another model"),
     ],
+    ids=["another config", "another number of workers", "another wrap list", "another model"],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
-    folder: Path, overrides: tuple[str, ...]
+    folder: Path, overrides: tuple[str, ...], config: str | None, message: str
 ) -> None:
-    with pytest.raises(UserError, match=r"^train\.resume_from: .* is of another model") as caught:
-        checkpoint.load(built(*overrides), folder, None)
+    with pytest.raises(UserError, match=f"^{message}") as caught:
+        checkpoint.load(built(*overrides), folder, config)
     assert "\n" not in str(caught.value)
 
 

@@ -10,12 +10,11 @@ import math
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from tiny_run import FINISHED, PLAIN, tiny
+from tiny_run import FINISHED, PLAIN, build, tiny
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.build import build_run, validate
+from dgc_repro.launch.build import validate
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.train.loop import decision, steps_left
 from dgc_repro.train.step import train_step
@@ -99,8 +98,7 @@ def test_any_policy_goes_over_any_ladder_or_says_in_a_line_why_not(
         assert str(error.value).startswith(line)
         assert "\n" not in str(error.value)
         return
-    validate(config)
-    run = build_run(config, torch.device("cpu"))
+    run = build(config)
     gains = []
     for _, batches in zip(range(STEPS), steps_left(run), strict=False):
         train_step(run, batches)

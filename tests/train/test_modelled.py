@@ -94,11 +94,6 @@ def test_a_run_and_gravacs_modelled_figures_send_one_collective_a_step(
     assert ledger.seconds[GRADIENT] / steps == pytest.approx(figure(sizes))
 
 
-def test_without_a_network_nothing_is_modelled() -> None:
-    record = play(built("compressor=dense", "wrap=[]")).records[-1]
-    assert not [key for key in record if "modelled" in key]
-
-
 def test_a_schedule_is_followed() -> None:
     run = built(
         "compressor=dense",
@@ -132,17 +127,15 @@ def test_two_levels_pay_inside_and_between_nodes() -> None:
     assert record[MS] == pytest.approx(expected_us / 1e3)
 
 
-def test_all_of_a_step_is_modelled_where_its_compute_is_stated() -> None:
+def test_all_of_a_step_is_modelled_where_its_compute_is_stated_or_else_measured() -> None:
+    given = ("compressor=dense", "wrap=[]")
     stated = ("train.step_time=modelled", "train.compute_ms=7")
-    records = play(built("compressor=dense", "wrap=[]", *NETWORK, *stated)).records
-    for record in records:
-        steps = record["step"]
-        assert record[SECONDS] == pytest.approx(steps * 7e-3 + record[TOTAL])
-
-
-def test_without_a_stated_compute_it_is_what_was_measured() -> None:
-    record = play(built("compressor=dense", "wrap=[]", *NETWORK)).records[-1]
+    for record in play(built(*given, *NETWORK, *stated)).records:
+        assert record[SECONDS] == pytest.approx(record["step"] * 7e-3 + record[TOTAL])
+    record = play(built(*given, *NETWORK)).records[-1]
     assert record[TOTAL] < record[SECONDS] < record[TOTAL] + record["time/train_seconds"]
+    without = play(built(*given, *PLAIN)).records[-1]
+    assert not [key for key in without if "modelled" in key]
 
 
 def test_a_run_that_stands_for_a_longer_one_pays_for_it() -> None:

@@ -7,17 +7,19 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_run import STEPS_PER_EPOCH, UNIFORM4_EF, built, play
+from tiny_run import PLAIN, STEPS_PER_EPOCH, UNIFORM4_EF, built, play
 
 from dgc_repro.exchange.clock import SPANS
 from dgc_repro.train.loop import steps_left
 from dgc_repro.train.profile import SKIPPED_STEPS, TRACED_STEPS, profiled
 from dgc_repro.train.step import train_step
 
+FED_BACK = (*PLAIN, *UNIFORM4_EF)
+
 
 def traced(folder: Path, epochs: int, *overrides: str) -> list[str]:
     """Train with the profiler on; the names of all events of the trace."""
-    run = built(*UNIFORM4_EF, f"train.epochs={epochs}", "train.profile=true", *overrides)
+    run = built(*FED_BACK, f"train.epochs={epochs}", "train.profile=true", *overrides)
     with profiled(run, folder) as after_step:
         for _ in range(epochs):
             for batches in steps_left(run):
@@ -35,11 +37,11 @@ def test_a_trace_has_the_steps_and_the_spans(tmp_path: Path, epochs: int) -> Non
     enough = epochs * STEPS_PER_EPOCH >= SKIPPED_STEPS + TRACED_STEPS
     assert len(steps) == (TRACED_STEPS if enough else epochs * STEPS_PER_EPOCH - 1)
     assert {"compute", "compress", "decompress"} <= set(names) & set(SPANS)
-    assert "aten::convolution" in (tmp_path / "profile-0.txt").read_text()
+    assert "aten::" in (tmp_path / "profile-0.txt").read_text()
 
 
 def test_without_it_nothing_is_written(tmp_path: Path) -> None:
-    run = built(*UNIFORM4_EF)
+    run = built(*FED_BACK)
     with profiled(run, tmp_path) as after_step:
         after_step()
     assert list(tmp_path.iterdir()) == []
@@ -47,6 +49,6 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_profiling_changes_no_number(tmp_path: Path) -> None:
-    plain, other = built(*UNIFORM4_EF), built(*UNIFORM4_EF, "train.profile=true")
+    plain, other = built(*FED_BACK), built(*FED_BACK, "train.profile=true")
     with profiled(other, tmp_path):
         assert play(other).losses == play(plain).losses

@@ -28,15 +28,21 @@ def uninterrupted() -> dict[str, tuple[Run, Story]]:
     return {}
 
 
+IN_EPOCH, BEFORE_EVALUATION, IN_SECOND = (
+    STEPS_PER_EPOCH - 2,
+    STEPS_PER_EPOCH,
+    STEPS_PER_EPOCH + 1,
+)
+OFTEN = (*WITH_BUFFERS, "dgc", "gravac a step later")
+
+
 @pytest.mark.parametrize(
-    "stop_after",
+    ("name", "stop_after"),
     [
-        pytest.param(STEPS_PER_EPOCH - 2, id="in an epoch"),
-        pytest.param(STEPS_PER_EPOCH, id="before the epoch is evaluated", marks=pytest.mark.slow),
-        pytest.param(STEPS_PER_EPOCH + 1, id="in the second epoch", marks=pytest.mark.slow),
+        *((name, IN_EPOCH) for name in SETTINGS),
+        *((name, stop) for name in OFTEN for stop in (BEFORE_EVALUATION, IN_SECOND)),
     ],
 )
-@pytest.mark.parametrize("name", SETTINGS)
 def test_a_stopped_run_continues_as_if_it_had_not_stopped(
     name: str, stop_after: int, tmp_path: Path, uninterrupted: dict[str, tuple[Run, Story]]
 ) -> None:

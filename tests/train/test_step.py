@@ -107,6 +107,7 @@ def test_evaluation_uses_running_statistics_and_leaves_them_alone() -> None:
         assert torch.equal(now, then)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_alike_and_keeps_its_parameters_names() -> None:
     # The small model: two graphs (training, evaluation) of a few kernels compile in seconds.
     overrides = (*PLAIN, *UNIFORM4_EF, "train.epochs=1")

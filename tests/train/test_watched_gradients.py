@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,6 @@ from dgc_repro.train.step import train_step
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 OWN = (*SETTINGS["accordion by own gradients"], *PLAIN)
 ADAQS = ("compressor=uniform", "policy=adaqs", "policy.values=[8,4,2]", "wrap=[error_feedback]")
-
-
-@pytest.fixture(scope="module")
-def two_workers() -> Iterator[World]:
-    world = World(2)
-    yield world
-    world.stop()
 
 
 def listening(run: Run) -> list[dict[str, float]]:

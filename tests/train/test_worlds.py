@@ -1,31 +1,50 @@
-"""The same runs in two real processes and in one simulated world.
+"""The same runs in real processes and in one simulated world, of one level and of two.
 
-One world of processes is started for the file; it plays all jobs one after another. With two
-workers a sum is the same whoever adds, so that even dense is equal bit for bit.
+With two workers a sum is the same whoever adds, so that even dense is equal bit for bit. Two-level
+worlds: dense inside a node, compressed between nodes; four workers, two nodes of two.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_run import PLAIN, SETTINGS, TEXT, UNIFORM4_EF, built, tiny
-from world import told_by
+import torch
+import torch.distributed as dist
+from processes import World
+from tiny_run import (
+    PLAIN,
+    SETTINGS,
+    TEXT,
+    UNIFORM4_EF,
+    assert_same_state,
+    built,
+    play,
+    tiny,
+    without_times,
+)
+from torch import Tensor
 
-HERE = Path(__file__).resolve().parent
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import build_run, validate
+from dgc_repro.train import checkpoint
+from dgc_repro.train.run import Run
+
+pytestmark = pytest.mark.slow
+
 PER_BUCKET = "exchange.junction=per_bucket"
-STOCHASTIC = ("compressor=uniform", "compressor.rounding=stochastic", "wrap=[error_feedback]")
-POISONED = ("~model", "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}")
+STOCHASTIC = ("compressor=uniform", "compressor.rounding=stochastic")
+SKIP = "train.on_nonfinite=skip"
+POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
 HALVES = (*PLAIN, "train.batch_size=8", "train.accumulate=2")
-COMPARED = {
+LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
+TWO: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
-    "uniform stochastic": STOCHASTIC,
+    "uniform stochastic": (*STOCHASTIC, "wrap=[error_feedback]"),
     "stepwise": SETTINGS["stepwise over a ladder of residuals"],
     "one vector": SETTINGS["one vector"],
     "powersgd": SETTINGS["powersgd"],  # its kernels add in one order, wherever a tensor lies
@@ -34,122 +53,107 @@ COMPARED = {
     "dgc clipped": SETTINGS["dgc clipped"],
     "block momentum": SETTINGS["block momentum"],
     "accumulated": (*HALVES, *UNIFORM4_EF),
-    "skip": (*POISONED, *UNIFORM4_EF, "train.on_nonfinite=skip"),
+    "skip": ("~model", POISON.format(1, 2), *UNIFORM4_EF, SKIP),
     "text": (*TEXT, *UNIFORM4_EF),
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
     "probed": SETTINGS["probed"],
 }
-JOBS = {
-    **COMPARED,
-    "dense, per bucket": (*SETTINGS["dense"], PER_BUCKET),
-    "uniform and error feedback, per bucket": (*UNIFORM4_EF, PER_BUCKET),
-    "uniform stochastic, per bucket": (*STOCHASTIC, PER_BUCKET),
-    "dgc, per bucket": (*SETTINGS["dgc"], PER_BUCKET),
-    "block momentum, per bucket": (*SETTINGS["block momentum"], PER_BUCKET),
-    "accumulated, per bucket": (*HALVES, *UNIFORM4_EF, PER_BUCKET),
-    "text, per bucket": (*TEXT, *UNIFORM4_EF, PER_BUCKET),
-    "gravac a step later, per bucket": (*SETTINGS["gravac a step later"], PER_BUCKET),
-    "skip, per bucket": (*POISONED, *UNIFORM4_EF, "train.on_nonfinite=skip", PER_BUCKET),
+NOT_OVERLAPPED = (
+    *("stepwise", "one vector", "powersgd", "randomk", "dgc clipped", "gravac", "probed"),
+)
+NODES = ("launch.workers=4", "launch.workers_per_node=2", "train.batch_size=8")
+FOUR: dict[str, tuple[str, ...]] = {
+    "dense": SETTINGS["dense"],
+    "uniform and error feedback": UNIFORM4_EF,
+    "stochastic": (*STOCHASTIC, "wrap=[]"),
+    "one vector": SETTINGS["one vector"],
+    "scattered": (
+        *("compressor=uniform", "compressor.block=64", "exchange.combine=scatter"),
+        "wrap=[error_feedback]",
+    ),
+    "tree": ("compressor=topk", "exchange.combine=tree", "wrap=[error_feedback]"),
+    "ragged": ("compressor=dgc_sampled", "wrap=[error_feedback]"),
     "checked": (*UNIFORM4_EF, "exchange.check=true"),
-    "raise": (*POISONED, *UNIFORM4_EF),
-    "raise, per bucket": (*POISONED, *UNIFORM4_EF, PER_BUCKET),
+    "skip": (*UNIFORM4_EF, "~model", POISON.format(3, 4), SKIP),
 }
-RAGGED = ("dgc", "dgc clipped", "dgc, per bucket")
-"""Each worker sends another number of entries, and counts its own floats."""
-PATIENCE_SECONDS = 300
-"""Seconds for 29 runs that take 29 on an idle machine."""
-LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
+def digest(tensors: list[Tensor]) -> str:
+    """One text for the bits of all of them."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks told, by job."""
-    folder = tmp_path_factory.mktemp("world")
-    jobs = folder / "jobs.json"
-    jobs.write_text(json.dumps({name: tiny(*LOCAL, *job) for name, job in JOBS.items()}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(HERE / "world.py"), str(jobs), str(folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+def told_by(run: Run, worker: int = 0, folder: Path | None = None) -> dict[str, Any]:
+    """Train to the end; losses, records and digests of one worker hosted here."""
+    try:
+        story = play(run, folder=folder)
+    except UserError as error:
+        return {"error": str(error)}
+    return {
+        "losses": story.losses,
+        "records": [without_times(record) for record in story.records],
+        "parameters": digest(list(run.module.parameters())),
+        "buffers": digest(list(run.module.buffers())),
+        "state": digest(tensors_of(run.exchange.states[worker])),
+    }
 
 
-def shared_part(told: dict[str, Any], name: str, rank: int) -> dict[str, Any]:
+def told_here(config: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """A job of a rank: the whole run, as torchrun would start it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(dist.get_rank()))
+        return told_by(build_run(config, torch.device("cpu")), 0, folder)
+
+
+def shared_part(told: dict[str, Any], *, floats: bool) -> dict[str, Any]:
     """What every rank must tell alike, and every world. Evaluation batches are cut otherwise where
-    workers are simulated; comparing replicas once an epoch needs replicas; buffers that one process
-    holds need no broadcast."""
-    evaluated = [
-        f"{part}/{name}" for part in ("validation", "test") for name in ("loss", "perplexity")
-    ]
-    other = (*evaluated, "comm/check_bytes", "comm/total_wire_bytes")
-    own = ("comm/buffer_bytes", *(("comm/floats",) if name in RAGGED and rank else ()))
-    records = [
-        {key: v for key, v in record.items() if key not in (*other, *own)}
-        for record in told["records"]
-    ]
+    workers are simulated; comparing replicas needs replicas; buffers that one process holds need no
+    broadcast; of a ragged payload each worker counts its own ``floats``."""
+    other = {f"{part}/{name}" for part in ("validation", "test") for name in ("loss", "perplexity")}
+    other |= {"comm/check_bytes", "comm/total_wire_bytes", "comm/buffer_bytes"}
+    if not floats:
+        other.add("comm/floats")
+    records = [{k: v for k, v in record.items() if k not in other} for record in told["records"]]
     return {"losses": told["losses"], "parameters": told["parameters"], "records": records}
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", TWO)
 def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
-    name: str, processes: list[dict[str, Any]]
+    name: str, two_workers: World, tmp_path: Path
 ) -> None:
-    for rank in (0, 1):
-        simulated = told_by(built(*JOBS[name]), rank)
-        real = processes[rank][name]
-        assert shared_part(real, name, rank) == shared_part(simulated, name, rank)
-        assert real["state"] == simulated["state"]
+    # With checkpoints, as a real run has them: their broadcasts of buffers are in the ledger.
+    real = two_workers(told_here, tiny(*TWO[name], *LOCAL), tmp_path)
+    for rank, told in enumerate(real):
+        simulated = told_by(built(*TWO[name]), rank)
+        floats = rank == 0 or not name.startswith("dgc")
+        assert shared_part(told, floats=floats) == shared_part(simulated, floats=floats)
+        assert told["state"] == simulated["state"]
         if rank == 0:  # rank 0's are the ones that count
-            assert real["buffers"] == simulated["buffers"]
-        for one, two in zip(real["records"], simulated["records"], strict=True):
+            assert told["buffers"] == simulated["buffers"]
+        for one, two in zip(told["records"], simulated["records"], strict=True):
+            differ = {key for key in one if one[key] != real[0]["records"][one["epoch"] - 1][key]}
+            assert differ <= (set() if floats else {"comm/floats"})
             for key in ("validation/loss", "test/loss"):
                 # Batches of other sizes: up to 288 products summed in another order, 18 layers.
                 assert one[key] == pytest.approx(two[key], rel=18 * 288 * 2.0**-24)
+        if name == "skip":
+            assert [record["train/skipped_steps"] for record in told["records"]] == [1, 0]
+    if name not in NOT_OVERLAPPED:  # dense too, because two numbers have one sum
+        overlapped = two_workers(told_here, tiny(*TWO[name], *LOCAL, PER_BUCKET))
+        for bucket, after in zip(overlapped, real, strict=True):
+            for part in ("losses", "parameters", "state"):
+                assert bucket[part] == after[part], part
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if not name.startswith("raise")])
-def test_both_ranks_tell_the_same(name: str, processes: list[dict[str, Any]]) -> None:
-    first, second = (rank[name] for rank in processes)
-    for one, two in zip(first["records"], second["records"], strict=True):
-        assert {key for key in one if one[key] != two[key]} <= (
-            {"comm/floats"} if name in RAGGED else set()
-        )
-    assert (first["losses"], first["parameters"]) == (second["losses"], second["parameters"])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("dense", "uniform and error feedback", "uniform stochastic", "dgc", "block momentum"),
-        *("accumulated", "skip", "text", "gravac a step later"),
-    ],
-)
-def test_per_bucket_gives_the_bits_of_after_backward(
-    name: str, processes: list[dict[str, Any]]
-) -> None:
-    """Gathered payloads in any world; dense because two numbers have one sum."""
-    for rank in processes:
-        bucket, after = rank[f"{name}, per bucket"], rank[name]
-        assert bucket["losses"] == after["losses"]
-        assert bucket["parameters"] == after["parameters"]
-        assert bucket["state"] == after["state"]
-
-
-def test_the_check_changes_no_number_and_is_counted_apart(
-    processes: list[dict[str, Any]],
-) -> None:
-    checked = processes[0]["checked"]
-    plain = processes[0]["uniform and error feedback"]
+def test_the_check_changes_no_number_and_is_counted_apart(two_workers: World) -> None:
+    plain, checked = (
+        two_workers(told_here, tiny(*UNIFORM4_EF, f"exchange.check={check}", *LOCAL))[0]
+        for check in ("false", "true")
+    )
     assert checked["parameters"] == plain["parameters"]
     for one, two in zip(plain["records"], checked["records"], strict=True):
         more = two["comm/check_bytes"] - one["comm/check_bytes"]
@@ -159,19 +163,107 @@ def test_the_check_changes_no_number_and_is_counted_apart(
             assert two[f"comm/{key}_bytes"] == one[f"comm/{key}_bytes"]
 
 
-@pytest.mark.parametrize("name", ["raise", "raise, per bucket"])
-def test_a_gradient_that_is_not_finite_is_named_on_both_ranks(
-    name: str, processes: list[dict[str, Any]]
+@pytest.mark.parametrize("more", [(), (PER_BUCKET,), NODES])
+def test_a_gradient_that_is_not_finite_is_named_on_all_ranks(
+    more: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    texts = {rank[name]["error"] for rank in processes}
-    (text,) = texts
+    world: World = request.getfixturevalue("four_workers" if more == NODES else "two_workers")
+    bad = world.size - 1
+    given = ("~model", POISON.format(bad, world.size), *UNIFORM4_EF, *more)
+    (text,) = {told["error"] for told in world(told_here, tiny(*given, *LOCAL))}
     assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 (")
-    assert "rank 1: head.weight" in text
+    assert f"rank {bad}: head.weight" in text
     assert "\n" not in text
 
 
-def test_both_ranks_skip_the_same_step(processes: list[dict[str, Any]]) -> None:
-    for rank in processes:
-        for name in ("skip", "skip, per bucket"):
-            skipped = [record["train/skipped_steps"] for record in rank[name]["records"]]
-            assert skipped == [1, 0]
+# -- two levels ----------------------------------------------------------------------------------
+
+
+def between_nodes(told: dict[str, Any], node: int) -> dict[str, Any]:
+    """What every rank of a node tells alike, in any world. The record is the first worker's: of an
+    all-to-all, nodes hand over different numbers of bytes."""
+    counted = ("comm/payload_bytes", "comm/wire_bytes", "comm/node_bytes", "comm/floats")
+    kept = ("train/loss", "train/skipped_steps", *(counted if node == 0 else ()))
+    records = [{key: record[key] for key in kept} for record in told["records"]]
+    return {key: told[key] for key in ("losses", "parameters", "state")} | {"records": records}
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_real_nodes_do_what_simulated_nodes_do_bit_for_bit(name: str, four_workers: World) -> None:
+    """Both workers of a node keep the node's state."""
+    simulated = [told_by(built(*FOUR[name], *NODES), node) for node in (0, 1)]
+    for rank, told in enumerate(four_workers(told_here, tiny(*FOUR[name], *NODES, *LOCAL))):
+        assert between_nodes(told, rank // 2) == between_nodes(simulated[rank // 2], rank // 2)
+    skipped = [record["train/skipped_steps"] for record in simulated[0]["records"]]
+    assert skipped == [int(name == "skip"), 0]
+
+
+def test_the_exchange_is_between_nodes_and_signals_are_between_workers() -> None:
+    run = built(*UNIFORM4_EF, *NODES)
+    assert run.exchange.link.wire.world_size == len(run.exchange.states) == 2
+    assert run.link.wire.world_size == len(run.workers.ranks) == 4
+
+
+def test_what_is_exchanged_is_the_mean_of_a_node() -> None:
+    """A single node of all workers, uncompressed: DDP, and nothing crosses a network."""
+    one_node = ("compressor=dense", "wrap=[]", *PLAIN, "launch.workers=2", "train.batch_size=8")
+    inside = built(*one_node, "launch.workers_per_node=2")
+    plain = built(*one_node)
+    assert play(inside).losses == play(plain).losses
+    assert inside.link.ledger.metrics()["comm/wire_bytes"] == 0
+
+
+def test_bytes_between_nodes_and_inside_them_are_counted_apart() -> None:
+    run = built("compressor=dense", "wrap=[]", *NODES)
+    play(run, until=1)
+    n = sum(parameter.numel() for parameter in run.module.parameters())
+    told = run.link.ledger.metrics()
+    assert told["comm/payload_bytes"] == 4 * n
+    assert told["comm/wire_bytes"] == 4 * n * 2 * (2 - 1) / 2  # ring allreduce of two nodes
+    # Inside: an allreduce of two workers, then the answer handed on.
+    assert told["comm/node_bytes"] == 4 * n * 1 + 4 * n * 0.5
+
+
+def test_what_is_compared_inside_nodes_is_counted_apart() -> None:
+    told = []
+    for check in ("false", "true"):
+        run = built(*UNIFORM4_EF, *NODES, f"exchange.check={check}", "network=ethernet_1gbit")
+        play(run, until=2)
+        told.append((run.link.ledger.metrics(), run.link.ledger.step_seconds))
+    (plain, seconds), (checked, seconds_checked) = told
+    assert checked["comm/check_bytes"] > plain["comm/check_bytes"]
+    assert seconds_checked == seconds
+    for key in ("payload", "wire", "node", "signal"):
+        assert checked[f"comm/{key}_bytes"] == plain[f"comm/{key}_bytes"]
+
+
+def test_one_worker_a_node_is_a_world_of_one_level() -> None:
+    one, plain = built(*UNIFORM4_EF, "launch.workers_per_node=1"), built(*UNIFORM4_EF)
+    assert play(one).losses == play(plain).losses
+    assert_same_state(one, plain)
+
+
+def test_a_resumed_two_level_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole, first, second = (built(*UNIFORM4_EF, *NODES) for _ in range(3))
+    play(whole)
+    play(first, until=3, folder=tmp_path)
+    assert checkpoint.load(second, tmp_path, "a config") == []
+    play(second)
+    assert_same_state(second, whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            "launch.workers_per_node=3",
+            r"launch.workers_per_node: .* divides launch.workers=4.*got 3",
+        ),
+        ("launch.workers_per_node=0", r"launch.workers_per_node: .*got 0"),
+        ("launch.workers_per_node=two", r"launch.workers_per_node: .*got 'two'"),
+        ("exchange.junction=per_bucket", r"exchange.junction: a two-level world"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(given: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        validate(tiny(*NODES, "launch=local", given))

@@ -1,4 +1,4 @@
-"""DDP loops of users, for test_own_loops.py: what a model may be like, and what a loop may do.
+"""DDP loops of users, for test_attach.py: what a model may be like, and what a loop may do.
 
 Every loop trains by SGD with momentum and weight decay. A job runs on each rank of a real world.
 """
@@ -6,7 +6,9 @@ Every loop trains by SGD with momentum and weight decay. A job runs on each rank
 from __future__ import annotations
 
 import copy
+import io
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,12 +27,14 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
+from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import EpochReport
 
 EF4 = ErrorFeedback(Uniform(4))
+JUNCTIONS = ("after_backward", "per_bucket")
 
 
 class Layers(nn.Module):
@@ -55,16 +59,20 @@ class Tied(Layers):
 
 
 class Convolution(nn.Module):
-    """A convolution in channels-last memory format."""
+    """A convolution in channels-last memory format, and for real numbers a normalization and a layer."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         weight = torch.randn(4, 3, 2, 2, dtype=dtype).to(memory_format=torch.channels_last)
         self.weight = nn.Parameter(weight)
+        self.end = nn.Identity()
+        if not dtype.is_complex:
+            self.end = nn.Sequential(nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(8, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         images = x.view(-1, 1, 2, 3).expand(-1, 3, -1, -1).to(self.weight.dtype)
-        return nn.functional.conv2d(images, self.weight).abs().float()
+        found = self.end(nn.functional.conv2d(images, self.weight))
+        return found.abs().float() if found.is_complex() else found  # type: ignore[no-any-return]
 
 
 class Sided(nn.Module):
@@ -101,39 +109,55 @@ class Loop:
     model: str
     compressor: Compressor | None
     junction: str = "after_backward"
-    steps: int = 20
+    unit: str = "layer"
+    steps: int = 4
     micro_steps: int = 1
+    no_sync: bool = True  # on all micro-batches but the last
     view: bool = False
+    static: bool = False  # a static graph
     set_to_none: bool = True
-    freezes: tuple[int, int] | None = None  # `body` or the first layer, from one step to another
+    frozen: bool = False  # the first layer, before DDP wraps the model
+    freezes: tuple[int, int] | None = None  # the first layer, from one step to another
     scaled: bool = False
     overflows: tuple[int, int] | None = None  # rank, step; caught where the loss is not scaled
     leaves_out: int | None = None  # a step whose batch nobody looks at
-    settings: dict[str, Any] = field(default_factory=dict)
+    resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
+    pause_seconds: float = 0.0  # before the last bucket is ready
+    settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
 
-    @property
-    def leaves_some(self) -> bool:
-        return self.model == "unused" or self.freezes is not None
+
+def first_layer(net: Any) -> Any:
+    return net.body if isinstance(net, Sided) else net.layers[0]
 
 
 def built(loop: Loop) -> DistributedDataParallel:
     torch.manual_seed(0)
+    net = MODELS[loop.model]()
+    if loop.frozen:
+        first_layer(net).requires_grad_(False)
     return DistributedDataParallel(
-        MODELS[loop.model](),
+        net,
         bucket_cap_mb=1e-4,
         gradient_as_bucket_view=loop.view,
-        find_unused_parameters=loop.leaves_some,
+        find_unused_parameters=loop.model == "unused" or loop.freezes is not None,
+        static_graph=loop.static,
     )
 
 
 def play(loop: Loop) -> dict[str, Any]:
-    """Every step's own gradients and means, and what came of it."""
+    """Every step's own gradients, means and states, and what came of it."""
     rank, model = dist.get_rank(), built(loop)
     net: Any = model.module
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     exchange = None
+    told: dict[str, Any] = {"message": "", "buckets": [], "early": []}
     if loop.compressor is not None:
-        exchange = attach(model, loop.compressor, junction=loop.junction, **loop.settings)
+        exchange = attach(
+            model, loop.compressor, junction=loop.junction, unit=loop.unit, **loop.settings
+        )
+        watch_buckets(exchange, told)
+    if loop.pause_seconds:
+        net.layers[0].bias.register_hook(lambda _: time.sleep(loop.pause_seconds))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=loop.scaled)
     source = torch.Generator().manual_seed(rank)
     own, means, states, scales = [], [], [], []
@@ -142,50 +166,105 @@ def play(loop: Loop) -> dict[str, Any]:
         if loop.model == "unused":  # by all ranks, by none, by one, by none
             net.on = step % 4 == 0 or (step % 4 == 2 and rank == 0)
         if loop.freezes is not None:
-            first = net.body if loop.model == "unused" else net.layers[0]
-            first.requires_grad_(not loop.freezes[0] <= step < loop.freezes[1])
+            first_layer(net).requires_grad_(not loop.freezes[0] <= step < loop.freezes[1])
         for micro in range(loop.micro_steps):
             x = torch.randn(8, 6, generator=source)
             if step == loop.leaves_out:
                 continue
             if loop.overflows == (rank, step):
                 x[0, 0] = torch.inf
-            last = micro == loop.micro_steps - 1
-            with torch.enable_grad() if last else model.no_sync():
+            holds = loop.no_sync and micro < loop.micro_steps - 1
+            with model.no_sync() if holds else torch.enable_grad():
                 loss = model(x).square().mean() / loop.micro_steps
                 scaler.scale(loss).backward()
         own.append(gradients(net))
         if exchange is not None and step != loop.leaves_out:
             try:
-                exchange.step(scaler=scaler)
-            except UserError:
+                exchange.step(scaler=scaler, samples=8)
+            except UserError as error:
                 if loop.overflows is None or step != loop.overflows[1]:
                     raise
+                told["message"] = str(error)
             states.append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
         means.append(gradients(net))
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
+        if exchange is not None and loop.resume_at == step + 1:
+            spoil_and_load(exchange)
+    told |= {"own": own, "means": means, "states": states, "scales": scales}
     if exchange is not None:
+        told["saved"] = copy.deepcopy(exchange.state_dict())
         exchange.detach()
-    return {
-        "own": own,
-        "means": means,
-        "states": states,
-        "scales": scales,
-        "parameters": {name: p.detach().clone() for name, p in net.named_parameters()},
-    }
+    return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
+
+
+def spoil_and_load(exchange: Attached) -> None:
+    """Save an exchange to a file twice, lose its state, load the file."""
+    file = io.BytesIO()
+    torch.save(exchange.state_dict(), file)
+    torch.save(exchange.state_dict(), file)
+    exchange._exchange.states = [exchange._exchange._initial()]
+    exchange._exchange.step = 99
+    file.seek(0)
+    exchange.load_state_dict(torch.load(file, weights_only=True))
+
+
+def watch_buckets(exchange: Attached, told: dict[str, Any]) -> None:
+    """Note how many tensors each bucket holds, and which are received before the last has come."""
+    junction = exchange._junction
+    if not isinstance(junction, ddp.PerBucket):
+        return
+    send, receive_landed = junction._send, junction._receive_landed
+
+    def counted(bucket: dist.GradBucket) -> None:
+        told["buckets"].append(len(bucket.parameters()))
+        send(bucket)
+
+    def noted(part: int) -> bool:
+        if done := receive_landed(part):
+            told["early"].append(part)
+        return done
+
+    junction._send, junction._receive_landed = counted, noted  # type: ignore[method-assign]
 
 
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
     return {n: None if p.grad is None else p.grad.clone() for n, p in net.named_parameters()}
 
 
+def played_by_ranks(loops: list[Loop]) -> str:
+    """What a rank is told whose loop may be another than the other ranks'."""
+    return raised(lambda: play(loops[dist.get_rank()]))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A compressor that fails in its exchange, on some step."""
+
+    at: int
+
+    def init(self, tensor: Tensor) -> dict[str, Any]:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Any) -> Any:
+        if context.step == self.at:
+            raise ZeroDivisionError("broken on purpose")
+        return (yield from Dense().exchange(tensor, state, context))
+
+
+# What a loop may do wrong, or unusually: each is given a junction, and returns what it was told.
+
+
 def backward(model: nn.Module, rank: int = 0) -> None:
     model(torch.ones(2, 6) * (1 + rank)).square().mean().backward()
 
 
-# What a loop may do wrong, or unusually. Each is given a junction, and returns what it was told.
+def attached(
+    junction: str, name: str = "float32", frozen: bool = False, **settings: Any
+) -> tuple[Any, Attached]:
+    model = built(Loop(name, EF4, frozen=frozen))
+    return model, attach(model, settings.pop("compressor", EF4), junction=junction, **settings)
 
 
 def sparse(junction: str) -> str:
@@ -205,9 +284,29 @@ def hooked(junction: str) -> str:
     return raised(lambda: attach(model, EF4, junction=junction))
 
 
-def attached(junction: str, name: str = "float32", **settings: Any) -> tuple[Any, Attached]:
-    model = built(Loop(name, EF4))
-    return model, attach(model, settings.pop("compressor", EF4), junction=junction, **settings)
+def unknown_unit(junction: str) -> str:
+    return raised(lambda: attached(junction, unit="tensor"))
+
+
+def unit_of_model(junction: str) -> str:
+    return raised(lambda: attached(junction, unit="model"))
+
+
+def unknown_junction(junction: str) -> str:
+    return raised(lambda: attached("per_buckt"))
+
+
+LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
+
+
+def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
+    return GraVAC(
+        theta_min=2, theta_max=8, eps=eps, smoothing=1.0, window=2, omega=0.0, decide=decide
+    )
+
+
+def decides_now(junction: str) -> str:
+    return raised(lambda: attached(junction, compressor=LADDER, policy=gravac("now")))
 
 
 def attached_twice(junction: str) -> str:
@@ -236,26 +335,13 @@ def no_step(junction: str) -> str:
     return said
 
 
-def uneven(junction: str) -> str:
+def uneven(junction: str, batches: tuple[int, int] = (1, 1)) -> str:
+    """In `model.join`, so many batches on rank 0 and on the others."""
     model, exchange = attached(junction)
 
     def joined() -> None:
         with model.join():
-            backward(model)
-            exchange.step()
-
-    said = raised(joined)
-    exchange.detach()
-    return said
-
-
-def really_uneven(junction: str) -> str:
-    """Three batches on rank 0, five on the others."""
-    model, exchange = attached(junction)
-
-    def joined() -> None:
-        with model.join():
-            for _ in range(5 if dist.get_rank() else 3):
+            for _ in range(batches[dist.get_rank() > 0]):
                 backward(model)
                 exchange.step()
 
@@ -264,10 +350,12 @@ def really_uneven(junction: str) -> str:
     return said
 
 
+def really_uneven(junction: str) -> str:
+    return uneven(junction, (3, 5))
+
+
 def thawed(junction: str) -> str:
-    model = built(Loop("unused", EF4))
-    model.module.body.requires_grad_(False)
-    exchange = attach(model, EF4, junction=junction)
+    model, exchange = attached(junction, "unused", frozen=True)
     backward(model)
     exchange.step()
     model.module.body.requires_grad_(True)
@@ -288,9 +376,7 @@ def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
 
 
 def thawed_on_one_rank(junction: str) -> str:
-    model = built(Loop("unused", EF4))
-    model.module.body.requires_grad_(False)
-    exchange = attach(model, EF4, junction=junction)
+    model, exchange = attached(junction, "unused", frozen=True)
     backward(model)
     exchange.step()
     model.module.body.requires_grad_(dist.get_rank() == 1)
@@ -303,9 +389,7 @@ def thawed_on_one_rank(junction: str) -> str:
 
 
 def thawed_before_attaching(junction: str) -> str:
-    model = built(Loop("unused", EF4))
-    model.module.body.requires_grad_(False)
-    model = DistributedDataParallel(model.module, find_unused_parameters=True)
+    model: Any = built(Loop("unused", EF4, frozen=True))
     model.module.body.requires_grad_(True)
     exchange = attach(model, EF4, junction=junction)
     backward(model)
@@ -350,12 +434,8 @@ def unscaled_first(junction: str) -> str:
     return raised(lambda: exchange.step(scaler=scaler))
 
 
-LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
-
-
 def samples_untold(junction: str) -> str:
-    policy = GraVAC(theta_min=2, theta_max=4, window=2, decide="last")
-    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    model, exchange = attached(junction, compressor=LADDER, policy=gravac())
     backward(model)
     said = raised(exchange.step)
     backward(model)
@@ -365,8 +445,7 @@ def samples_untold(junction: str) -> str:
 
 
 def samples_untold_by_one_rank(junction: str) -> str:
-    policy = GraVAC(theta_min=2, theta_max=4, window=2, decide="last")
-    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    model, exchange = attached(junction, compressor=LADDER, policy=gravac())
     backward(model)
     exchange.step(samples=2)
     said = refused_by_all(model, exchange, 0 if dist.get_rank() == 1 else 2)
@@ -377,7 +456,7 @@ def samples_untold_by_one_rank(junction: str) -> str:
 
 
 def rate_untold(junction: str) -> str:
-    policy = Accordion("factor", (2, 4))
+    policy = Accordion("factor", (2, 4, 8))
     model, exchange = attached(junction, compressor=LADDER, policy=policy)
     backward(model)
     exchange.step()
@@ -388,8 +467,9 @@ def rate_untold(junction: str) -> str:
 
 def accordion(junction: str, norm: str) -> tuple[int, dict[str, Any]]:
     """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
+    ladder = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
     policy = Accordion("factor", (2, 4), norm=norm)
-    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    model, exchange = attached(junction, compressor=ladder, policy=policy)
     for epoch in (1, 2):
         for _ in range(2):
             model.zero_grad()

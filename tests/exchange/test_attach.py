@@ -1,0 +1,404 @@
+"""For every model that plain DDP can train: `attach` gives the right result, or refuses in one line.
+
+Exactness. Two workers: a sum of two numbers is the same in any order, so that every comparison here is
+bit for bit. With more workers `Mean` is equal to rounding (docs/architecture.md, worlds).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import loops
+import pytest
+import torch
+from laws import same
+from loops import EF4, JUNCTIONS, LADDER, MODELS, Broken, Loop, gravac, played_by_ranks
+from processes import World
+from samples import Fragile, LowRank, Threshold
+from torch import Tensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.fixed import Fixed
+from dgc_repro.policy.interface import Plan
+
+EF4_RANDOM = ErrorFeedback(Uniform(4, "stochastic", 50))
+LOOPS = {name: Loop(name, None, steps=8) for name in MODELS} | {
+    "accumulated": Loop("mixed", None, micro_steps=3),
+    "bucket views": Loop("mixed", None, view=True),
+    "unused, bucket views": Loop("unused", None, steps=8, view=True),
+    "unused, accumulated": Loop("unused", None, steps=8, micro_steps=2),
+    "frozen before": Loop("float32", None, frozen=True),
+    "frozen in mid-training": Loop("float32", None, steps=9, freezes=(3, 6)),
+    "frozen, zeros kept": Loop("float32", None, steps=9, freezes=(3, 6), set_to_none=False),
+    "frozen, zeros kept in views": Loop(
+        "float32", None, steps=9, freezes=(3, 6), set_to_none=False, view=True
+    ),
+}
+COMPRESSORS: dict[str, Compressor] = {
+    "topk": TopK(0.1),
+    "topk fed back": ErrorFeedback(TopK(0.1)),
+    "uniform": PerLayer(EF4),
+}
+CONVERTED = [name for name in LOOPS if "frozen" not in name]
+
+
+def played(world: World, loop: Loop) -> list[dict[str, Any]]:
+    """Every rank's story; parameters must be alike on all ranks."""
+    stories = world(loops.play, loop)
+    for story in stories:
+        assert same(story["parameters"], stories[0]["parameters"]), "replicas drift"
+        assert all(bool(p.isfinite().all()) for p in story["parameters"].values())
+    return stories
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: World, name: str) -> None:
+    loop = LOOPS[name]
+    plain = played(two_workers, loop)[0]
+    ways = [replace(loop, junction=junction) for junction in JUNCTIONS]
+    if name in ("float32", "channels last", "frozen before"):
+        ways.append(replace(loop, unit="model"))
+    for way in ways:
+        ours = played(two_workers, replace(way, compressor=Dense()))[0]
+        assert same(ours["parameters"], plain["parameters"]), way
+        assert same(ours["means"], plain["means"]), way  # None where plain DDP has none
+        if loop.frozen:
+            sent = 4 * sum(mean.numel() for mean in ours["means"][0].values() if mean is not None)
+            assert ours["saved"]["ledger"]["payload_bytes"] == loop.steps * sent, way
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("name", CONVERTED)
+def test_compressed_means_are_those_of_the_simulated_world(
+    two_workers: World, name: str, compressor: str
+) -> None:
+    loop = replace(LOOPS[name], compressor=COMPRESSORS[compressor])
+    stories = played(two_workers, loop)
+    reference = simulated(loop.compressor, [story["own"] for story in stories])
+    for found, expected in zip(stories[0]["means"], reference, strict=True):
+        for tensor, mean in found.items():
+            if tensor not in expected:
+                assert mean is None, tensor
+            else:  # in the parameter's type
+                real = in_memory_order(mean)
+                assert torch.equal(real, expected[tensor].to(real.dtype).view(real.shape)), tensor
+    by_bucket = played(two_workers, replace(loop, junction="per_bucket"))
+    for one, other in zip(stories, by_bucket, strict=True):
+        assert same(other["parameters"], one["parameters"])
+        assert same(other["states"][-1], one["states"][-1])
+    for residual in residuals(by_bucket[0]["states"][-1]):
+        assert residual.dtype == torch.float32
+
+
+def simulated(
+    compressor: Compressor | None, own: list[list[dict[str, Tensor | None]]]
+) -> list[dict[str, Tensor]]:
+    """The means of simulated workers with these gradients in float32, without those that no worker has.
+    What `PerLayer` leaves out is averaged in its own type."""
+    assert compressor is not None
+
+    def exchanged(gradient: Tensor) -> Tensor:
+        real = in_memory_order(gradient.clone())
+        return real if isinstance(compressor, PerLayer) and real.dim() < 2 else real.float()
+
+    first = {n: g for step in own[0] + own[1] for n, g in step.items() if g is not None}
+    names = [name for name in own[0][0] if name in first]
+    # `idle` is never used: zeros of any shape will do.
+    whole = {name: exchanged(first.get(name, torch.zeros(6, 6))) for name in own[0][0]}
+    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
+    exchange = GradientExchange(compressor, whole, link)
+    found = []
+    for gradients in zip(*own, strict=True):
+        for worker, of_worker in enumerate(gradients):
+            filled = {
+                name: torch.zeros_like(whole[name]) if gradient is None else exchanged(gradient)
+                for name, gradient in of_worker.items()
+            }
+            exchange.open(worker, filled, Plan(None))
+        means = exchange.finish()
+        present = {n for worker in gradients for n, g in worker.items() if g is not None}
+        found.append({name: means[name].clone() for name in names if name in present})
+        exchange.absent = frozenset(whole) - present
+        exchange.commit()
+    return found
+
+
+def residuals(state: Any) -> list[Tensor]:
+    """All residuals in a nest of states."""
+    if not isinstance(state, dict):
+        return []
+    own = [state["residual"]] if "residual" in state else []
+    return own + [found for inner in state.values() for found in residuals(inner)]
+
+
+CHECKED = {"check": True}
+ALIKE = {
+    "one round": Loop("float32", EF4),
+    "random, channels last": Loop("channels last", EF4_RANDOM),
+    "two rounds": Loop("float32", LowRank()),
+    "two rounds, checked": Loop("float32", LowRank(), settings=CHECKED),
+    "ragged": Loop("float32", Threshold(0.01)),
+    "ragged, checked": Loop("float32", Threshold(0.01), settings=CHECKED),
+    "a ladder's two rounds": Loop(
+        "float32", Ladder((LowRank(), EF4)), settings={"policy": Fixed("any", (1,))}
+    ),
+    "accumulated": Loop("float32", EF4, micro_steps=3),
+    "shards": Loop("float32", ErrorFeedback(Sharded(Uniform(4, "stochastic", 16)))),
+    "ragged shards": Loop("float32", ErrorFeedback(Sharded(TopK(0.1)))),
+    "tree": Loop("float32", ErrorFeedback(GTopK(TopK(0.1)))),
+    "gravac a step later": Loop(
+        "float32", LADDER, steps=8, settings={"policy": gravac(), "check": True}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
+    two_workers: World, name: str
+) -> None:
+    loop = ALIKE[name]
+    bucket = replace(loop, junction="per_bucket")
+    after = played(two_workers, loop)
+    for other in (bucket, replace(bucket, resume_at=3), replace(loop, resume_at=2)):
+        for one, two in zip(after, played(two_workers, other), strict=True):
+            for part in ("means", "states", "parameters"):
+                assert same(one[part], two[part]), (part, other)
+            assert same(one["saved"]["exchange"], two["saved"]["exchange"])
+            assert (
+                one["saved"]["ledger"]["payload_bytes"] == two["saved"]["ledger"]["payload_bytes"]
+            )
+            for key in ("last", "next", "gains", "theta_min", "candidate"):
+                policies = [story["saved"]["policy"].get(key) for story in (one, two)]
+                assert policies[0] == policies[1], (key, other)
+            if other.junction == "per_bucket":
+                assert len(two["buckets"]) > loop.steps, "one bucket a step shows nothing"
+    if name == "one round":
+        assert not same(after[0]["states"], after[1]["states"]), "a residual is a worker's own"
+
+
+@pytest.mark.parametrize("junction", JUNCTIONS)
+def test_three_workers_agree(three_workers: World, junction: str) -> None:
+    found = played(three_workers, Loop("float32", EF4, junction))[0]
+    assert same(found["parameters"], played(three_workers, Loop("float32", EF4))[0]["parameters"])
+
+
+@pytest.mark.parametrize("compressor", [EF4, Dense()], ids=str)
+def test_gradients_accumulate_after_backward_with_and_without_no_sync(
+    two_workers: World, compressor: Compressor
+) -> None:
+    held = Loop("float32", compressor, micro_steps=2)
+    each = played(two_workers, replace(held, no_sync=False))[0]
+    assert same(each["parameters"], played(two_workers, held)[0]["parameters"])
+
+
+@pytest.mark.parametrize("compressor", [EF4, LowRank()], ids=str)
+def test_buckets_that_land_during_backward_are_decompressed_then(
+    two_workers: World, compressor: Compressor
+) -> None:
+    after = Loop("float32", compressor)
+    slow = played(two_workers, replace(after, junction="per_bucket", pause_seconds=0.2))
+    for one, other in zip(played(two_workers, after), slow, strict=True):
+        assert same(one["parameters"], other["parameters"])
+        assert len(other["early"]) >= 3, "nothing landed in time"
+
+
+def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_workers: World) -> None:
+    """Of 4 steps with an eps that all reach, the first is whole and the others are compressed."""
+    some, all_whole = (
+        played(two_workers, replace(ALIKE["gravac a step later"], steps=4, settings=settings))[0]
+        for settings in ({"policy": gravac(eps=1e-6)}, {"policy": gravac(eps=1.0)})
+    )
+    sent = [story["saved"]["ledger"]["payload_bytes"] for story in (some, all_whole)]
+    assert sent[0] < 0.8 * sent[1]
+    assert all_whole["saved"]["policy"]["last"]["branch"] == "dense"
+    assert not any(bool(residual.any()) for residual in residuals(all_whole["states"][-1]))
+
+
+# Steps that go wrong, and layers that stand still.
+
+
+@pytest.mark.parametrize("junction", JUNCTIONS)
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
+    two_workers: World, junction: str, view: bool, set_to_none: bool
+) -> None:
+    loop = Loop("float32", EF4, junction, steps=8, freezes=(3, 6), view=view)
+    loop = replace(loop, set_to_none=set_to_none)
+    for story in played(two_workers, loop):
+        for step in range(3, 6):
+            mean = story["means"][step]["layers.0.weight"]
+            assert mean is None if set_to_none else not mean.any()
+            states = [story["states"][s]["layers.0.weight"]["residual"] for s in (2, step)]
+            assert states[0].any()
+            assert torch.equal(*states)
+        assert story["means"][6]["layers.0.weight"].any()
+
+
+def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: World) -> None:
+    plain = Loop("float32", None, steps=8, scaled=True, overflows=(1, 4))
+    stock, ours = (
+        played(two_workers, loop) for loop in (plain, replace(plain, compressor=Dense()))
+    )
+    assert same(ours[0]["parameters"], stock[0]["parameters"])
+    assert ours[0]["scales"] == ours[1]["scales"] == stock[0]["scales"]
+    assert ours[0]["scales"][3:5] == [1024, 512]
+
+
+def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
+    two_workers: World,
+) -> None:
+    loop = Loop("float32", EF4, steps=8, scaled=True, overflows=(1, 4))
+    for story in played(two_workers, loop):
+        assert same(story["states"][4], story["states"][3])
+        assert not same(story["states"][5], story["states"][4])
+        assert all(bool(torch.isinf(g).all()) for g in story["means"][4].values())
+    calm = replace(loop, overflows=None)
+    unscaled = replace(calm, scaled=False)
+    assert same(*(played(two_workers, one)[0]["parameters"] for one in (calm, unscaled)))
+
+
+@pytest.mark.parametrize(
+    ("compressor", "junction"),
+    [*((c, junction) for c in (EF4, Dense()) for junction in JUNCTIONS), (Fragile(), JUNCTIONS[0])],
+    ids=str,
+)
+def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_out(
+    two_workers: World, compressor: Compressor, junction: str
+) -> None:
+    """Also, after backward, of a compressor that fails on a NaN before it asks for anything."""
+    loop = Loop("float32", compressor, junction, steps=6)
+    caught = played(two_workers, replace(loop, overflows=(1, 2)))
+    assert caught[0]["message"] == caught[1]["message"]
+    for story in caught:
+        said = story["message"]
+        assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+        assert junction == "per_bucket" or "rank 0" not in said
+        assert same(story["states"][2], story["states"][1])
+        assert set(story["means"][2].values()) == {None}
+    left_out = played(two_workers, replace(loop, leaves_out=2))
+    for one, other in zip(caught, left_out, strict=True):
+        assert same(one["means"][3:], other["means"][3:])
+        assert same(one["parameters"], other["parameters"])
+
+
+def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
+    two_workers: World,
+) -> None:
+    loop = Loop("float32", EF4, "per_bucket", static=True, view=True, overflows=(1, 0))
+    for story in played(two_workers, loop):
+        for means in story["means"][1:]:
+            assert all(bool(mean.isfinite().all()) for mean in means.values())
+
+
+@pytest.mark.parametrize("junction", JUNCTIONS)
+def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_end(
+    two_workers: World, junction: str
+) -> None:
+    said = two_workers(played_by_ranks, [Loop("float32", Broken(1), junction)] * 2)
+    assert said == ["ZeroDivisionError: broken on purpose"] * 2
+    differ = [
+        Loop("float32", compressor, junction, settings=CHECKED)
+        for compressor in (Uniform(8), Uniform(4))
+    ]
+    said = two_workers(played_by_ranks, differ)
+    assert said[0] == said[1]
+    assert said[0].startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
+
+
+# Refusals.
+
+BOTH, AFTER, BUCKET = JUNCTIONS, JUNCTIONS[:1], JUNCTIONS[1:]
+REFUSED = [
+    ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
+    ("no_ddp", BOTH, "model: attach takes a DistributedDataParallel model, got Linear; wrap"),
+    ("hooked", BOTH, "model: it has a communication hook already"),
+    ("unknown_junction", AFTER, "junction: one of after_backward, per_bucket"),
+    ("unknown_unit", AFTER, "unit: one of layer, model, got 'tensor'"),
+    ("unit_of_model", BUCKET, "junction: per_bucket sends"),
+    ("decides_now", BUCKET, ".*use junction=after_backward or decide=last"),
+    ("attached_twice", BOTH, r"model: a compressor is attached to it already; call detach\(\)"),
+    ("backward_twice", BUCKET, r"junction: per_bucket has sent .* `with model.no_sync\(\):`"),
+    ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
+    ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
+    ("thawed_before_attaching", BUCKET, "model: body.bias was frozen when the module was wrapped"),
+    (
+        "thawed_on_one_rank",
+        BOTH,
+        r"model: body.weight was frozen when .*, and attach \(rank 1\)$",
+    ),
+    ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
+    ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
+    ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
+    ("scaled", BUCKET, "scaler: junction=per_bucket has sent .*; use junction=after_backward"),
+    ("unscaled_first", AFTER, r"scaler: .* call scaler.unscale_\(optimizer\) after"),
+    ("samples_untold", BOTH, r"samples: GraVAC weighs .*; call exchange.step\(samples=...\)"),
+    ("samples_untold_by_one_rank", BOTH, r"samples: GraVAC weighs .* batch \(rank 1\)$"),
+    ("rate_untold", BOTH, "learning_rate: Accordion looks at its decay; give EpochReport"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "junction", "message"),
+    [(mistake, junction, text) for mistake, kinds, text in REFUSED for junction in kinds],
+)
+def test_what_cannot_go_right_is_refused_in_one_line(
+    two_workers: World, mistake: str, junction: str, message: str
+) -> None:
+    for said in two_workers(getattr(loops, mistake), junction):
+        assert re.match(f"UserError: {message}", said), said
+        assert "\n" not in said
+        assert not re.search(r"\b(exchange\.(junction|unit|combine)|train\.|launch\.)", said), said
+
+
+@pytest.mark.parametrize("job", ["backward_twice", "scaled", "thawed_before_attaching"])
+def test_what_is_refused_per_bucket_is_fine_after_backward(two_workers: World, job: str) -> None:
+    assert two_workers(getattr(loops, job), "after_backward") == ["nothing"] * 2
+
+
+@pytest.mark.parametrize("junction", JUNCTIONS)
+def test_a_detached_model_is_plain_ddp_and_can_be_attached_again(
+    two_workers: World, junction: str
+) -> None:
+    for found in two_workers(loops.detached, junction):
+        assert found["dropped"]
+        assert same(found["detached"], found["plain"])
+        assert same(found["again"], found["plain"])
+
+
+@pytest.mark.parametrize("junction", JUNCTIONS)
+def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, junction: str) -> None:
+    first, second = two_workers(loops.within_a_group, junction)
+    assert same(first["mean"], first["own"])
+    assert same(second["mean"], second["own"])
+    assert not same(first["own"], second["own"])
+
+
+@pytest.mark.parametrize(
+    ("junction", "norm"),
+    [("after_backward", "mean"), ("per_bucket", "mean"), ("after_backward", "own")],
+)
+def test_accordion_is_told_the_norms_that_it_watches(
+    two_workers: World, junction: str, norm: str
+) -> None:
+    first, second = two_workers(loops.accordion, junction, norm)
+    assert first == second
+    num_high, norms = first
+    assert num_high == len(norms) == 4
+    assert all(norms.values())
