@@ -39,7 +39,7 @@ from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.paper.publish import pool_of, published
 from dgc_repro.train import schedule, settings
-from dgc_repro.train.goal import Goal
+from dgc_repro.train.stopping import Stopping
 
 CONF = conf_dir()
 PUBLISHED = CONF.parent / "results"
@@ -67,7 +67,7 @@ FAMILIES = {
 """Papers whose experiments take another family of scales than images."""
 TRAINED = [name for name in artifacts() if not is_studied(name)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
-"""Components that no YAML names: a policy's field and values make them, or exchange.combine."""
+"""Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose}
 """What several components inherit from."""
 
@@ -366,7 +366,7 @@ def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> N
         assert set(config[section]) == set(keys)
     train = {field.name for field in dataclasses.fields(settings.TrainSettings)}
     assert set(config["train"]) == train
-    assert config["goal"] == dataclasses.asdict(Goal())
+    assert config["stopping"] == dataclasses.asdict(Stopping())
 
 
 def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
@@ -377,7 +377,7 @@ def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
 
 # -- nonsense ------------------------------------------------------------------------------------
 
-SECTIONS = ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train", "goal")
+SECTIONS = ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train", "stopping")
 LOOKED_UP_LATER = {("dataset", "root")}
 NONSENSE = ("eight", None, -1, True, [1], {}, 1.5, "")
 EVERY_GROUP = (

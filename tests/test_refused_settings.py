@@ -26,7 +26,7 @@ from dgc_repro.study.given import Gradients
 from dgc_repro.study.saturation import Saturation
 from dgc_repro.study.scaling import Scaling
 from dgc_repro.study.waiting import Waiting
-from dgc_repro.train.goal import Goal
+from dgc_repro.train.stopping import Stopping
 from dgc_repro.train.schedule import Constant, Cosine, Step
 from dgc_repro.train.settings import SGD
 
@@ -111,14 +111,14 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"momentum": 0, "nesterov": True}, "nesterov: "),
         ({"reference_batch": 0}, "reference_batch: "),
     ],
-    Goal: [
+    Stopping: [
         ({"metric": "top1"}, "metric: one of accuracy, top5, perplexity, got 'top1'"),
         ({"target": 101}, "target: a number from 0 to 100 percent for metric accuracy"),
         ({"target": 0.5, "metric": "perplexity"}, "target: a number from 1 up"),
         ({"target": "high"}, "target: a number, or null, got 'high'"),
         ({"target": float("nan")}, "target: a number, or null, got nan"),
         ({"stop": "yes", "target": 5}, "stop: true or false, got 'yes'"),
-        ({"stop": True}, "stop: needs goal.target, got null"),
+        ({"stop": True}, "stop: needs stopping.target, got null"),
         ({"plateau": 1}, "plateau: a share from 0 to below 1, got 1"),
         ({"plateau": -0.1}, "plateau: a share from 0 to below 1, got -0.1"),
     ],

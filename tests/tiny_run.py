@@ -101,10 +101,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *("optimizer.momentum=0", "schedule.warmup_epochs=0.5"),
     ),
     # Combine.
-    "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.combine=scatter"),
-    "shards of a ladder": (*STEPWISE, "wrap=[error_feedback]", "exchange.combine=scatter"),
-    "tree": ("compressor=topk", "wrap=[error_feedback]", "exchange.combine=tree"),
-    "the fewest bytes": ("compressor=topk", "wrap=[error_feedback]", "exchange.combine=auto"),
+    "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.aggregation=sharded"),
+    "shards of a ladder": (*STEPWISE, "wrap=[error_feedback]", "exchange.aggregation=sharded"),
+    "tree": ("compressor=topk", "wrap=[error_feedback]", "exchange.aggregation=gtopk"),
+    "the fewest bytes": ("compressor=topk", "wrap=[error_feedback]", "exchange.aggregation=auto"),
     # Policies.
     "warm-up": (
         *("compressor=topk", "policy=warmup", "policy.values=[0.5,0.1]"),

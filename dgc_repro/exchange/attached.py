@@ -281,8 +281,8 @@ class Attached:
             return
         if isinstance(self._junction, PerBucket):
             raise UserError(
-                "scaler: exchange.junction=per_bucket has sent the scaled gradients during backward; use "
-                "exchange.junction=after_backward"
+                "scaler: exchange.overlap=true has sent the scaled gradients during backward; use "
+                "exchange.overlap=false"
             )
         states = getattr(scaler, "_per_optimizer_states", {}).values()
         if any(state["stage"] is OptState.UNSCALED for state in states):

@@ -199,7 +199,7 @@ class PerBucket:
             raise self._error
         if not self._has_all:
             raise UserError(
-                "exchange.junction: per_bucket has not seen a whole backward since the last step; leave the "
+                "exchange.overlap: true has not seen a whole backward since the last step; leave the "
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
             )
@@ -412,8 +412,8 @@ def refuse_skipping(model: DistributedDataParallel) -> None:
     """Raise UserError where DDP may leave buckets out."""
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise UserError(
-            "exchange.junction: per_bucket needs every bucket in every step, the model was wrapped "
-            "with skip_all_reduce_unused_params; use exchange.junction=after_backward"
+            "exchange.overlap: true needs every bucket in every step, the model was wrapped "
+            "with skip_all_reduce_unused_params; use exchange.overlap=false"
         )
 
 
@@ -465,22 +465,22 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
     if unit not in UNITS:
         raise UserError(f"exchange.unit: one of {', '.join(UNITS)}, got {unit!r}")
     if junction not in JUNCTIONS:
-        raise UserError(f"exchange.junction: one of {', '.join(JUNCTIONS)}, got {junction!r}")
+        raise UserError(f"exchange.overlap: one of {', '.join(JUNCTIONS)}, got {junction!r}")
     if junction == PER_BUCKET and unit == MODEL:
         raise UserError(
-            "exchange.junction: per_bucket sends each bucket as it comes, exchange.unit=model needs "
-            "all gradients first; use exchange.junction=after_backward"
+            "exchange.overlap: true sends each bucket as it comes, exchange.unit=model needs "
+            "all gradients first; use exchange.overlap=false"
         )
     if junction == PER_BUCKET and policy.chooses:
         other = " or policy.decide=last" if hasattr(policy, "decide") else ""
         raise UserError(
-            "exchange.junction: per_bucket needs plans made before the step, and this policy decides "
-            f"from the step's gradients; use exchange.junction=after_backward{other}"
+            "exchange.overlap: true needs plans made before the step, and this policy decides "
+            f"from the step's gradients; use exchange.overlap=false{other}"
         )
     if junction == PER_BUCKET and policy.watches in (OWN, SPREAD):
         raise UserError(
-            "exchange.junction: per_bucket sends each worker's own gradient away, and this policy looks "
-            "at it; use exchange.junction=after_backward"
+            "exchange.overlap: true sends each worker's own gradient away, and this policy looks "
+            "at it; use exchange.overlap=false"
         )
     if unit == MODEL and policy.watches in (MEAN, OWN):
         raise UserError(
@@ -501,8 +501,8 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
             )
         if isinstance(part, ClipLocal) and junction == PER_BUCKET:
             raise UserError(
-                "wrap: clip_local needs the norm of the whole gradient, exchange.junction=per_bucket "
-                "sends each bucket as it comes; use exchange.junction=after_backward"
+                "wrap: clip_local needs the norm of the whole gradient, exchange.overlap=true "
+                "sends each bucket as it comes; use exchange.overlap=false"
             )
         needed = getattr(part, "unit", unit)
         if needed != unit:

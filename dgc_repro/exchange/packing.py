@@ -84,7 +84,7 @@ class Batch(Protocol):
 
 
 class Reduction:
-    """`Mean` and `Max` of one dtype, combined in place as the workers come, in rank order.
+    """`Mean` and `Max` of one dtype, aggregated in place as the workers come, in rank order.
 
     `Mean` scales by 1 / N while it packs, as DDP does, and then sums: one pass, and with two
     workers the same bits in every world. Tensors that may be overwritten and already lie side by

@@ -51,8 +51,8 @@ from dgc_repro.network.lab import Lab
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
-from dgc_repro.train.goal import TOP5, Goal
-from dgc_repro.train.goal import refuse_misfit as refuse_goal
+from dgc_repro.train.stopping import TOP5, Stopping
+from dgc_repro.train.stopping import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
@@ -73,7 +73,7 @@ LARGE_LR = 100.0
 SECTIONS = (
     *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
     *("network", "sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
-    "goal",
+    "stopping",
 )
 KEYS = sections.KEYS
 
@@ -83,7 +83,7 @@ def validate(config: Config) -> None:
     sections.check(config, SECTIONS)
     launch = config["launch"]
     workers = launch["workers"]
-    _check_nodes(launch, config["exchange"]["junction"])
+    _check_nodes(launch, config["exchange"]["overlap"])
     policy = build_policy(config)
     _check_smoothing(policy, workers)
     compressor = build_compressor(config, policy)
@@ -102,7 +102,7 @@ def validate(config: Config) -> None:
     try:
         refuse_goal(goal, getattr(dataset, "gives", "images"))
     except ValueError as error:
-        raise UserError(f"goal.{error}") from error
+        raise UserError(f"stopping.{error}") from error
     if launch["kind"] == NETLAB:
         refuse_stand_ins(config, "and a lab's links are real")
         validate_lab(config)
@@ -176,8 +176,8 @@ def _check_nodes(launch: Config, junction: str) -> None:
         )
     if size > 1 and junction == PER_BUCKET:
         raise UserError(
-            "exchange.junction: a two-level world (launch.workers_per_node) averages inside the node "
-            "first; use exchange.junction=after_backward"
+            "exchange.overlap: a two-level world (launch.workers_per_node) averages inside the node "
+            "first; use exchange.overlap=false"
         )
 
 
@@ -228,10 +228,10 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
 def _check_exchange(config: Config, compressor: Compressor, policy: Policy) -> None:
     exchange = config["exchange"]
     fit_together(compressor, policy, exchange["unit"], exchange["junction"])
-    if exchange["junction"] == PER_BUCKET and config["launch"]["kind"] == "simulated":
+    if exchange["overlap"] and config["launch"]["kind"] == "simulated":
         raise UserError(
-            "exchange.junction: simulated workers have no DDP buckets; "
-            "use exchange.junction=after_backward"
+            "exchange.overlap: simulated workers have no DDP buckets; "
+            "use exchange.overlap=false"
         )
 
 
@@ -306,7 +306,7 @@ def build_run(
     if simulated:
         wire = SimulatedWire(config["launch"]["workers"], device)
     else:
-        overlaps = config["exchange"]["junction"] == PER_BUCKET
+        overlaps = config["exchange"]["overlap"]
         group = exchange_group(config["launch"]["timeout_seconds"]) if overlaps else None
         wire = ProcessGroupWire(device, group)
     task = _task(
@@ -380,7 +380,7 @@ def build_run(
     elif simulated:
         junction = AfterBackward(exchange, parameters)
     else:
-        junction = join(config["exchange"]["junction"], exchange, forward)
+        junction = join(config["exchange"]["overlap"], exchange, forward)
     if settings.compile:
         module.compile()
     in_a_lab = config["launch"]["kind"] == NETLAB
@@ -453,7 +453,7 @@ def check_memory(
         )
 
 
-def refuse_classes(config: Config, task: Task, goal: Goal) -> None:
+def refuse_classes(config: Config, task: Task, goal: Stopping) -> None:
     """Refuse a model with fewer outputs than the data have classes or words, and a goal that nobody
     counts."""
     outputs, classes = config["model"].get("num_classes"), task.splits.num_classes
@@ -463,15 +463,15 @@ def refuse_classes(config: Config, task: Task, goal: Goal) -> None:
             f"model.num_classes: at least the {classes} {what} of {task.splits.label}, got {outputs}; "
             "null takes as many"
         )
-    if goal.metric == TOP5 and not task.counts_top5:
+    if stopping.metric == TOP5 and not task.counts_top5:
         raise UserError(
-            f"goal.metric: top5 says something of more than {TOP} classes, {task.splits.label} has "
+            f"stopping.metric: top5 says something of more than {TOP} classes, {task.splits.label} has "
             f"{classes}; use accuracy"
         )
 
 
-def _goal(config: Config) -> Goal:
-    goal: Goal = made(Goal, sections.mapping(config["goal"], "goal"), "goal")
+def _goal(config: Config) -> Stopping:
+    goal: Stopping = made(Stopping, sections.mapping(config["stopping"], "stopping"), "stopping")
     return goal
 
 

@@ -18,7 +18,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.combine import combined
+from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
@@ -95,7 +95,7 @@ def build_compressor(
     """Fold leaf, ladder and wrappers: ``wrap`` is outermost first; ``ladder`` in it says where the
     ladder goes (default: innermost, so that all rungs share what is around it).
 
-    ``parameters``: of the model, for ``exchange.combine=auto``, which says in ``notes`` what it took.
+    ``parameters``: of the model, for ``exchange.aggregation=auto``, which says in ``notes`` what it took.
     """
     wrap = _wrap_list(config)
     sizes = _sizes(wrap, parameters, config)
@@ -112,7 +112,7 @@ def build_compressor(
         method = component(leaf, "compressor", **setting)
         launch = config["launch"]
         workers = launch["workers"] // (launch["workers_per_node"] or 1)  # between nodes
-        return combined(method, config["exchange"]["combine"], sizes, workers, notes)
+        return aggregated(method, config["exchange"]["aggregation"], sizes, workers, notes)
 
     if not has_ladder:
         return _wrapped(wrap, made(), config)

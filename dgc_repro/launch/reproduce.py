@@ -55,7 +55,7 @@ from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
 SIZED_KEYS = (
-    *("wrap", "wrapper", "exchange.unit", "exchange.junction", "exchange.combine"),
+    *("wrap", "wrapper", "exchange.unit", "exchange.overlap", "exchange.aggregation"),
     *("launch.workers", "launch.workers_per_node"),
 )
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")

@@ -39,7 +39,7 @@ class Launch:
 
 @checked
 class Exchange:
-    """See conf/base.yaml; exchange/ddp.py and exchange/combine.py check the words."""
+    """See conf/base.yaml; exchange/ddp.py and exchange/aggregation.py check the words."""
 
     unit: str
     junction: str

@@ -256,7 +256,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
     parameters = sum(p.numel() for p in run.module.parameters())
     return {
         **run.progress.last_record,
-        **run.goal.summary(run.progress.reached),
+        **run.stopping.summary(run.progress.reached),
         "status": "finished" if finished else "stopped",
         "results_version": RESULTS_VERSION,
         "steps": run.progress.step,

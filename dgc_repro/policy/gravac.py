@@ -36,7 +36,7 @@ What the paper leaves open is a setting, or resolved so (letters: papers.md):
     the search ends with theta_min as the candidate. A dense step's time excludes compression (t_o + t_s).
 
 Differs, where it is asked to: ``decide=last`` sends each step by the gains of the step before, so that the
-plan is known when backward begins and communication overlaps it (exchange.junction=per_bucket). The
+plan is known when backward begins and communication overlaps it (exchange.overlap=true). The
 first step is then dense. ``ladder`` lists settings of any kind, weakest first, in place of factors.
 
 Letters: N = workers, l = tensor, e = residual, theta = factor, eps, omega as printed.

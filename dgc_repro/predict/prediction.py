@@ -18,7 +18,7 @@ from typing import Any
 from dgc_repro.bench.command_line import TimeLeft
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import WARMUP_STEPS
-from dgc_repro.exchange.combine import AUTO
+from dgc_repro.exchange.aggregation import AUTO
 from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
@@ -31,26 +31,26 @@ from dgc_repro.predict.quality import Quality
 from dgc_repro.predict.show import show
 from dgc_repro.predict.step_timing import Bench
 
-DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.combine=gather")
+DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
 CANDIDATES: Mapping[str, Sequence[str]] = {
     "fp16": ("compressor=fp16", "wrap=[]"),
     "uniform 8 bits": ("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
     "uniform 8 bits, scatter": (
         *("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-        "exchange.combine=scatter",
+        "exchange.aggregation=sharded",
     ),
     "uniform 4 bits": ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
     "uniform 4 bits, scatter": (
         *("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-        "exchange.combine=scatter",
+        "exchange.aggregation=sharded",
     ),
     "signsgd": ("compressor=signsgd",),
     "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
     "topk 100x": ("compressor=topk", "compressor.density=0.01", FED),
     "topk 100x, tree": (
         *("compressor=topk", "compressor.density=0.01", FED),
-        "exchange.combine=tree",
+        "exchange.aggregation=gtopk",
     ),
     "topk 1000x": ("compressor=topk", "compressor.density=0.001", FED),
     "dgc_sampled 1000x": ("compressor=dgc_sampled", "compressor.density=0.001", FED),
@@ -63,7 +63,7 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
 """What ``best=true`` compares: method, factor, combine."""
 SECONDS_PER_PARAMETER = 4e-8
 """Of one step of one method at both junctions, two cores (AMD EPYC): for the estimate of durations only."""
-METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.combine", "exchange.unit")
+METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.aggregation", "exchange.unit")
 KEYS: Mapping[str, cli_args.Reader] = {
     "workers": cli_args.workers_range,
     "times": cli_args.some_text,
@@ -85,7 +85,7 @@ DEFAULTS: Mapping[str, Any] = {
 @dataclass(frozen=True)
 class Prediction:
     """A method among ``workers``; milliseconds. ``overlap_ms``: with communication behind backward
-    (`exchange.junction=per_bucket`), None where the method cannot; efficiencies are the step of one
+    (`exchange.overlap=true`), None where the method cannot; efficiencies are the step of one
     worker that exchanges nothing, over this one's (throughput T_N / (N T_1)); ``break_even``: the rate in
     bits a second below which this is faster than dense, both without overlap (inf: it always is; NaN:
     never; None: it is dense); ``as_dense``: whether it trained as well as dense (quality.py)."""
@@ -173,9 +173,9 @@ def _network(config: Mapping[str, Any]) -> Network:
             "network.schedule: a prediction is of one step, at one rate; give the rate that is asked for, "
             "such as network.rate=100mbit"
         )
-    if config["exchange"]["combine"] == AUTO:
+    if config["exchange"]["aggregation"] == AUTO:
         raise UserError(
-            "exchange.combine: auto takes another way for another number of workers, a prediction is of one; "
+            "exchange.aggregation: auto takes another way for another number of workers, a prediction is of one; "
             "name it (gather, scatter or tree)"
         )
     return network
@@ -261,7 +261,7 @@ def _break_even(step: Step, dense: Step, cost: Costs) -> float:
 
 def _weight(config: Mapping[str, Any]) -> float:
     """Of a method in the estimate of durations: shards and trees are simulated for all workers."""
-    return 1.0 if config["exchange"]["combine"] == "gather" else 4.0
+    return 1.0 if config["exchange"]["aggregation"] == "gather" else 4.0
 
 
 def _model(config: Mapping[str, Any]) -> str:
@@ -272,7 +272,7 @@ def _can_overlap(config: Mapping[str, Any]) -> bool:
     """Whether the method can go per bucket; `validate` says why where it cannot."""
     plain = _plain(config)
     plain["launch"]["kind"] = "local"
-    plain["exchange"]["junction"] = PER_BUCKET
+    plain["exchange"]["overlap"] = True
     try:
         validate(plain)
     except UserError:
@@ -294,7 +294,7 @@ def method_name(config: Mapping[str, Any]) -> str:
     name = str(compressor["_target_"]).split(".")[-2]
     shown = ("density", "factor", "bits", "rank", "levels", "block")
     words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]
-    combine = config["exchange"]["combine"]
+    combine = config["exchange"]["aggregation"]
     return " ".join([name, *words, *([] if combine == "gather" else [combine])])
 
 

@@ -287,8 +287,8 @@ def _one_worker(config: Config) -> dict[str, Any]:
     """The same model and data for one worker that talks to nobody."""
     alone = deepcopy(dict(config))
     alone["launch"] = _launch(config, 1)
-    alone["exchange"]["junction"] = AFTER_BACKWARD
-    alone["exchange"]["combine"] = "gather"
+    alone["exchange"]["overlap"] = False
+    alone["exchange"]["aggregation"] = "gather"
     alone["network"] = {"_target_": config["network"]["_target_"]}
     validate(alone)
     return alone
@@ -319,7 +319,7 @@ def _method(config: Config) -> str:
     }
     kept = [config["compressor"], list(config["wrap"]), wrappers, config["policy"]]
     return json.dumps(
-        [*kept, config["exchange"]["unit"], config["exchange"]["combine"]],
+        [*kept, config["exchange"]["unit"], config["exchange"]["aggregation"]],
         sort_keys=True,
         default=str,
     )

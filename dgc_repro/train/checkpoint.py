@@ -347,7 +347,7 @@ def _refuse_misfit(
     if saved_workers != workers and _has_owners(run.exchange.states):
         raise UserError(
             f"train.reshard: {candidate} was saved by {saved_workers} workers, each of which keeps what "
-            "exchange.combine=scatter has not sent of the shard it owns: that has no mean; continue with "
+            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue with "
             "as many workers"
         )
 

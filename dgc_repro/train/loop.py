@@ -11,7 +11,7 @@ import torch
 from dgc_repro.policy.interface import EpochReport, label
 from dgc_repro.train import policy_inputs
 from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
-from dgc_repro.train.goal import where_reached
+from dgc_repro.train.stopping import where_reached
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
 from dgc_repro.train.task import Batch
@@ -50,7 +50,7 @@ def train(
 
 def ends_early(run: Run) -> bool:
     """Whether the goal was reached, and the run is to end there."""
-    return run.goal.stop and bool(run.progress.reached)
+    return run.stopping.stop and bool(run.progress.reached)
 
 
 def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
@@ -115,7 +115,7 @@ def end_epoch(run: Run) -> dict[str, Any]:
     )
     progress.policy = run.policy.observe(progress.policy, report)
     progress.last_record = record
-    if run.goal.is_reached(record) and not progress.reached:
+    if run.stopping.is_reached(record) and not progress.reached:
         progress.reached = where_reached(record, TIMES)
     return record
 

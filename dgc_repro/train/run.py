@@ -18,7 +18,7 @@ from dgc_repro.exchange.ddp import Junction
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
-from dgc_repro.train.goal import Goal
+from dgc_repro.train.stopping import Stopping
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.randomness import Workers
@@ -99,7 +99,7 @@ class Run:
     seed: int
     steps_per_epoch: int
     workers_per_node: int = 1
-    goal: Goal = field(default_factory=Goal)
+    goal: Stopping = field(default_factory=Stopping)
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False

@@ -51,7 +51,7 @@ def test_an_order_of_wrappers_that_means_nothing_is_refused() -> None:
 
 
 def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> None:
-    with pytest.raises(UserError, match=r"^wrap: clip_local .* exchange.junction=per_bucket"):
+    with pytest.raises(UserError, match=r"^wrap: clip_local .* exchange.overlap=true"):
         fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "per_bucket")
     fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "after_backward")
 

@@ -139,7 +139,7 @@ def without_training(folder: Path) -> Iterator[None]:
     def rank_here(config: dict[str, Any], run_folder: Path) -> None:
         changed = deepcopy(config)
         changed["launch"] |= {"kind": "simulated", "backend": "auto"}
-        changed["exchange"]["junction"] = "after_backward"
+        changed["exchange"]["overlap"] = False
         (run_folder / "config.yaml").write_text(yaml.safe_dump(changed))
         worker.run_worker(run_folder)
 

@@ -74,7 +74,7 @@ def keeps_its_checkpoint(line: str, folder: Path) -> bool:
 def test_a_rank_killed_in_the_middle_is_named_with_its_signal_step_and_collective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    per_bucket = ("exchange.junction=per_bucket", "compressor=topk", "wrap=[error_feedback]")
+    per_bucket = ("exchange.overlap=true", "compressor=topk", "wrap=[error_feedback]")
     line, _ = failing(tmp_path, *PLAIN, *per_bucket, hurt=signal.SIGKILL, monkeypatch=monkeypatch)
     assert line.startswith("rank 1 did not come to the ")
     assert " of step " in line
@@ -110,7 +110,7 @@ def test_a_rank_that_raises_between_two_collectives_gives_its_reason_for_all(
     assert "no checkpoint yet, the same command starts again" in line
 
 
-@pytest.mark.parametrize("way", ["scatter", "tree"])
+@pytest.mark.parametrize("way", ["sharded", "gtopk"])
 def test_a_payload_that_one_rank_alone_receives_damaged_ends_the_run_with_its_reason(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_payload_that_one_rank_alone_receives_damaged_ends_the_run_with_its_re
     line, _ = failing(
         tmp_path,
         *PLAIN,
-        *("compressor=topk", "compressor.density=0.1", f"exchange.combine={way}"),
+        *("compressor=topk", "compressor.density=0.1", f"exchange.aggregation={way}"),
         *(
             "+wrapper.damaged={_target_:damaged.OnItsWay,at_step:3}",
             "wrap=[error_feedback,damaged]",

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Path) -> None:
-    jobs = {"dense": DENSE, "gather": RUN, "scatter": (*RUN, "exchange.combine=scatter")}
+    jobs = {"dense": DENSE, "gather": RUN, "scatter": (*RUN, "exchange.aggregation=sharded")}
     real = {name: configured("launch=local", *job) for name, job in jobs.items()}
     (tmp_path / "jobs.json").write_text(json.dumps(real))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -64,7 +64,7 @@ def test_a_run_of_eight_shares_the_cores_out(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
     monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 2)
-    config = configured("launch=local", *RUN, "exchange.combine=scatter")
+    config = configured("launch=local", *RUN, "exchange.aggregation=sharded")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     local.execute(config, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -4,7 +4,7 @@ A new compressor inherits the whole suite by adding a line to its family's `SETT
 registering what it asks for (`base.asks`).
 """
 
-from law_settings import combine, low_rank, quantizers, sparse, uniform, wrappers
+from law_settings import aggregation, low_rank, quantizers, sparse, uniform, wrappers
 from law_settings.base import Setting
 
 SETTINGS: tuple[Setting, ...] = (
@@ -13,5 +13,5 @@ SETTINGS: tuple[Setting, ...] = (
     *sparse.SETTINGS,
     *low_rank.SETTINGS,
     *wrappers.SETTINGS,
-    *combine.SETTINGS,
+    *aggregation.SETTINGS,
 )

@@ -99,7 +99,7 @@ def made(
         "experiment": {"row": row}, "seed": seed, "scale": {"name": "small"},
         "launch": {"workers": 4, "kind": "simulated"}, "network": {"message_scale": 100.0},
         "dataset": {"_target_": "dgc_repro.dataset.Ptb" if is_words else "dgc_repro.dataset.Cifar10"},
-        "goal": {"metric": "perplexity" if is_words else "accuracy", "plateau": 0.01},
+        "stopping": {"metric": "perplexity" if is_words else "accuracy", "plateau": 0.01},
     }  # fmt: skip
     return Run(
         f"{row}-{seed}", settings | config, {"data": "made up"}, {"parameters": 100_000}, table

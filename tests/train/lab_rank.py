@@ -17,7 +17,7 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.combine import combined
+from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
@@ -79,7 +79,7 @@ def measured(
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
-    method = combined(method, combine, {"w": shape[0] * shape[1]}, link.wire.world_size)
+    method = aggregated(method, combine, {"w": shape[0] * shape[1]}, link.wire.world_size)
     rungs = Rungs(policy)
     exchange = GradientExchange(
         method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose

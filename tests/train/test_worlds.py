@@ -35,7 +35,7 @@ from dgc_repro.train.run import Run
 
 pytestmark = pytest.mark.slow
 
-PER_BUCKET = "exchange.junction=per_bucket"
+PER_BUCKET = "exchange.overlap=true"
 STOCHASTIC = ("compressor=uniform", "compressor.rounding=stochastic")
 SKIP = "train.on_nonfinite=skip"
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
@@ -69,10 +69,10 @@ FOUR: dict[str, tuple[str, ...]] = {
     "stochastic": (*STOCHASTIC, "wrap=[]"),
     "one vector": SETTINGS["one vector"],
     "scattered": (
-        *("compressor=uniform", "compressor.block=64", "exchange.combine=scatter"),
+        *("compressor=uniform", "compressor.block=64", "exchange.aggregation=sharded"),
         "wrap=[error_feedback]",
     ),
-    "tree": ("compressor=topk", "exchange.combine=tree", "wrap=[error_feedback]"),
+    "tree": ("compressor=topk", "exchange.aggregation=gtopk", "wrap=[error_feedback]"),
     "ragged": ("compressor=dgc_sampled", "wrap=[error_feedback]"),
     "checked": (*UNIFORM4_EF, "exchange.check=true"),
     "skip": (*UNIFORM4_EF, "~model", POISON.format(3, 4), SKIP),
@@ -261,7 +261,7 @@ def test_a_resumed_two_level_run_is_the_uninterrupted_one(tmp_path: Path) -> Non
         ),
         ("launch.workers_per_node=0", r"launch.workers_per_node: .*got 0"),
         ("launch.workers_per_node=two", r"launch.workers_per_node: .*got 'two'"),
-        ("exchange.junction=per_bucket", r"exchange.junction: a two-level world"),
+        ("exchange.overlap=true", r"exchange.overlap: a two-level world"),
     ],
 )
 def test_what_does_not_fit_is_one_line(given: str, line: str) -> None:

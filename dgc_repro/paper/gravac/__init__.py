@@ -186,13 +186,13 @@ CHOICES = (
            "18,000 at scale paper, 1,000 at small, 60 at quick; the same for all rows of a model",
            "train.epochs"),
     Choice("the target at reduced scales",
-           "the mean final quality of our dense runs, less one standard deviation", "goal.target"),
+           "the mean final quality of our dense runs, less one standard deviation", "stopping.target"),
     Choice("when a run has reached its plateau",
            "the last epoch that beats the last counted one by more than a share of the best",
-           "goal.plateau"),
+           "stopping.plateau"),
     Choice("the meaning of failed (printed: < 20 % on ten classes for a target of 80 %)",
            f"less than {failed_share():.3f} of the way from chance to our target, or not finite; chance of a "
-           "perplexity is that of the training part's word frequencies", "goal.metric"),
+           "perplexity is that of the training part's word frequencies", "stopping.metric"),
     Choice("time", "modelled: assumed compute of a V100 plus the model's communication for 32 workers, "
            "compression free; measured: wall time here, where simulated workers take turns",
            "train.step_time"),

@@ -86,7 +86,7 @@ NOTES = (
     gravac.PERPLEXITY_NOTE,
 )
 OWN_CHOICES = (
-    Choice("the speedup of a factor where 10x never reaches the target", "none", "goal.target"),
+    Choice("the speedup of a factor where 10x never reaches the target", "none", "stopping.target"),
     Choice(
         "how often quality is looked at",
         "after every epoch: times are whole epochs",

@@ -4,7 +4,7 @@ Target    of a model: the mean final quality of our dense runs less one standard
           plus one); with one seed the mean. At scale paper also the paper's. For time to target only:
           claims on quality compare a row with dense, paired by seed.
 Reached   after the first epoch whose quality is the target or better: times are whole epochs.
-Plateau   the last epoch that beats the last counted one by more than a share (``goal.plateau``) of the run's
+Plateau   the last epoch that beats the last counted one by more than a share (``stopping.plateau``) of the run's
           best; the first epoch counts.
 Failed    quality came less than a seventh of the way from chance to the target, or it or the training loss is
           not finite. For a perplexity the way is in nats a word, and chance is the test perplexity of the
@@ -34,7 +34,7 @@ from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 
 Series = NDArray[np.float64]
-ALIKE = (*facts.ALIKE, "train.step_time", "goal.metric")
+ALIKE = (*facts.ALIKE, "train.step_time", "stopping.metric")
 QUALITY, PERPLEXITY, TEST_LOSS, FAILED = "final accuracy", "final perplexity", "test loss", "failed"
 FLOATS = "floats sent"
 RUN_SECONDS, PLATEAU_SECONDS = "seconds of the run", "seconds to the plateau"
@@ -91,7 +91,7 @@ METRICS = {
     "top5": Metric("test/top5_percent", "top-5 test accuracy"),
     "perplexity": Metric("test/perplexity", "test perplexity", "", -1),
 }
-"""By ``goal.metric``."""
+"""By ``stopping.metric``."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def courses(
 def _course(runs: Sequence[Run], model: str, scale: str) -> Course:
     require_alike(runs, ALIKE)
     # Runs of older versions name no metric.
-    named = next((str(m) for run in runs if (m := run.setting("goal.metric"))), None)
+    named = next((str(m) for run in runs if (m := run.setting("stopping.metric"))), None)
     metric = METRICS[named or ("perplexity" if model == LSTM else "accuracy")]
     one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric)
     target = math.nan
@@ -268,7 +268,7 @@ def failed_text(one: Course) -> str:
 
 def seconds_to_plateau(run: Run, one: Course, clock: str) -> float:
     """Infinite where the run has failed, NaN without such a clock."""
-    given = run.setting("goal.plateau")
+    given = run.setting("stopping.plateau")
     share = PLATEAU_SHARE if given is None else float(given)
     place = plateau_at(one.quality(run), one.metric.sign, share)
     return _seconds_at(run, None if has_failed(run, one) else place, clock)

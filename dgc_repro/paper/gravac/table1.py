@@ -45,7 +45,7 @@ CHOICES = (
            "0.1 is not expected to train", "model.batch_norm"),
     Choice("whether the LSTM's decoder shares the embedding's matrix", "no", "model.tied"),
     Choice("targets at another scale than the paper's", "the final value of our own dense runs of that "
-           "scale, mean over seeds less one spread (Table II)", "goal.target"),
+           "scale, mean over seeds less one spread (Table II)", "stopping.target"),
 )  # fmt: skip
 
 

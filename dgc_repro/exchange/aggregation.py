@@ -1,6 +1,6 @@
-"""How quantized and sparse payloads are combined (`exchange.combine`), and what each way moves.
+"""How quantized and sparse payloads are combined (`exchange.aggregation`), and what each way moves.
 
-`gather`: everybody gets everybody's payload. `scatter`: compressor/sharded.py. `tree`:
+`gather`: everybody gets everybody's payload. `sharded`: compressor/sharded.py. `gtopk`:
 compressor/gtopk.py. `auto`: what moves the fewest bytes for this method, these tensors and this number
 of workers; of equals the one that comes first here, which changes less.
 
@@ -31,8 +31,8 @@ from dgc_repro.exchange.payload import Payload
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
-GATHER, SCATTER, TREE, AUTO = "gather", "scatter", "tree", "auto"
-WAYS = (GATHER, SCATTER, TREE, AUTO)
+GATHER, SHARDED, GTOPK, AUTO = "gather", "sharded", "gtopk", "auto"
+WAYS = (GATHER, SHARDED, GTOPK, AUTO)
 SAMPLE = 1 << 22  # values; larger tensors are estimated from a sample of so many
 LENGTH_BYTES = 8
 
@@ -57,7 +57,7 @@ def gather_bytes(rows: Sequence[Parts], workers: int, *, ragged: bool) -> float:
     return (max(map(packed_bytes, rows)) + lengths) * moved_by("allgather", workers)
 
 
-def scatter_bytes(pieces: Sequence[Parts], averages: Sequence[Parts], *, ragged: bool) -> float:
+def sharded_bytes(pieces: Sequence[Parts], averages: Sequence[Parts], *, ragged: bool) -> float:
     """An all-to-all of the pieces, by owner (worker 0's own one stays), and an allgather of the
     averages, by owner."""
     lengths = LENGTH_BYTES * len(pieces[0]) if ragged else 0
@@ -65,7 +65,7 @@ def scatter_bytes(pieces: Sequence[Parts], averages: Sequence[Parts], *, ragged:
     return others + gather_bytes(averages, len(pieces), ragged=ragged)
 
 
-def tree_bytes(parts: Parts, workers: int) -> float:
+def gtopk_bytes(parts: Parts, workers: int) -> float:
     """A buffer to every partner in every round."""
     sends = sum(len(turn.to) for turn in turns(0, workers))
     return float(packed_bytes(parts) * sends)
@@ -90,9 +90,9 @@ def ways(method: Compressor) -> list[str]:
     ``gather_only``, or keeps a state, goes no other way; nobody owns shards of one that ``expands``."""
     if getattr(method, "gather_only", False) or method.init(torch.zeros(2)):
         return [GATHER]
-    owned = [] if expands(method) else [SCATTER]
+    owned = [] if expands(method) else [SHARDED]
     if isinstance(method, Sparsifier):
-        return [GATHER, *owned] if method.ragged else [GATHER, TREE, *owned]
+        return [GATHER, *owned] if method.ragged else [GATHER, GTOPK, *owned]
     if isinstance(method, Encoder):
         return [GATHER, *owned]
     return []
@@ -112,15 +112,15 @@ def wire_bytes(method: Compressor, sizes: Mapping[str, int], workers: int) -> di
             known.append(way)
     if len(known) < 2:  # nothing to choose: what travels is not looked into
         return {}
-    by_size = {n: Sent.of(method, n, workers, cut=SCATTER in known) for n in set(sizes.values())}
+    by_size = {n: Sent.of(method, n, workers, cut=SHARDED in known) for n in set(sizes.values())}
     ragged = getattr(method, "ragged", False)
     whole = [kind for n in sizes.values() for kind in by_size[n].whole]
     found = {}
     for way in known:
         if way == GATHER:
             found[way] = gather_bytes([whole], workers, ragged=ragged)
-        elif way == TREE:
-            found[way] = tree_bytes(whole, workers)
+        elif way == GTOPK:
+            found[way] = gtopk_bytes(whole, workers)
         else:
             pieces: list[Parts] = [[] for _ in range(workers)]
             averages: list[Parts] = [[] for _ in range(workers)]
@@ -131,7 +131,7 @@ def wire_bytes(method: Compressor, sizes: Mapping[str, int], workers: int) -> di
                     pieces[rank] += by_size[n].pieces[shard]
                     averages[rank] += by_size[n].averages[shard]
             selects = isinstance(method, Sparsifier)
-            found[way] = scatter_bytes(pieces, averages, ragged=selects)
+            found[way] = sharded_bytes(pieces, averages, ragged=selects)
     return found
 
 
@@ -142,7 +142,7 @@ def choose(method: Compressor, sizes: Mapping[str, int], workers: int) -> Choice
     return Choice(min(moved, key=lambda way: moved[way]) if moved else GATHER, moved)
 
 
-def combined(
+def aggregated(
     method: Compressor,
     way: str,
     sizes: Mapping[str, int],
@@ -153,29 +153,29 @@ def combined(
     are exchanged, by name, for ``auto``, which leaves a line in ``notes``. Raises UserError where they
     do not go together."""
     if way not in WAYS:
-        raise UserError(f"exchange.combine: one of {', '.join(WAYS)}, got {way!r}")
+        raise UserError(f"exchange.aggregation: one of {', '.join(WAYS)}, got {way!r}")
     if way == AUTO:
         choice = choose(method, sizes, workers)
         way = choice.way
-        line = f"exchange.combine=auto: {method}: {choice}"
+        line = f"exchange.aggregation=auto: {method}: {choice}"
         if notes is not None and line not in notes:
             notes.append(line)
     if way == GATHER:
         return method
-    told_by_scatter = way == SCATTER and expands(method)
-    if way not in ways(method) and not told_by_scatter:
+    is_expanded = way == SHARDED and expands(method)
+    if way not in ways(method) and not is_expanded:
         needs = (
             "a method that encodes or selects, and keeps no state"
-            if way == SCATTER
+            if way == SHARDED
             else "a sparsifier that sends a fixed number of entries"
         )
         raise UserError(
-            f"exchange.combine: {way} needs {needs}; {_as_it_is(method)}; use exchange.combine=gather or auto"
+            f"exchange.aggregation: {way} needs {needs}; {_as_it_is(method)}; use exchange.aggregation=gather or auto"
         )
     try:
         return around(method, way)
     except ValueError as error:
-        raise UserError(f"exchange.combine: {way}: {error} (exchange.combine=gather)") from error
+        raise UserError(f"exchange.aggregation: {way}: {error} (exchange.aggregation=gather)") from error
 
 
 def around(method: Compressor, way: str) -> Compressor:
@@ -183,7 +183,7 @@ def around(method: Compressor, way: str) -> Compressor:
     it that does not suit."""
     if way == GATHER:
         return method
-    return Sharded(method) if way == SCATTER else GTopK(method)  # type: ignore[arg-type]
+    return Sharded(method) if way == SHARDED else GTopK(method)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

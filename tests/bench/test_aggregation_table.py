@@ -1,10 +1,10 @@
-"""scripts/combine_table.py makes the table of docs/combining.md; here for few values, and the page's."""
+"""scripts/aggregation_table.py makes the table of docs/aggregation.md; here for few values, and the page's."""
 
 from __future__ import annotations
 
 import pytest
 
-from dgc_repro.bench.combine_table import (
+from dgc_repro.bench.aggregation_table import (
     BEGIN,
     COLUMNS,
     END,
@@ -17,7 +17,7 @@ from dgc_repro.bench.combine_table import (
     rows,
     table,
 )
-from dgc_repro.exchange.combine import AUTO, choose, dense_bytes, wire_bytes
+from dgc_repro.exchange.aggregation import AUTO, choose, dense_bytes, wire_bytes
 
 
 def test_the_table_holds_what_the_formulas_say() -> None:

@@ -1,4 +1,4 @@
-"""All-to-all, and the ways of combining payloads: what they move, and what `exchange.combine` makes of
+"""All-to-all, and the ways of combining payloads: what they move, and what `exchange.aggregation` makes of
 a method. (Real processes: test_processes.py.)"""
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.combine import (
+from dgc_repro.exchange.aggregation import (
     AUTO,
     GATHER,
     SAMPLE,
-    SCATTER,
-    TREE,
+    SHARDED,
+    GTOPK,
     choose,
-    combined,
+    aggregated,
     dense_bytes,
     wire_bytes,
 )
@@ -96,7 +96,7 @@ def step_bytes(compressor: Compressor, sizes: dict[str, int], workers: int) -> f
 
 
 def normal(n: int) -> Tensor:
-    """The values that stand for a gradient in exchange/combine.py."""
+    """The values that stand for a gradient in exchange/aggregation.py."""
     return torch.randn(n, generator=torch.Generator().manual_seed(0))
 
 
@@ -107,9 +107,9 @@ def ways_of(method: Any) -> dict[str, Compressor]:
     """Every way in which a method's payloads can be combined, written down here anew."""
     ways: dict[str, Compressor] = {GATHER: method}
     if not isinstance(method, Dense) and getattr(method, "values", "fp32") == "fp32":
-        ways[SCATTER] = Sharded(method)
+        ways[SHARDED] = Sharded(method)
         if isinstance(method, TopK):
-            ways[TREE] = GTopK(method)
+            ways[GTOPK] = GTopK(method)
     return ways
 
 
@@ -147,7 +147,7 @@ def test_the_formulas_are_what_the_ledger_counts(method: Any, workers: int) -> N
         expected, ways = wire_bytes(method, sizes, workers), ways_of(method)
         assert expected.keys() == (ways.keys() if len(ways) > 1 else set())
         for way, moved in expected.items():
-            if way == SCATTER and getattr(method, "ragged", False):
+            if way == SHARDED and getattr(method, "ragged", False):
                 continue  # how many entries of an average pass depends on the values
             counted = step_bytes(ways[way], sizes, workers)
             assert counted == pytest.approx(moved, rel=1e-12), (way, sizes)
@@ -157,13 +157,13 @@ def test_the_formulas_are_what_the_ledger_counts(method: Any, workers: int) -> N
 
 def test_auto_takes_no_way_that_is_refused() -> None:
     method = TopK(1e-5, values="fp16")
-    assert combined(method, AUTO, {"x": 300_000}, 8) == method
+    assert aggregated(method, AUTO, {"x": 300_000}, 8) == method
     assert choose(method, {"x": 300_000}, 8).wire_bytes == {}
     with pytest.raises(
         UserError,
-        match=r"^exchange.combine: scatter: values: sums are sent on.*\(exchange.combine=gather\)$",
+        match=r"^exchange.aggregation: sharded: values: sums are sent on.*\(exchange.aggregation=gather\)$",
     ):
-        combined(method, SCATTER, {"x": 300_000}, 8)
+        aggregated(method, SHARDED, {"x": 300_000}, 8)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
@@ -191,10 +191,10 @@ SMALL = {f"layer{index}": 3000 for index in range(40)}
 @pytest.mark.parametrize(
     ("method", "sizes", "ways"),
     [
-        (Uniform(8, block=2048), {"x": 300_000}, {2: GATHER, 3: SCATTER, 8: SCATTER}),
-        (TopK(0.01), {"x": 300_000}, {1: GATHER, 2: GATHER, 3: SCATTER, 8: SCATTER}),
-        (TopK(0.01), SMALL, {8: TREE}),  # in one vector of as many values: shards
-        (TopK(1e-5), {"x": 300_000}, {2: GATHER, 4: TREE, 8: TREE}),  # headers outweigh entries
+        (Uniform(8, block=2048), {"x": 300_000}, {2: GATHER, 3: SHARDED, 8: SHARDED}),
+        (TopK(0.01), {"x": 300_000}, {1: GATHER, 2: GATHER, 3: SHARDED, 8: SHARDED}),
+        (TopK(0.01), SMALL, {8: GTOPK}),  # in one vector of as many values: shards
+        (TopK(1e-5), {"x": 300_000}, {2: GATHER, 4: GTOPK, 8: GTOPK}),  # headers outweigh entries
         (Dense(), {"x": 300_000}, {2: GATHER, 8: GATHER}),
     ],
 )
@@ -213,47 +213,47 @@ def test_auto_takes_the_way_of_the_fewest_bytes(
 @pytest.mark.parametrize("workers", [2, 4, 32])
 def test_auto_leaves_no_owner_a_residual_that_grows(workers: int) -> None:
     sizes = {"x": 300_000}
-    assert combined(QSGD(7), AUTO, sizes, workers) == QSGD(7)
-    assert choose(QSGD(7, norm="max"), sizes, workers).way == (GATHER, SCATTER)[workers > 2]
+    assert aggregated(QSGD(7), AUTO, sizes, workers) == QSGD(7)
+    assert choose(QSGD(7, norm="max"), sizes, workers).way == (GATHER, SHARDED)[workers > 2]
 
 
 def test_ternary_codes_are_parted_where_each_worker_has_a_scale() -> None:
-    assert combined(TernGrad(), SCATTER, {"x": 100_000}, 2) == Sharded(TernGrad())
+    assert aggregated(TernGrad(), SHARDED, {"x": 100_000}, 2) == Sharded(TernGrad())
     assert choose(TernGrad(shared_scale=True), {"x": 100_000}, 8).way == GATHER
 
 
 def test_auto_says_once_what_it_took_and_why() -> None:
     notes: list[str] = []
     for _ in range(2):
-        assert combined(Uniform(8), AUTO, {"model": 10**6}, 8, notes) == Sharded(Uniform(8))
-    assert combined(Dense(), AUTO, {"model": 10**6}, 8, notes) == Dense()
+        assert aggregated(Uniform(8), AUTO, {"model": 10**6}, 8, notes) == Sharded(Uniform(8))
+    assert aggregated(Dense(), AUTO, {"model": 10**6}, 8, notes) == Dense()
     assert len(notes) == 2
-    assert notes[0].startswith("exchange.combine=auto: Uniform(bits=8")
-    assert "scatter (gather 7 MB, scatter 1.778 MB a" in notes[0]
+    assert notes[0].startswith("exchange.aggregation=auto: Uniform(bits=8")
+    assert "sharded (gather 7 MB, sharded 1.778 MB a" in notes[0]
     assert notes[1].endswith("left as it is, it goes no other way")
 
 
 def test_what_auto_says_of_a_run_is_what_its_ledger_counts() -> None:
     """What `per_layer` sends dense goes no way but its own, and is not in the line."""
     given = (
-        *("compressor=topk", "compressor.density=0.01", "exchange.combine=auto"),
+        *("compressor=topk", "compressor.density=0.01", "exchange.aggregation=auto"),
         "launch.workers=4",
     )
     run = built(*given, "wrap=[per_layer,error_feedback]")
     sizes = {name: p.numel() for name, p in run.module.named_parameters() if p.dim() > 1}
     vectors = sum(p.numel() for p in run.module.parameters() if p.dim() == 1)
     choice = choose(TopK(0.01), sizes, 4)
-    assert choice.way == TREE, "of shards the bytes depend on where entries lie"
-    assert run.notes == [f"exchange.combine=auto: {TopK(0.01)}: {choice}"]
+    assert choice.way == GTOPK, "of shards the bytes depend on where entries lie"
+    assert run.notes == [f"exchange.aggregation=auto: {TopK(0.01)}: {choice}"]
     play(run, until=1)
     moved = run.link.ledger.moved_by_collective("gradient")
-    assert moved == {"alltoall": choice.wire_bytes[TREE], "allreduce": dense_bytes(vectors, 4)}
+    assert moved == {"alltoall": choice.wire_bytes[GTOPK], "allreduce": dense_bytes(vectors, 4)}
 
     whole = built(*given, "wrap=[error_feedback]", "exchange.unit=model")
     n = sum(p.numel() for p in whole.module.parameters())
     choice = choose(TopK(0.01), {"model": n}, 4)  # one vector, where that is exchanged
-    assert whole.notes == [f"exchange.combine=auto: {TopK(0.01)}: {choice}"]
-    assert built("compressor=uniform", "exchange.combine=scatter").notes == []
+    assert whole.notes == [f"exchange.aggregation=auto: {TopK(0.01)}: {choice}"]
+    assert built("compressor=uniform", "exchange.aggregation=sharded").notes == []
 
 
 def test_a_large_tensor_is_estimated_from_a_sample_in_proportion() -> None:
@@ -274,29 +274,29 @@ class Remembers(Uniform):
     [
         (
             Dense(),
-            SCATTER,
-            "scatter needs a method that encodes or selects, and keeps no state; Dense",
+            SHARDED,
+            "sharded needs a method that encodes or selects, and keeps no state; Dense",
         ),
-        (Dense(), TREE, "Dense is no such method"),
+        (Dense(), GTOPK, "Dense is no such method"),
         (
             TernGrad(shared_scale=True),
-            SCATTER,
+            SHARDED,
             "TernGrad, as it is set, goes no other way than its",
         ),
-        (OneBit(), SCATTER, "OneBit, as it is set, goes no other way than its own"),
-        (QSGD(7), SCATTER, "what QSGD loses, as it is set, is more than it is given"),
-        (QSGD(7), TREE, "QSGD goes by gather; use"),
-        (Uniform(8), TREE, "tree needs a sparsifier that sends a fixed number of entries; Uniform"),
-        (Remembers(8), SCATTER, "keeps no state; Remembers"),
-        (Threshold(threshold=1.0), TREE, "Threshold goes by gather, scatter"),
-        (Uniform(8), "ring", "one of gather, scatter, tree, auto, got 'ring'"),
-        (Uniform(8), None, "one of gather, scatter, tree, auto, got None"),
+        (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
+        (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),
+        (QSGD(7), GTOPK, "QSGD goes by gather; use"),
+        (Uniform(8), GTOPK, "gtopk needs a sparsifier that sends a fixed number of entries; Uniform"),
+        (Remembers(8), SHARDED, "keeps no state; Remembers"),
+        (Threshold(threshold=1.0), GTOPK, "Threshold goes by gather, sharded"),
+        (Uniform(8), "ring", "one of gather, sharded, gtopk, auto, got 'ring'"),
+        (Uniform(8), None, "one of gather, sharded, gtopk, auto, got None"),
     ],
 )
 def test_what_cannot_be_combined_so_is_refused_in_a_line(method: Any, way: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        combined(method, way, {"x": 100}, 2)
-    assert str(refusal.value).startswith("exchange.combine: ")
+        aggregated(method, way, {"x": 100}, 2)
+    assert str(refusal.value).startswith("exchange.aggregation: ")
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

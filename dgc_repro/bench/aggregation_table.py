@@ -1,7 +1,7 @@
-"""The table of docs/combining.md: bytes on the wire by way of combining, from the ledger.
+"""The table of docs/aggregation.md: bytes on the wire by way of combining, from the ledger.
 
-    python scripts/combine_table.py            print it
-    python scripts/combine_table.py --write    and put it into the page
+    python scripts/aggregation_table.py            print it
+    python scripts/aggregation_table.py --write    and put it into the page
 
 Simulated workers exchange one tensor of random numbers, of ResNet18's size. A few minutes.
 """
@@ -19,15 +19,15 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.combine import AUTO, GATHER, SCATTER, TREE, choose, combined, ways
+from dgc_repro.exchange.aggregation import AUTO, GATHER, SHARDED, GTOPK, choose, aggregated, ways
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Plan
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "combining.md"
-BEGIN, END = "<!-- made by scripts/combine_table.py -->\n", "<!-- end of the table -->\n"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "aggregation.md"
+BEGIN, END = "<!-- made by scripts/aggregation_table.py -->\n", "<!-- end of the table -->\n"
 NUM_VALUES = 11_173_962  # ResNet18 for CIFAR-10
 NAME = "model"
 WORKERS = (2, 4, 8, 32)
@@ -37,7 +37,7 @@ METHODS: dict[str, Compressor] = {
     "top-k 1 %": TopK(0.01),
     "top-k 0.1 %": TopK(0.001),
 }
-COLUMNS = (GATHER, SCATTER, TREE)
+COLUMNS = (GATHER, SHARDED, GTOPK)
 
 
 def wire_bytes(compressor: Compressor, n: int, workers: int) -> float:
@@ -66,7 +66,7 @@ def rows(n: int, workers: Iterable[int] = WORKERS) -> list[tuple[str, ...]]:
                 if way not in ways(method):
                     cells.append("")
                     continue
-                size = wire_bytes(combined(method, way, {NAME: n}, count), n, count)
+                size = wire_bytes(aggregated(method, way, {NAME: n}, count), n, count)
                 cells.append(megabytes(size))
             dense = megabytes(wire_bytes(Dense(), n, count))
             found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
@@ -86,7 +86,7 @@ def table(n: int) -> str:
 
 
 def command() -> None:
-    """Entry point of scripts/combine_table.py: print the table; with --write, put it into the page."""
+    """Entry point of scripts/aggregation_table.py: print the table; with --write, put it into the page."""
     print("combine-table: a few minutes", file=sys.stderr, flush=True)
     made = table(NUM_VALUES)
     print(made, end="")

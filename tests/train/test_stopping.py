@@ -15,21 +15,21 @@ from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.single import run_config
 from dgc_repro.train import checkpoint
-from dgc_repro.train.goal import Goal
+from dgc_repro.train.stopping import Stopping
 
 NETWORK = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
-STOPS = ("goal.target=0.1", "goal.stop=true", "train.epochs=4")
+STOPS = ("stopping.target=0.1", "stopping.stop=true", "train.epochs=4")
 EASY = (*PLAIN, *STOPS)
 
 
 def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None:
-    accuracy, perplexity = Goal(80.0), Goal(90.0, "perplexity")
+    accuracy, perplexity = Stopping(80.0), Stopping(90.0, "perplexity")
     assert accuracy.is_reached({"test/accuracy_percent": 80.0})
     assert not accuracy.is_reached({"test/accuracy_percent": 79.9})
     assert perplexity.is_reached({"test/perplexity": 90.0})
     assert not perplexity.is_reached({"test/perplexity": 90.1})
     assert not perplexity.is_reached({"test/perplexity": float("nan")})
-    assert not Goal().is_reached({})
+    assert not Stopping().is_reached({})
 
 
 def test_training_ends_at_the_epoch_that_reaches_the_goal() -> None:
@@ -45,7 +45,7 @@ def test_training_ends_at_the_epoch_that_reaches_the_goal() -> None:
 
 
 def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_kept() -> None:
-    run = built(*PLAIN, "goal.target=0.1", "train.epochs=3")
+    run = built(*PLAIN, "stopping.target=0.1", "train.epochs=3")
     story = play(run)
     assert len(story.records) == 3
     assert run.progress.reached["epoch"] == 1
@@ -56,15 +56,15 @@ def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_ke
 def test_the_summary_says_whether_the_goal_was_reached(tmp_path: Path) -> None:
     """A run that ended early counts as finished."""
     where = (f"paths.runs={tmp_path}", f"paths.results={tmp_path}")
-    far = tiny("goal.target=100", "goal.stop=true", "train.epochs=1", *where)
+    far = tiny("stopping.target=100", "stopping.stop=true", "train.epochs=1", *where)
     told = json.loads((run_config(far) / "summary.json").read_text())
-    assert told["goal"] == {"metric": "accuracy", "target": 100, "reached": False}
+    assert told["stopping"] == {"metric": "accuracy", "target": 100, "reached": False}
     assert told["status"] == "finished"
     folder = run_config(tiny(*STOPS, *where))
     told = json.loads((folder / "summary.json").read_text())
     assert (told["status"], told["epochs"]) == ("finished", 1)
-    assert told["goal"]["reached"] is True
-    assert told["goal"]["step"] == STEPS_PER_EPOCH
+    assert told["stopping"]["reached"] is True
+    assert told["stopping"]["step"] == STEPS_PER_EPOCH
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
 
 
@@ -81,17 +81,17 @@ def test_continued_after_it_was_reached_nothing_is_trained(tmp_path: Path) -> No
 
 
 def test_a_perplexity_is_a_goal_of_a_text() -> None:
-    run = built(*TEXT, "goal.metric=perplexity", "goal.target=1e9", "goal.stop=true")
+    run = built(*TEXT, "stopping.metric=perplexity", "stopping.target=1e9", "stopping.stop=true")
     assert len(play(run).records) == 1
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("goal.metric=perplexity",), "goal.metric: of images there is accuracy, top5, got perp"),
-        ((*TEXT, "goal.metric=top5"), "goal.metric: of words there is accuracy, perplexity"),
-        (("goal.stop=true",), "goal.stop: needs goal.target"),
-        (("+goal.tarket=3",), "goal.tarket: no such key; did you mean target?"),
+        (("stopping.metric=perplexity",), "stopping.metric: of images there is accuracy, top5, got perp"),
+        ((*TEXT, "stopping.metric=top5"), "stopping.metric: of words there is accuracy, perplexity"),
+        (("stopping.stop=true",), "stopping.stop: needs stopping.target"),
+        (("+stopping.tarket=3",), "stopping.tarket: no such key; did you mean target?"),
     ],
 )
 def test_a_goal_that_does_not_fit_the_data_is_refused(
@@ -103,10 +103,10 @@ def test_a_goal_that_does_not_fit_the_data_is_refused(
 
 def test_a_goal_without_a_target_makes_no_other_run() -> None:
     plain = config_hash(tiny())
-    assert config_hash(tiny("goal.plateau=0.02")) == plain
-    assert config_hash(tiny("goal.target=80")) != plain
-    assert config_hash(tiny("goal.target=80", "goal.stop=true")) != config_hash(
-        tiny("goal.target=80")
+    assert config_hash(tiny("stopping.plateau=0.02")) == plain
+    assert config_hash(tiny("stopping.target=80")) != plain
+    assert config_hash(tiny("stopping.target=80", "stopping.stop=true")) != config_hash(
+        tiny("stopping.target=80")
     )
 
 

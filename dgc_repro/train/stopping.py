@@ -23,7 +23,7 @@ COLUMNS = {
 
 
 @checked
-class Goal:
+class Stopping:
     """``target``: percent, or a perplexity; null: none. ``metric``: accuracy, top5 or perplexity; reports
     compare runs by it too. ``stop``: end the run where the target is reached. ``plateau``: for
     reports: an epoch that improves on the best one by no more than this share of it is no improvement."""
@@ -42,7 +42,7 @@ class Goal:
                 f"target: a number from {like} for metric {self.metric}, or null, got {self.target!r}"
             )
         if self.stop and self.target is None:
-            raise ValueError("stop: needs goal.target, got null: there is nothing to stop at")
+            raise ValueError("stop: needs stopping.target, got null: there is nothing to stop at")
 
     def is_reached(self, record: Mapping[str, Any]) -> bool:
         """Whether an epoch's record has the target. What is not a number reaches nothing."""
@@ -56,7 +56,7 @@ class Goal:
         if self.target is None:
             return {}
         told = {"metric": self.metric, "target": self.target, "reached": bool(reached), **reached}
-        return {"goal": told}
+        return {"stopping": told}
 
 
 def where_reached(record: Mapping[str, Any], seconds: Mapping[str, str]) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def where_reached(record: Mapping[str, Any], seconds: Mapping[str, str]) -> dict
     return {"epoch": record["epoch"], "step": record["step"], **found}
 
 
-def refuse_misfit(goal: Goal, gives: str) -> None:
+def refuse_misfit(goal: Stopping, gives: str) -> None:
     """Raise ValueError where a metric is of another kind of data: ``gives`` images, or words."""
     wrong = {PERPLEXITY: "images", TOP5: "words"}
-    if wrong.get(goal.metric) == gives:
+    if wrong.get(stopping.metric) == gives:
         rest = ", ".join(name for name in COLUMNS if wrong.get(name) != gives)
-        raise ValueError(f"metric: of {gives} there is {rest}, got {goal.metric}")
+        raise ValueError(f"metric: of {gives} there is {rest}, got {stopping.metric}")
