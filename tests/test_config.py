@@ -377,7 +377,16 @@ def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
 
 # -- nonsense ------------------------------------------------------------------------------------
 
-SECTIONS = ("compressor", "policy", "optimizer", "schedule", "dataset", "model", "train", "stopping")
+SECTIONS = (
+    "compressor",
+    "policy",
+    "optimizer",
+    "schedule",
+    "dataset",
+    "model",
+    "train",
+    "stopping",
+)
 LOOKED_UP_LATER = {("dataset", "root")}
 NONSENSE = ("eight", None, -1, True, [1], {}, 1.5, "")
 EVERY_GROUP = (

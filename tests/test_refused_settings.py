@@ -26,9 +26,9 @@ from dgc_repro.study.given import Gradients
 from dgc_repro.study.saturation import Saturation
 from dgc_repro.study.scaling import Scaling
 from dgc_repro.study.waiting import Waiting
-from dgc_repro.train.stopping import Stopping
 from dgc_repro.train.schedule import Constant, Cosine, Step
 from dgc_repro.train.settings import SGD
+from dgc_repro.train.stopping import Stopping
 
 WHOLE = "a whole number from 1, got"
 CLASSES = "num_classes: a whole number from 2, or null, got 1"

@@ -18,8 +18,8 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.aggregation import AUTO, GATHER, GTOPK, SHARDED, aggregated, choose, ways
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.aggregation import AUTO, GATHER, SHARDED, GTOPK, choose, aggregated, ways
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire

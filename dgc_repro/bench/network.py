@@ -58,10 +58,9 @@ from dgc_repro.bench.network_points import (
 )
 from dgc_repro.bench.ranks import Ranks, RanksFailed, RanksLate
 from dgc_repro.bench.record import MODELS, MOST_WORKERS, Recorded, record
-from dgc_repro.bench.replay import TORCH, Case, Compute
+from dgc_repro.bench.replay import JUNCTIONS, TORCH, Case, Compute
 from dgc_repro.bench.tables import Machine
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import JUNCTIONS
 from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second
 

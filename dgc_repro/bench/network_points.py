@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dgc_repro
 from dgc_repro.bench.record import Recorded
-from dgc_repro.bench.replay import NO_COMPUTE, TORCH, Case, Compute
+from dgc_repro.bench.replay import AFTER_BACKWARD, NO_COMPUTE, PER_BUCKET, TORCH, Case, Compute
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -21,8 +21,6 @@ from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.ddp import AFTER_BACKWARD as AFTER
-from dgc_repro.exchange.ddp import PER_BUCKET
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.network.profile import TCP_SHARE
 from dgc_repro.network.units import bits_per_second
@@ -177,10 +175,14 @@ def left_out(point: Point, expected: float, compute: float) -> str:
         return f"a second step of plain DDP over {LONG_AGAIN_SECONDS:g} s"
     if 0 < compute < SMALL_PART * expected:
         return f"compute is less than {SMALL_PART:.0%} of the step"
-    if point.workers != COMPUTE_WORKERS and point.rate == LOOPBACK and point.junction == AFTER:
+    if (
+        point.workers != COMPUTE_WORKERS
+        and point.rate == LOOPBACK
+        and point.junction == AFTER_BACKWARD
+    ):
         return "without links the workers wait for the cores, at one junction as at the other"
     # With two workers communication after backward is compared with dense's.
-    other = PER_BUCKET if point.workers == COMPUTE_WORKERS else AFTER
+    other = PER_BUCKET if point.workers == COMPUTE_WORKERS else AFTER_BACKWARD
     if point.workers != COMPUTE_WORKERS and expected >= MOST_SECONDS:
         return f"too long: a step over {MOST_SECONDS:g} s"
     if point.junction == other and expected > LONG_SECONDS:

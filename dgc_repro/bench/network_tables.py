@@ -24,9 +24,8 @@ from dgc_repro.bench.network_points import (
     payload_rate,
 )
 from dgc_repro.bench.record import MODELS, Recorded
-from dgc_repro.bench.replay import SPANS, TORCH
+from dgc_repro.bench.replay import AFTER_BACKWARD, PER_BUCKET, SPANS, TORCH
 from dgc_repro.bench.tables import BUSY_CORES, Machine, Row, Spread, markdown, write_csv
-from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
 from dgc_repro.network.units import bits_per_second
 from dgc_repro.paper.plot import BLACK, BLUE, GREEN, ORANGE, plain_log, save, style
 

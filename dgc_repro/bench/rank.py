@@ -26,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.bench.alone import Exchanged, time_exchange
-from dgc_repro.bench.replay import SPANS, Case, Compute, Measured, Replay, pause
+from dgc_repro.bench.replay import PER_BUCKET, SPANS, Case, Compute, Measured, Replay, pause
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.ddp import wrap
 from dgc_repro.exchange.ledger import moved_by
@@ -76,7 +76,7 @@ class Runner:
             self.attached = attach(
                 self._ddp,
                 case.compressor,
-                junction=case.junction,
+                overlap=case.junction == PER_BUCKET,
                 timeout_seconds=timeout_seconds,
             )
         else:

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.exchange.ddp import JUNCTIONS
 
 SPANS = ("compress", "communicate", "decompress")
 TORCH = "torch"
@@ -50,6 +49,8 @@ class Compute:
 
 
 NO_COMPUTE = Compute()
+AFTER_BACKWARD, PER_BUCKET = JUNCTIONS = ("after_backward", "per_bucket")
+"""Names of ``overlap=False`` and ``overlap=True`` in records."""
 
 
 @checked

@@ -39,10 +39,9 @@ from dgc_repro.bench.command_line import (
 from dgc_repro.bench.network_points import METHODS
 from dgc_repro.bench.ranks import Ranks
 from dgc_repro.bench.record import MODELS, Recorded, record
-from dgc_repro.bench.replay import SPANS, Case, Compute
+from dgc_repro.bench.replay import AFTER_BACKWARD, SPANS, Case, Compute
 from dgc_repro.bench.tables import Machine, Row, markdown, write_csv
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import AFTER_BACKWARD
 from dgc_repro.launch.cli_args import sizes_range
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, fit

@@ -170,12 +170,15 @@ def aggregated(
             else "a sparsifier that sends a fixed number of entries"
         )
         raise UserError(
-            f"exchange.aggregation: {way} needs {needs}; {_as_it_is(method)}; use exchange.aggregation=gather or auto"
+            f"exchange.aggregation: {way} needs {needs}; {_as_it_is(method)}; use "
+            "exchange.aggregation=gather or auto"
         )
     try:
         return around(method, way)
     except ValueError as error:
-        raise UserError(f"exchange.aggregation: {way}: {error} (exchange.aggregation=gather)") from error
+        raise UserError(
+            f"exchange.aggregation: {way}: {error} (exchange.aggregation=gather)"
+        ) from error
 
 
 def around(method: Compressor, way: str) -> Compressor:

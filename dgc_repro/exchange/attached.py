@@ -22,7 +22,6 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
-    PER_BUCKET,
     AfterBackward,
     Hook,
     Parameters,
@@ -351,7 +350,7 @@ def attach(
     *,
     seed: int = 0,
     unit: str = "layer",
-    junction: str = "after_backward",
+    overlap: bool = False,
     check: bool = False,
     timeout_seconds: float = 600.0,
 ) -> Attached:
@@ -364,23 +363,23 @@ def attach(
     """
     policy = policy or Fixed()
     with _as_arguments():
-        fit_together(compressor, policy, unit, junction)
+        fit_together(compressor, policy, unit, overlap)
         if policy.watches == SPREAD:
             raise UserError(
                 f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
                 "attached loop does not have; train with python -m dgc_repro, or take another policy"
             )
         parameters = _suitable(model)
-        if junction == PER_BUCKET:
+        if overlap:
             refuse_skipping(model)
         hook = hook_of(model)
         device = next(iter(parameters.values())).device
         group: Any = None if is_world(model.process_group) else model.process_group
-        if junction == PER_BUCKET:
+        if overlap:
             group = exchange_group(timeout_seconds, group)
         link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
         exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-        joined = join(junction, exchange, model)
+        joined = join(overlap, exchange, model)
     return Attached(exchange, joined, policy, parameters, model, hook)
 
 

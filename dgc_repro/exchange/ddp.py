@@ -180,9 +180,9 @@ class PerBucket:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
         if self._has_all:
             raise self._error or UserError(
-                "junction: per_bucket has sent the gradients of a backward already, and another backward "
+                "overlap: true has sent the gradients of a backward already, and another backward "
                 "began before exchange.step(); run all but the last backward of a step under "
-                "`with model.no_sync():`, or use junction=after_backward"
+                "`with model.no_sync():`, or use overlap=false"
             )
         self.pending = True
         self._has_all = bucket.is_last()
@@ -391,15 +391,12 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     )
 
 
-AFTER_BACKWARD, PER_BUCKET = JUNCTIONS = ("after_backward", "per_bucket")
-
-
 def join(
-    kind: str, exchange: GradientExchange, model: DistributedDataParallel
+    overlap: bool, exchange: GradientExchange, model: DistributedDataParallel
 ) -> AfterBackward | PerBucket:
-    """The junction of a kind on a DDP model that has no communication hook yet."""
+    """The junction on a DDP model that has no communication hook yet."""
     hook, parameters = hook_of(model), trained(model)
-    if kind == PER_BUCKET:
+    if overlap:
         refuse_skipping(model)
         leaves_some = bool(model.find_unused_parameters or model.static_graph)
         hook.junction = PerBucket(exchange, parameters, leaves_some=leaves_some)
@@ -459,25 +456,25 @@ def end_group(wire: Wire) -> None:
         dist.destroy_process_group(wire.group)
 
 
-def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: str) -> None:
-    """Raise UserError unless unit and junction are known, suit compressor and policy and each other,
+def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: bool) -> None:
+    """Raise UserError unless unit and overlap are known, suit compressor and policy and each other,
     and the policy's rungs are the ladder's."""
     if unit not in UNITS:
         raise UserError(f"exchange.unit: one of {', '.join(UNITS)}, got {unit!r}")
-    if junction not in JUNCTIONS:
-        raise UserError(f"exchange.overlap: one of {', '.join(JUNCTIONS)}, got {junction!r}")
-    if junction == PER_BUCKET and unit == MODEL:
+    if not isinstance(overlap, bool):
+        raise UserError(f"exchange.overlap: true or false, got {overlap!r}")
+    if overlap and unit == MODEL:
         raise UserError(
             "exchange.overlap: true sends each bucket as it comes, exchange.unit=model needs "
             "all gradients first; use exchange.overlap=false"
         )
-    if junction == PER_BUCKET and policy.chooses:
+    if overlap and policy.chooses:
         other = " or policy.decide=last" if hasattr(policy, "decide") else ""
         raise UserError(
             "exchange.overlap: true needs plans made before the step, and this policy decides "
             f"from the step's gradients; use exchange.overlap=false{other}"
         )
-    if junction == PER_BUCKET and policy.watches in (OWN, SPREAD):
+    if overlap and policy.watches in (OWN, SPREAD):
         raise UserError(
             "exchange.overlap: true sends each worker's own gradient away, and this policy looks "
             "at it; use exchange.overlap=false"
@@ -499,7 +496,7 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, junction: st
                 f"policy: plans {planned} rungs (dense and policy.values), the ladder has {len(part.rungs)}; "
                 "give a policy whose values are the ladder's"
             )
-        if isinstance(part, ClipLocal) and junction == PER_BUCKET:
+        if isinstance(part, ClipLocal) and overlap:
             raise UserError(
                 "wrap: clip_local needs the norm of the whole gradient, exchange.overlap=true "
                 "sends each bucket as it comes; use exchange.overlap=false"

@@ -18,7 +18,6 @@ from dgc_repro.dataset.text import Text, text_steps_per_epoch
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
-    PER_BUCKET,
     AfterBackward,
     Junction,
     exchange_group,
@@ -51,14 +50,14 @@ from dgc_repro.network.lab import Lab
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
-from dgc_repro.train.stopping import TOP5, Stopping
-from dgc_repro.train.stopping import refuse_misfit as refuse_goal
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
+from dgc_repro.train.stopping import TOP5, Stopping
+from dgc_repro.train.stopping import refuse_misfit as refuse_stopping
 from dgc_repro.train.task import TOP, Task, refuse_misfit
 
 Config = Mapping[str, Any]
@@ -98,9 +97,9 @@ def validate(config: Config) -> None:
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
     check_model(config["model"], model, available_bytes())
-    goal = _goal(config)
+    stopping = _stopping(config)
     try:
-        refuse_goal(goal, getattr(dataset, "gives", "images"))
+        refuse_stopping(stopping, getattr(dataset, "gives", "images"))
     except ValueError as error:
         raise UserError(f"stopping.{error}") from error
     if launch["kind"] == NETLAB:
@@ -165,7 +164,7 @@ def _largest(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _check_nodes(launch: Config, junction: str) -> None:
+def _check_nodes(launch: Config, overlap: bool) -> None:
     size, workers = launch["workers_per_node"], launch["workers"]
     if size is None:
         return
@@ -174,7 +173,7 @@ def _check_nodes(launch: Config, junction: str) -> None:
             f"launch.workers_per_node: a whole number that divides launch.workers={workers}, or null "
             f"for one level, got {size!r}"
         )
-    if size > 1 and junction == PER_BUCKET:
+    if size > 1 and overlap:
         raise UserError(
             "exchange.overlap: a two-level world (launch.workers_per_node) averages inside the node "
             "first; use exchange.overlap=false"
@@ -227,11 +226,10 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
 
 def _check_exchange(config: Config, compressor: Compressor, policy: Policy) -> None:
     exchange = config["exchange"]
-    fit_together(compressor, policy, exchange["unit"], exchange["junction"])
+    fit_together(compressor, policy, exchange["unit"], exchange["overlap"])
     if exchange["overlap"] and config["launch"]["kind"] == "simulated":
         raise UserError(
-            "exchange.overlap: simulated workers have no DDP buckets; "
-            "use exchange.overlap=false"
+            "exchange.overlap: simulated workers have no DDP buckets; use exchange.overlap=false"
         )
 
 
@@ -314,8 +312,8 @@ def build_run(
     )
     steps = task.steps_per_epoch(wire.world_size)
 
-    goal = _goal(config)
-    refuse_classes(config, task, goal)
+    stopping = _stopping(config)
+    refuse_classes(config, task, stopping)
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
     if settings.precision == "bf16" and not bf16_works(module, device):
@@ -403,7 +401,7 @@ def build_run(
         steps_per_epoch=steps,
         workers_per_node=node_size,
         notes=notes,
-        goal=goal,
+        stopping=stopping,
         meter=meter,
     )
 
@@ -453,8 +451,8 @@ def check_memory(
         )
 
 
-def refuse_classes(config: Config, task: Task, goal: Stopping) -> None:
-    """Refuse a model with fewer outputs than the data have classes or words, and a goal that nobody
+def refuse_classes(config: Config, task: Task, stopping: Stopping) -> None:
+    """Refuse a model with fewer outputs than the data have classes or words, and a metric that nobody
     counts."""
     outputs, classes = config["model"].get("num_classes"), task.splits.num_classes
     if outputs is not None and outputs < classes:
@@ -470,9 +468,11 @@ def refuse_classes(config: Config, task: Task, goal: Stopping) -> None:
         )
 
 
-def _goal(config: Config) -> Stopping:
-    goal: Stopping = made(Stopping, sections.mapping(config["stopping"], "stopping"), "stopping")
-    return goal
+def _stopping(config: Config) -> Stopping:
+    stopping: Stopping = made(
+        Stopping, sections.mapping(config["stopping"], "stopping"), "stopping"
+    )
+    return stopping
 
 
 def _settings(config: Config) -> TrainSettings:

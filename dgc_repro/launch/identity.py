@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ WITHOUT_EFFECT = (
     ("train", "reshard"),
 )
 """Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, a network
-that is not named, and a goal without a target."""
+that is not named, and `stopping` without a target."""
 ADDED = (
     ("model", "blocks", [3, 4, 23, 3], ""),
     ("network", "as_workers", None, ""),
@@ -40,8 +40,18 @@ ADDED = (
 ``_target_`` ends of the components that had no such setting before."""
 
 
-RENAMED = (("policy", "gain", "energy", "error_fed"),)
-"""Values that have a new name, and the old name, which the hash keeps."""
+FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("stopping",): ("goal",),
+    ("exchange", "overlap"): ("exchange", "junction"),
+    ("exchange", "aggregation"): ("exchange", "combine"),
+}
+"""Keys that have a new name, and the first name, which hashes keep."""
+FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
+    ("exchange", "overlap"): {False: "after_backward", True: "per_bucket"},
+    ("exchange", "aggregation"): {"sharded": "scatter", "gtopk": "tree"},
+    ("policy", "gain"): {"energy": "error_fed"},
+}
+"""The same for values, by the new key."""
 
 
 REVISED = ("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling")
@@ -52,7 +62,7 @@ of their ``_target_``. Their runs are others than before; all others keep their 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hex digits of what decides the numbers: settings, and the source of components outside this
     package."""
-    kept = deepcopy(dict(config))
+    kept = _with_first_names(config)
     for *path, last in WITHOUT_EFFECT:
         node = kept
         for key in path:
@@ -62,15 +72,11 @@ def config_hash(config: Mapping[str, Any]) -> str:
         node = kept.get(group) or {}
         if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
             del node[key]
-    for group, key, name, before in RENAMED:
-        node = kept.get(group) or {}
-        if node.get(key) == name:
-            node[key] = before
     targets = [str((kept.get(group) or {}).get("_target_", "")) for group in ("policy", "study")]
     if any(target.endswith(REVISED) for target in targets):
         kept["revision"] = 2
-    if kept.get("stopping", {}).get("target") is None:
-        kept.pop("stopping", None)
+    if (kept.get("goal") or {}).get("target") is None:
+        kept.pop("goal", None)
     if _unnamed(kept.get("network")):
         kept.pop("network", None)
     if (kept.get("experiment") or {}).get("paper") == "none":
@@ -80,6 +86,48 @@ def config_hash(config: Mapping[str, Any]) -> str:
         kept["sources"] = sources
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config with the names that keys and values have now."""
+    found = deepcopy(dict(config))
+    for key, first in FIRST_KEYS.items():
+        _move(found, first, key)
+    for key, names in FIRST_VALUES.items():
+        _replace(found, key, {first: name for name, first in names.items()})
+    return found
+
+
+def _with_first_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the names that keys and values had first, whichever it has."""
+    found = deepcopy(dict(config))
+    for key, names in FIRST_VALUES.items():
+        _replace(found, key, names)
+    for key, first in FIRST_KEYS.items():
+        _move(found, key, first)
+    return found
+
+
+def _node(config: dict[str, Any], key: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The section of a key (an empty one where there is none), and its last name."""
+    node: Any = config
+    for part in key[:-1]:
+        node = node.get(part)
+        if not isinstance(node, dict):
+            return {}, key[-1]
+    return node, key[-1]
+
+
+def _move(config: dict[str, Any], old: Sequence[str], new: Sequence[str]) -> None:
+    node, last = _node(config, old)
+    if last in node:
+        node[new[-1]] = node.pop(last)
+
+
+def _replace(config: dict[str, Any], key: Sequence[str], names: Mapping[Any, Any]) -> None:
+    node, last = _node(config, key)
+    if isinstance(node.get(last), str | bool):
+        node[last] = names.get(node[last], node[last])
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -124,8 +172,7 @@ def read_config(path: Path) -> dict[str, Any]:
             f"paths.runs: {path} is not a config ({reason}); delete this file, and the command that made "
             "the run writes it again and continues"
         ) from error
-    found: dict[str, Any] = config
-    return found
+    return with_current_names(config)
 
 
 def _unnamed(network: Mapping[str, Any] | None) -> bool:

@@ -42,8 +42,8 @@ class Exchange:
     """See conf/base.yaml; exchange/ddp.py and exchange/aggregation.py check the words."""
 
     unit: str
-    junction: str
-    combine: str
+    overlap: bool
+    aggregation: str
     check: bool
 
 

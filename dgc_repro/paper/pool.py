@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.identity import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.records import Run, in_order
 
@@ -86,7 +87,8 @@ def kept(run: Run) -> Run:
 
 
 def _run(head: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Run:
-    return Run(head["id"], head["config"], head["environment"], head["summary"], **tables)
+    config = with_current_names(head["config"])
+    return Run(head["id"], config, head["environment"], head["summary"], **tables)
 
 
 def _read_table(path: Path, runs: Iterable[str]) -> dict[str, pd.DataFrame]:

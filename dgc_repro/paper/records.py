@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.identity import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.decisions import json_lines
 
@@ -179,7 +180,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     config = _parsed(path, yaml.safe_load, "YAML")
     if not isinstance(config, dict) or "seed" not in config:
         raise UserError(f"{path}: a resolved config with a seed, got none; run again")
-    return config
+    return with_current_names(config)
 
 
 def _read_trace(path: Path) -> pd.DataFrame:

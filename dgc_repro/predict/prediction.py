@@ -17,9 +17,8 @@ from typing import Any
 
 from dgc_repro.bench.command_line import TimeLeft
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.exchange.aggregation import AUTO
-from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET
+from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
 from dgc_repro.launch.measure import parameters
@@ -36,19 +35,19 @@ FED = "wrap=[per_layer,error_feedback]"
 CANDIDATES: Mapping[str, Sequence[str]] = {
     "fp16": ("compressor=fp16", "wrap=[]"),
     "uniform 8 bits": ("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-    "uniform 8 bits, scatter": (
+    "uniform 8 bits, sharded": (
         *("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
         "exchange.aggregation=sharded",
     ),
     "uniform 4 bits": ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-    "uniform 4 bits, scatter": (
+    "uniform 4 bits, sharded": (
         *("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
         "exchange.aggregation=sharded",
     ),
     "signsgd": ("compressor=signsgd",),
     "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
     "topk 100x": ("compressor=topk", "compressor.density=0.01", FED),
-    "topk 100x, tree": (
+    "topk 100x, gtopk": (
         *("compressor=topk", "compressor.density=0.01", FED),
         "exchange.aggregation=gtopk",
     ),
@@ -60,9 +59,9 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
     "powersgd rank 4": ("compressor=powersgd", "compressor.rank=4", FED),
     "powersgd rank 1": ("compressor=powersgd", "compressor.rank=1", FED),
 }
-"""What ``best=true`` compares: method, factor, combine."""
+"""What ``best=true`` compares: method, factor, aggregation."""
 SECONDS_PER_PARAMETER = 4e-8
-"""Of one step of one method at both junctions, two cores (AMD EPYC): for the estimate of durations only."""
+"""Of one step of one method, with and without overlap, on two cores (AMD EPYC): estimates durations only."""
 METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.aggregation", "exchange.unit")
 KEYS: Mapping[str, cli_args.Reader] = {
     "workers": cli_args.workers_range,
@@ -175,8 +174,8 @@ def _network(config: Mapping[str, Any]) -> Network:
         )
     if config["exchange"]["aggregation"] == AUTO:
         raise UserError(
-            "exchange.aggregation: auto takes another way for another number of workers, a prediction is of one; "
-            "name it (gather, scatter or tree)"
+            "exchange.aggregation: auto depends on the number of workers, a prediction is of one way; "
+            "name it (gather, sharded or gtopk)"
         )
     return network
 
@@ -201,15 +200,15 @@ class Predictions:
         as_dense = self.quality.answer(config)
         found = []
         for workers, cost in among.items():
-            step, plain = (self._step(c, AFTER_BACKWARD, workers) for c in (config, self.dense))
-            behind = self._step(config, PER_BUCKET, workers) if overlaps else None
+            step, plain = (self._step(c, False, workers) for c in (config, self.dense))
+            behind = self._step(config, True, workers) if overlaps else None
             both = overlaps and self._dense_overlaps
-            beside = self._step(self.dense, PER_BUCKET, workers) if both else None
+            beside = self._step(self.dense, True, workers) if both else None
             found.append(predicted(name, step, plain, behind, beside, cost, as_dense))
         return found
 
-    def _step(self, config: Mapping[str, Any], junction: str, workers: int) -> Step:
-        return self.bench.step(config, junction, workers, self.compute_ms)
+    def _step(self, config: Mapping[str, Any], overlap: bool, workers: int) -> Step:
+        return self.bench.step(config, overlap, workers, self.compute_ms)
 
 
 def predicted(
@@ -260,7 +259,7 @@ def _break_even(step: Step, dense: Step, cost: Costs) -> float:
 
 
 def _weight(config: Mapping[str, Any]) -> float:
-    """Of a method in the estimate of durations: shards and trees are simulated for all workers."""
+    """Of a method in the estimate of durations: `sharded` and `gtopk` are simulated for all workers."""
     return 1.0 if config["exchange"]["aggregation"] == "gather" else 4.0
 
 
@@ -294,8 +293,8 @@ def method_name(config: Mapping[str, Any]) -> str:
     name = str(compressor["_target_"]).split(".")[-2]
     shown = ("density", "factor", "bits", "rank", "levels", "block")
     words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]
-    combine = config["exchange"]["aggregation"]
-    return " ".join([name, *words, *([] if combine == "gather" else [combine])])
+    aggregation = config["exchange"]["aggregation"]
+    return " ".join([name, *words, *([] if aggregation == "gather" else [aggregation])])
 
 
 def _without_method(overrides: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import WARMUP_STEPS
-from dgc_repro.exchange.ddp import AFTER_BACKWARD, PER_BUCKET, fit_together
+from dgc_repro.exchange.ddp import fit_together
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import choose_device, validate
 from dgc_repro.launch.components import build_compressor, build_policy
@@ -50,7 +50,7 @@ Config = Mapping[str, Any]
 @dataclass
 class Times:
     """What was measured. ``ready_ms``: when each gradient is there, from the step's begin; ``exchanges``:
-    by identity of the method and junction, then by workers, a list of parts."""
+    by method and overlap, then by workers, a list of parts."""
 
     about: dict[str, Any]
     compute_ms: float
@@ -115,12 +115,12 @@ class Bench:
         assert self._times is not None
         return self._times
 
-    def step(self, config: Config, junction: str, workers: int, compute_ms: float | None) -> Step:
+    def step(self, config: Config, overlap: bool, workers: int, compute_ms: float | None) -> Step:
         """A worker's step among so many. ``config``: with the method; ``compute_ms``: in the place of what
         was measured. Raises UserError."""
         times = self.times
         scale = 1.0 if compute_ms is None else compute_ms / times.compute_ms
-        parts, bases = self._parts(config, junction)
+        parts, bases = self._parts(config, overlap)
         found = []
         for part in parts:
             names = part["names"]
@@ -137,7 +137,7 @@ class Bench:
         signals = {"allreduce": (1.0, float(SIGNAL_BYTES))}
         return Step(times.compute_ms * scale / 1e3, found, signals)
 
-    def _parts(self, config: Config, junction: str) -> tuple[list[Any], dict[str, str]]:
+    def _parts(self, config: Config, overlap: bool) -> tuple[list[Any], dict[str, str]]:
         times = self.times
         policy = build_policy(config)
         if measures(policy):
@@ -145,9 +145,9 @@ class Bench:
                 "policy: a prediction needs to know the rung; use policy=fixed and policy.rung"
             )
         plan = policy.plan(policy.init(), 0)
-        key = f"{junction} {_method(config)} {asdict(plan)}"
+        key = f"overlap={overlap} {_method(config)} {asdict(plan)}"
         example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
-        fit_together(example, policy, config["exchange"]["unit"], junction)
+        fit_together(example, policy, config["exchange"]["unit"], overlap)
         shards = any(isinstance(part, Sharded) for part in nested(example))
         tree = any(isinstance(part, GTopK) for part in nested(example))
         bases = {"decompress": LINEAR, "payload": CONSTANT}
@@ -158,16 +158,16 @@ class Bench:
         if key in times.exchanges:
             return times.exchanges[key], bases
         with environment.threads(self._threads):
-            found = self._exchanges(config, policy, plan, junction, simulated=shards or tree)
+            found = self._exchanges(config, policy, plan, overlap, simulated=shards or tree)
         times.exchanges[key] = found
         self._keep()
         return found, bases
 
     def _exchanges(
-        self, config: Config, policy: Policy, plan: Plan, junction: str, *, simulated: bool
+        self, config: Config, policy: Policy, plan: Plan, overlap: bool, *, simulated: bool
     ) -> list[Any]:
         gradients = self._recorded()
-        groups = buckets(gradients) if junction == PER_BUCKET else None
+        groups = buckets(gradients) if overlap else None
         found: list[Any] = [
             {"names": names, "by_workers": {}} for names in groups or [list(gradients)]
         ]

@@ -11,9 +11,9 @@ import torch
 from dgc_repro.policy.interface import EpochReport, label
 from dgc_repro.train import policy_inputs
 from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
-from dgc_repro.train.stopping import where_reached
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
+from dgc_repro.train.stopping import where_reached
 from dgc_repro.train.task import Batch
 
 TIMES = {"seconds": "time/train_seconds", "modelled_seconds": "time/modelled_seconds"}
@@ -49,7 +49,7 @@ def train(
 
 
 def ends_early(run: Run) -> bool:
-    """Whether the goal was reached, and the run is to end there."""
+    """Whether the target was reached and ends the run."""
     return run.stopping.stop and bool(run.progress.reached)
 
 

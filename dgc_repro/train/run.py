@@ -18,12 +18,12 @@ from dgc_repro.exchange.ddp import Junction
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Policy
-from dgc_repro.train.stopping import Stopping
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
+from dgc_repro.train.stopping import Stopping
 from dgc_repro.train.task import Carried, Forward, Task
 
 
@@ -65,7 +65,7 @@ class Progress:
     carried: list[list[Carried]] = field(default_factory=list)
     watched: PolicyInputs = field(default_factory=PolicyInputs)
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
-    reached: dict[str, Any] = field(default_factory=dict)  # where the goal was, empty until then
+    reached: dict[str, Any] = field(default_factory=dict)  # where the target was, empty until then
 
     def chooser(self, policy: Policy) -> Callable[[Tensor], int]:
         """What answers `Choose`: the policy's rung, and its state is kept."""
@@ -99,7 +99,7 @@ class Run:
     seed: int
     steps_per_epoch: int
     workers_per_node: int = 1
-    goal: Stopping = field(default_factory=Stopping)
+    stopping: Stopping = field(default_factory=Stopping)
     meter: Meter = field(default_factory=NoMeter)
     notes: list[str] = field(default_factory=list)  # what a person should know of how it was built
     stop_requested: bool = False

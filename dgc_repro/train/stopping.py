@@ -1,8 +1,7 @@
-"""What a run is to reach: a quality of the test part at the end of an epoch, where training may end.
+"""A target for the quality on the test split, checked at the end of each epoch.
 
-Looked at is what tables print, the test part. It drives nothing but the end of the run, and only where
-``stop`` says so: policies see the validation part. Sums of evaluation are the same on all ranks, so that
-all of them end together.
+A run ends there only with ``stop``. Policies see the validation split. All ranks have the same sums of
+evaluation and end together.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Stopping:
         return bool(value <= self.target if self.metric == PERPLEXITY else value >= self.target)
 
     def summary(self, reached: Mapping[str, Any]) -> dict[str, Any]:
-        """For summary.json; nothing without a target. ``reached``: where it was, empty if nowhere."""
+        """For summary.json; nothing without a target. ``reached``: where, empty if nowhere."""
         if self.target is None:
             return {}
         told = {"metric": self.metric, "target": self.target, "reached": bool(reached), **reached}
@@ -65,7 +64,7 @@ def where_reached(record: Mapping[str, Any], seconds: Mapping[str, str]) -> dict
     return {"epoch": record["epoch"], "step": record["step"], **found}
 
 
-def refuse_misfit(goal: Stopping, gives: str) -> None:
+def refuse_misfit(stopping: Stopping, gives: str) -> None:
     """Raise ValueError where a metric is of another kind of data: ``gives`` images, or words."""
     wrong = {PERPLEXITY: "images", TOP5: "words"}
     if wrong.get(stopping.metric) == gives:

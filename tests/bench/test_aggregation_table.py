@@ -1,4 +1,4 @@
-"""scripts/aggregation_table.py makes the table of docs/aggregation.md; here for few values, and the page's."""
+"""scripts/aggregation_table.py makes the table of docs/aggregation.md: few values here, and the page."""
 
 from __future__ import annotations
 

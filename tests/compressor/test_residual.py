@@ -84,7 +84,10 @@ def test_a_residual_that_has_an_end_is_kept(method: Compressor) -> None:
             ("wrap=[block_momentum,per_layer]", "optimizer.momentum=0"),
             "wrapper.block_momentum.inner: what QSGD loses",
         ),
-        (("exchange.aggregation=sharded",), "exchange.aggregation: sharded: method: what QSGD loses"),
+        (
+            ("exchange.aggregation=sharded",),
+            "exchange.aggregation: sharded: method: what QSGD loses",
+        ),
     ],
 )
 def test_a_run_is_told_in_a_line(given: tuple[str, ...], line: str) -> None:

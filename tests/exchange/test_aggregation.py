@@ -30,11 +30,11 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import (
     AUTO,
     GATHER,
+    GTOPK,
     SAMPLE,
     SHARDED,
-    GTOPK,
-    choose,
     aggregated,
+    choose,
     dense_bytes,
     wire_bytes,
 )
@@ -286,7 +286,11 @@ class Remembers(Uniform):
         (OneBit(), SHARDED, "OneBit, as it is set, goes no other way than its own"),
         (QSGD(7), SHARDED, "what QSGD loses, as it is set, is more than it is given"),
         (QSGD(7), GTOPK, "QSGD goes by gather; use"),
-        (Uniform(8), GTOPK, "gtopk needs a sparsifier that sends a fixed number of entries; Uniform"),
+        (
+            Uniform(8),
+            GTOPK,
+            "gtopk needs a sparsifier that sends a fixed number of entries; Uniform",
+        ),
         (Remembers(8), SHARDED, "keeps no state; Remembers"),
         (Threshold(threshold=1.0), GTOPK, "Threshold goes by gather, sharded"),
         (Uniform(8), "ring", "one of gather, sharded, gtopk, auto, got 'ring'"),

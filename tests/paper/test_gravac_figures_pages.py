@@ -75,7 +75,9 @@ def made(
         gain = {"gain": 0.8, "gain_theta_min": 0.9}
         decisions = decisions.assign(theta_min=10.0, candidate=1000.0, **gain)
     settings = (
-        SETTINGS | {"experiment": {"row": row}, "seed": seed, "stopping": {"metric": metric}} | config
+        SETTINGS
+        | {"experiment": {"row": row}, "seed": seed, "stopping": {"metric": metric}}
+        | config
     )
     return Run(
         f"{row}-{seed}", settings, {"data": "made up"}, {"parameters": 100_000}, epochs, decisions

@@ -203,7 +203,10 @@ def test_all_candidates_are_compared_with_their_quality_and_the_time_left(
             "network.schedule: a prediction is of one step",
         ),
         (("network.rate=100",), "network.rate: a rate with its unit"),
-        (("network=nvlink", "exchange.aggregation=auto"), "exchange.aggregation: auto takes another way"),
+        (
+            ("network=nvlink", "exchange.aggregation=auto"),
+            "exchange.aggregation: auto takes another way",
+        ),
         (("network=nvlink", "wokers=2"), "wokers: no such key; did you mean workers"),
         (("network",), "network: settings are written key=value"),
         (("network=nvlink", "compute_ms=no"), "compute_ms: a number above 0"),

@@ -16,8 +16,8 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.aggregation import aggregated
+from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire

@@ -88,8 +88,14 @@ def test_a_perplexity_is_a_goal_of_a_text() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("stopping.metric=perplexity",), "stopping.metric: of images there is accuracy, top5, got perp"),
-        ((*TEXT, "stopping.metric=top5"), "stopping.metric: of words there is accuracy, perplexity"),
+        (
+            ("stopping.metric=perplexity",),
+            "stopping.metric: of images there is accuracy, top5, got perp",
+        ),
+        (
+            (*TEXT, "stopping.metric=top5"),
+            "stopping.metric: of words there is accuracy, perplexity",
+        ),
         (("stopping.stop=true",), "stopping.stop: needs stopping.target"),
         (("+stopping.tarket=3",), "stopping.tarket: no such key; did you mean target?"),
     ],

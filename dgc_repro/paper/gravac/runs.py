@@ -4,8 +4,8 @@ Target    of a model: the mean final quality of our dense runs less one standard
           plus one); with one seed the mean. At scale paper also the paper's. For time to target only:
           claims on quality compare a row with dense, paired by seed.
 Reached   after the first epoch whose quality is the target or better: times are whole epochs.
-Plateau   the last epoch that beats the last counted one by more than a share (``stopping.plateau``) of the run's
-          best; the first epoch counts.
+Plateau   the last epoch that beats the last counted one by more than a share (``stopping.plateau``)
+          of the run's best; the first epoch counts.
 Failed    quality came less than a seventh of the way from chance to the target, or it or the training loss is
           not finite. For a perplexity the way is in nats a word, and chance is the test perplexity of the
           training part's word frequencies, or the vocabulary where these are not known.
