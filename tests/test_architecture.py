@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 ANYTHING = "*"
 ASKS = ("exchange.payload", "exchange.requests")
 
-UNDER_ALL = ("errors", "checked")
+UNDER_ALL = ("errors", "checked", "names")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
     "kernel",
@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__init__": ("exchange", "compressor", "policy", "results"),
     "compare": ("paper", "results"),
     "results": ("paper",),
+    "names": (),
     "exchange": ("compressor", "policy", "kernel"),
     "network": (),
     "compressor": (*ASKS, "kernel"),

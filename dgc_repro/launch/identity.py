@@ -6,14 +6,14 @@ import hashlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dgc_repro.errors import UserError
+from dgc_repro.names import with_current_names, with_first_names
 
 RESULTS_VERSION = 1
 """Raised when a fix changes numbers: runs of an older version are not taken for finished."""
@@ -40,20 +40,6 @@ ADDED = (
 ``_target_`` ends of the components that had no such setting before."""
 
 
-FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("stopping",): ("goal",),
-    ("exchange", "overlap"): ("exchange", "junction"),
-    ("exchange", "aggregation"): ("exchange", "combine"),
-}
-"""Keys that have a new name, and the first name, which hashes keep."""
-FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
-    ("exchange", "overlap"): {False: "after_backward", True: "per_bucket"},
-    ("exchange", "aggregation"): {"sharded": "scatter", "gtopk": "tree"},
-    ("policy", "gain"): {"energy": "error_fed"},
-}
-"""The same for values, by the new key."""
-
-
 REVISED = ("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling")
 """Components that compute other numbers than they did under the same settings, since `RESULTS_VERSION`: ends
 of their ``_target_``. Their runs are others than before; all others keep their hash."""
@@ -62,7 +48,7 @@ of their ``_target_``. Their runs are others than before; all others keep their 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hex digits of what decides the numbers: settings, and the source of components outside this
     package."""
-    kept = _with_first_names(config)
+    kept = with_first_names(config)
     for *path, last in WITHOUT_EFFECT:
         node = kept
         for key in path:
@@ -86,48 +72,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
         kept["sources"] = sources
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded config with the names that keys and values have now."""
-    found = deepcopy(dict(config))
-    for key, first in FIRST_KEYS.items():
-        _move(found, first, key)
-    for key, names in FIRST_VALUES.items():
-        _replace(found, key, {first: name for name, first in names.items()})
-    return found
-
-
-def _with_first_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the names that keys and values had first, whichever it has."""
-    found = deepcopy(dict(config))
-    for key, names in FIRST_VALUES.items():
-        _replace(found, key, names)
-    for key, first in FIRST_KEYS.items():
-        _move(found, key, first)
-    return found
-
-
-def _node(config: dict[str, Any], key: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The section of a key (an empty one where there is none), and its last name."""
-    node: Any = config
-    for part in key[:-1]:
-        node = node.get(part)
-        if not isinstance(node, dict):
-            return {}, key[-1]
-    return node, key[-1]
-
-
-def _move(config: dict[str, Any], old: Sequence[str], new: Sequence[str]) -> None:
-    node, last = _node(config, old)
-    if last in node:
-        node[new[-1]] = node.pop(last)
-
-
-def _replace(config: dict[str, Any], key: Sequence[str], names: Mapping[Any, Any]) -> None:
-    node, last = _node(config, key)
-    if isinstance(node.get(last), str | bool):
-        node[last] = names.get(node[last], node[last])
 
 
 def _targets(node: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.identity import with_current_names
+from dgc_repro.names import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.records import Run, in_order
 

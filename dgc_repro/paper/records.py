@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.identity import with_current_names
+from dgc_repro.names import with_current_names
 from dgc_repro.paper import decisions
 from dgc_repro.paper.decisions import json_lines
 

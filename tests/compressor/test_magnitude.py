@@ -54,8 +54,8 @@ def test_tensor_by_tensor_is_refused_in_one_line(nest: Magnitude | ErrorFeedback
     with pytest.raises(
         UserError, match=r"^exchange\.unit: Magnitude needs exchange\.unit=model, got"
     ):
-        fit_together(nest, Fixed(), "layer", "after_backward")
-    fit_together(nest, Fixed(), "model", "after_backward")
+        fit_together(nest, Fixed(), "layer", False)
+    fit_together(nest, Fixed(), "model", False)
 
 
 @pytest.mark.parametrize("name", odd_tensors())

@@ -34,7 +34,7 @@ from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import EpochReport
 
 EF4 = ErrorFeedback(Uniform(4))
-JUNCTIONS = ("after_backward", "per_bucket")
+OVERLAP = (False, True)
 
 
 class Layers(nn.Module):
@@ -108,7 +108,7 @@ class Loop:
 
     model: str
     compressor: Compressor | None
-    junction: str = "after_backward"
+    overlap: bool = False
     unit: str = "layer"
     steps: int = 4
     micro_steps: int = 1
@@ -153,7 +153,7 @@ def play(loop: Loop) -> dict[str, Any]:
     told: dict[str, Any] = {"message": "", "buckets": [], "early": []}
     if loop.compressor is not None:
         exchange = attach(
-            model, loop.compressor, junction=loop.junction, unit=loop.unit, **loop.settings
+            model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings
         )
         watch_buckets(exchange, told)
     if loop.pause_seconds:
@@ -212,10 +212,10 @@ def spoil_and_load(exchange: Attached) -> None:
 
 def watch_buckets(exchange: Attached, told: dict[str, Any]) -> None:
     """Note how many tensors each bucket holds, and which are received before the last has come."""
-    junction = exchange._junction
-    if not isinstance(junction, ddp.PerBucket):
+    joined = exchange._junction
+    if not isinstance(joined, ddp.PerBucket):
         return
-    send, receive_landed = junction._send, junction._receive_landed
+    send, receive_landed = joined._send, joined._receive_landed
 
     def counted(bucket: dist.GradBucket) -> None:
         told["buckets"].append(len(bucket.parameters()))
@@ -226,7 +226,7 @@ def watch_buckets(exchange: Attached, told: dict[str, Any]) -> None:
             told["early"].append(part)
         return done
 
-    junction._send, junction._receive_landed = counted, noted  # type: ignore[method-assign]
+    joined._send, joined._receive_landed = counted, noted  # type: ignore[method-assign]
 
 
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
@@ -253,7 +253,7 @@ class Broken:
         return (yield from Dense().exchange(tensor, state, context))
 
 
-# What a loop may do wrong, or unusually: each is given a junction, and returns what it was told.
+# What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
 
 
 def backward(model: nn.Module, rank: int = 0) -> None:
@@ -261,39 +261,39 @@ def backward(model: nn.Module, rank: int = 0) -> None:
 
 
 def attached(
-    junction: str, name: str = "float32", frozen: bool = False, **settings: Any
+    overlap: bool, name: str = "float32", frozen: bool = False, **settings: Any
 ) -> tuple[Any, Attached]:
     model = built(Loop(name, EF4, frozen=frozen))
-    return model, attach(model, settings.pop("compressor", EF4), junction=junction, **settings)
+    return model, attach(model, settings.pop("compressor", EF4), overlap=overlap, **settings)
 
 
-def sparse(junction: str) -> str:
+def sparse(overlap: bool) -> str:
     model = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Linear(6, 6)))
-    return raised(lambda: attach(model, EF4, junction=junction))
+    return raised(lambda: attach(model, EF4, overlap=overlap))
 
 
-def no_ddp(junction: str) -> str:
-    return raised(lambda: attach(nn.Linear(2, 2), EF4, junction=junction))  # type: ignore[arg-type]
+def no_ddp(overlap: bool) -> str:
+    return raised(lambda: attach(nn.Linear(2, 2), EF4, overlap=overlap))  # type: ignore[arg-type]
 
 
-def hooked(junction: str) -> str:
+def hooked(overlap: bool) -> str:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
     model = built(Loop("float32", EF4))
     model.register_comm_hook(None, fp16_compress_hook)
-    return raised(lambda: attach(model, EF4, junction=junction))
+    return raised(lambda: attach(model, EF4, overlap=overlap))
 
 
-def unknown_unit(junction: str) -> str:
-    return raised(lambda: attached(junction, unit="tensor"))
+def unknown_unit(overlap: bool) -> str:
+    return raised(lambda: attached(overlap, unit="tensor"))
 
 
-def unit_of_model(junction: str) -> str:
-    return raised(lambda: attached(junction, unit="model"))
+def unit_of_model(overlap: bool) -> str:
+    return raised(lambda: attached(overlap, unit="model"))
 
 
-def unknown_junction(junction: str) -> str:
-    return raised(lambda: attached("per_buckt"))
+def unknown_overlap(overlap: bool) -> str:
+    return raised(lambda: attached("per_bucket"))  # type: ignore[arg-type]
 
 
 LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))
@@ -305,27 +305,27 @@ def gravac(decide: str = "last", eps: float = 0.6) -> GraVAC:
     )
 
 
-def decides_now(junction: str) -> str:
-    return raised(lambda: attached(junction, compressor=LADDER, policy=gravac("now")))
+def decides_now(overlap: bool) -> str:
+    return raised(lambda: attached(overlap, compressor=LADDER, policy=gravac("now")))
 
 
-def attached_twice(junction: str) -> str:
-    model, first = attached(junction)
-    said = raised(lambda: attach(model, EF4, junction=junction))
+def attached_twice(overlap: bool) -> str:
+    model, first = attached(overlap)
+    said = raised(lambda: attach(model, EF4, overlap=overlap))
     first.detach()
     return said
 
 
-def backward_twice(junction: str) -> str:
-    model, exchange = attached(junction)
+def backward_twice(overlap: bool) -> str:
+    model, exchange = attached(overlap)
     backward(model)
     said = raised(lambda: backward(model))
     exchange.detach()
     return said
 
 
-def no_step(junction: str) -> str:
-    model, exchange = attached(junction)
+def no_step(overlap: bool) -> str:
+    model, exchange = attached(overlap)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backward(model)
     said = raised(optimizer.step)
@@ -335,9 +335,9 @@ def no_step(junction: str) -> str:
     return said
 
 
-def uneven(junction: str, batches: tuple[int, int] = (1, 1)) -> str:
+def uneven(overlap: bool, batches: tuple[int, int] = (1, 1)) -> str:
     """In `model.join`, so many batches on rank 0 and on the others."""
-    model, exchange = attached(junction)
+    model, exchange = attached(overlap)
 
     def joined() -> None:
         with model.join():
@@ -350,12 +350,12 @@ def uneven(junction: str, batches: tuple[int, int] = (1, 1)) -> str:
     return said
 
 
-def really_uneven(junction: str) -> str:
-    return uneven(junction, (3, 5))
+def really_uneven(overlap: bool) -> str:
+    return uneven(overlap, (3, 5))
 
 
-def thawed(junction: str) -> str:
-    model, exchange = attached(junction, "unused", frozen=True)
+def thawed(overlap: bool) -> str:
+    model, exchange = attached(overlap, "unused", frozen=True)
     backward(model)
     exchange.step()
     model.module.body.requires_grad_(True)
@@ -375,8 +375,8 @@ def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
     return said
 
 
-def thawed_on_one_rank(junction: str) -> str:
-    model, exchange = attached(junction, "unused", frozen=True)
+def thawed_on_one_rank(overlap: bool) -> str:
+    model, exchange = attached(overlap, "unused", frozen=True)
     backward(model)
     exchange.step()
     model.module.body.requires_grad_(dist.get_rank() == 1)
@@ -388,10 +388,10 @@ def thawed_on_one_rank(junction: str) -> str:
     return said
 
 
-def thawed_before_attaching(junction: str) -> str:
+def thawed_before_attaching(overlap: bool) -> str:
     model: Any = built(Loop("unused", EF4, frozen=True))
     model.module.body.requires_grad_(True)
-    exchange = attach(model, EF4, junction=junction)
+    exchange = attach(model, EF4, overlap=overlap)
     backward(model)
     said = raised(exchange.step)
     if said == "nothing":  # DDP does not send it, and the exchange does
@@ -403,22 +403,22 @@ def thawed_before_attaching(junction: str) -> str:
     return said
 
 
-def one_vector(junction: str) -> str:
-    model, exchange = attached(junction, "unused", unit="model")
+def one_vector(overlap: bool) -> str:
+    model, exchange = attached(overlap, "unused", unit="model")
     backward(model)
     return raised(exchange.step)
 
 
-def used_after_detaching(junction: str) -> str:
-    model, exchange = attached(junction)
+def used_after_detaching(overlap: bool) -> str:
+    model, exchange = attached(overlap)
     exchange.detach()
     exchange.close()
     backward(model)
     return raised(exchange.step)
 
 
-def scaled(junction: str) -> str:
-    model, exchange = attached(junction)
+def scaled(overlap: bool) -> str:
+    model, exchange = attached(overlap)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
     said = raised(lambda: exchange.step(scaler=scaler))
@@ -426,16 +426,16 @@ def scaled(junction: str) -> str:
     return said
 
 
-def unscaled_first(junction: str) -> str:
-    model, exchange = attached(junction)
+def unscaled_first(overlap: bool) -> str:
+    model, exchange = attached(overlap)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
     scaler.unscale_(torch.optim.SGD(model.parameters(), lr=0.1))
     return raised(lambda: exchange.step(scaler=scaler))
 
 
-def samples_untold(junction: str) -> str:
-    model, exchange = attached(junction, compressor=LADDER, policy=gravac())
+def samples_untold(overlap: bool) -> str:
+    model, exchange = attached(overlap, compressor=LADDER, policy=gravac())
     backward(model)
     said = raised(exchange.step)
     backward(model)
@@ -444,8 +444,8 @@ def samples_untold(junction: str) -> str:
     return said
 
 
-def samples_untold_by_one_rank(junction: str) -> str:
-    model, exchange = attached(junction, compressor=LADDER, policy=gravac())
+def samples_untold_by_one_rank(overlap: bool) -> str:
+    model, exchange = attached(overlap, compressor=LADDER, policy=gravac())
     backward(model)
     exchange.step(samples=2)
     said = refused_by_all(model, exchange, 0 if dist.get_rank() == 1 else 2)
@@ -455,9 +455,9 @@ def samples_untold_by_one_rank(junction: str) -> str:
     return said
 
 
-def rate_untold(junction: str) -> str:
+def rate_untold(overlap: bool) -> str:
     policy = Accordion("factor", (2, 4, 8))
-    model, exchange = attached(junction, compressor=LADDER, policy=policy)
+    model, exchange = attached(overlap, compressor=LADDER, policy=policy)
     backward(model)
     exchange.step()
     said = raised(lambda: exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
@@ -465,11 +465,11 @@ def rate_untold(junction: str) -> str:
     return said
 
 
-def accordion(junction: str, norm: str) -> tuple[int, dict[str, Any]]:
+def accordion(overlap: bool, norm: str) -> tuple[int, dict[str, Any]]:
     """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
     ladder = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
     policy = Accordion("factor", (2, 4), norm=norm)
-    model, exchange = attached(junction, compressor=ladder, policy=policy)
+    model, exchange = attached(overlap, compressor=ladder, policy=policy)
     for epoch in (1, 2):
         for _ in range(2):
             model.zero_grad()
@@ -482,18 +482,18 @@ def accordion(junction: str, norm: str) -> tuple[int, dict[str, Any]]:
     return len(state["high"]), state["norms"]
 
 
-def detached(junction: str) -> dict[str, Any]:
+def detached(overlap: bool) -> dict[str, Any]:
     """Gradients of plain DDP, of a model that was let go of with a backward under way, and of one that
     is attached anew."""
     rank, plain = dist.get_rank(), built(Loop("float32", None))
-    model, exchange = attached(junction)
+    model, exchange = attached(overlap)
     backward(plain, rank)
     backward(model, rank)
     exchange.detach()
     dropped = gradients(model.module)
     backward(model, rank)
     found = {"plain": gradients(plain.module), "detached": gradients(model.module)}
-    again = attach(model, Dense(), junction=junction)
+    again = attach(model, Dense(), overlap=overlap)
     model.zero_grad()
     backward(model, rank)
     again.step()
@@ -502,7 +502,7 @@ def detached(junction: str) -> dict[str, Any]:
     return {**found, "dropped": all(g is None for g in dropped.values())}
 
 
-def within_a_group(junction: str) -> dict[str, Any]:
+def within_a_group(overlap: bool) -> dict[str, Any]:
     """Gradients of a model whose group is one rank: its own."""
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     torch.manual_seed(0)
@@ -510,7 +510,7 @@ def within_a_group(junction: str) -> dict[str, Any]:
     model = DistributedDataParallel(Layers(torch.float32), process_group=group)
     backward(model, dist.get_rank())
     own = gradients(model.module)
-    exchange = attach(model, Dense(), junction=junction)
+    exchange = attach(model, Dense(), overlap=overlap)
     model.zero_grad()
     backward(model, dist.get_rank())
     exchange.step()

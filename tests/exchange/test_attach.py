@@ -14,7 +14,7 @@ import loops
 import pytest
 import torch
 from laws import same
-from loops import EF4, JUNCTIONS, LADDER, MODELS, Broken, Loop, gravac, played_by_ranks
+from loops import EF4, LADDER, MODELS, OVERLAP, Broken, Loop, gravac, played_by_ranks
 from processes import World
 from samples import Fragile, LowRank, Threshold
 from torch import Tensor
@@ -70,7 +70,7 @@ def played(world: World, loop: Loop) -> list[dict[str, Any]]:
 def test_the_uncompressed_baseline_is_plain_ddp_bit_for_bit(two_workers: World, name: str) -> None:
     loop = LOOPS[name]
     plain = played(two_workers, loop)[0]
-    ways = [replace(loop, junction=junction) for junction in JUNCTIONS]
+    ways = [replace(loop, overlap=overlap) for overlap in OVERLAP]
     if name in ("float32", "channels last", "frozen before"):
         ways.append(replace(loop, unit="model"))
     for way in ways:
@@ -97,7 +97,7 @@ def test_compressed_means_are_those_of_the_simulated_world(
             else:  # in the parameter's type
                 real = in_memory_order(mean)
                 assert torch.equal(real, expected[tensor].to(real.dtype).view(real.shape)), tensor
-    by_bucket = played(two_workers, replace(loop, junction="per_bucket"))
+    by_bucket = played(two_workers, replace(loop, overlap=True))
     for one, other in zip(stories, by_bucket, strict=True):
         assert same(other["parameters"], one["parameters"])
         assert same(other["states"][-1], one["states"][-1])
@@ -172,7 +172,7 @@ def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
     two_workers: World, name: str
 ) -> None:
     loop = ALIKE[name]
-    bucket = replace(loop, junction="per_bucket")
+    bucket = replace(loop, overlap=True)
     after = played(two_workers, loop)
     for other in (bucket, replace(bucket, resume_at=3), replace(loop, resume_at=2)):
         for one, two in zip(after, played(two_workers, other), strict=True):
@@ -185,15 +185,15 @@ def test_both_junctions_and_a_resumed_loop_train_alike_bit_for_bit(
             for key in ("last", "next", "gains", "theta_min", "candidate"):
                 policies = [story["saved"]["policy"].get(key) for story in (one, two)]
                 assert policies[0] == policies[1], (key, other)
-            if other.junction == "per_bucket":
+            if other.overlap:
                 assert len(two["buckets"]) > loop.steps, "one bucket a step shows nothing"
     if name == "one round":
         assert not same(after[0]["states"], after[1]["states"]), "a residual is a worker's own"
 
 
-@pytest.mark.parametrize("junction", JUNCTIONS)
-def test_three_workers_agree(three_workers: World, junction: str) -> None:
-    found = played(three_workers, Loop("float32", EF4, junction))[0]
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_three_workers_agree(three_workers: World, overlap: bool) -> None:
+    found = played(three_workers, Loop("float32", EF4, overlap))[0]
     assert same(found["parameters"], played(three_workers, Loop("float32", EF4))[0]["parameters"])
 
 
@@ -211,7 +211,7 @@ def test_buckets_that_land_during_backward_are_decompressed_then(
     two_workers: World, compressor: Compressor
 ) -> None:
     after = Loop("float32", compressor)
-    slow = played(two_workers, replace(after, junction="per_bucket", pause_seconds=0.2))
+    slow = played(two_workers, replace(after, overlap=True, pause_seconds=0.2))
     for one, other in zip(played(two_workers, after), slow, strict=True):
         assert same(one["parameters"], other["parameters"])
         assert len(other["early"]) >= 3, "nothing landed in time"
@@ -232,13 +232,13 @@ def test_a_dense_and_a_compressed_step_of_gravac_are_different_payloads(two_work
 # Steps that go wrong, and layers that stand still.
 
 
-@pytest.mark.parametrize("junction", JUNCTIONS)
+@pytest.mark.parametrize("overlap", OVERLAP)
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
-    two_workers: World, junction: str, view: bool, set_to_none: bool
+    two_workers: World, overlap: bool, view: bool, set_to_none: bool
 ) -> None:
-    loop = Loop("float32", EF4, junction, steps=8, freezes=(3, 6), view=view)
+    loop = Loop("float32", EF4, overlap, steps=8, freezes=(3, 6), view=view)
     loop = replace(loop, set_to_none=set_to_none)
     for story in played(two_workers, loop):
         for step in range(3, 6):
@@ -274,21 +274,21 @@ def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
 
 
 @pytest.mark.parametrize(
-    ("compressor", "junction"),
-    [*((c, junction) for c in (EF4, Dense()) for junction in JUNCTIONS), (Fragile(), JUNCTIONS[0])],
+    ("compressor", "overlap"),
+    [*((c, overlap) for c in (EF4, Dense()) for overlap in OVERLAP), (Fragile(), OVERLAP[0])],
     ids=str,
 )
 def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_out(
-    two_workers: World, compressor: Compressor, junction: str
+    two_workers: World, compressor: Compressor, overlap: bool
 ) -> None:
     """Also, after backward, of a compressor that fails on a NaN before it asks for anything."""
-    loop = Loop("float32", compressor, junction, steps=6)
+    loop = Loop("float32", compressor, overlap, steps=6)
     caught = played(two_workers, replace(loop, overflows=(1, 2)))
     assert caught[0]["message"] == caught[1]["message"]
     for story in caught:
         said = story["message"]
         assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
-        assert junction == "per_bucket" or "rank 0" not in said
+        assert overlap or "rank 0" not in said
         assert same(story["states"][2], story["states"][1])
         assert set(story["means"][2].values()) == {None}
     left_out = played(two_workers, replace(loop, leaves_out=2))
@@ -300,20 +300,20 @@ def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_
 def test_a_refused_step_leaves_no_mean_for_a_bucket_that_ddp_has_made_anew(
     two_workers: World,
 ) -> None:
-    loop = Loop("float32", EF4, "per_bucket", static=True, view=True, overflows=(1, 0))
+    loop = Loop("float32", EF4, True, static=True, view=True, overflows=(1, 0))
     for story in played(two_workers, loop):
         for means in story["means"][1:]:
             assert all(bool(mean.isfinite().all()) for mean in means.values())
 
 
-@pytest.mark.parametrize("junction", JUNCTIONS)
+@pytest.mark.parametrize("overlap", OVERLAP)
 def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_end(
-    two_workers: World, junction: str
+    two_workers: World, overlap: bool
 ) -> None:
-    said = two_workers(played_by_ranks, [Loop("float32", Broken(1), junction)] * 2)
+    said = two_workers(played_by_ranks, [Loop("float32", Broken(1), overlap)] * 2)
     assert said == ["ZeroDivisionError: broken on purpose"] * 2
     differ = [
-        Loop("float32", compressor, junction, settings=CHECKED)
+        Loop("float32", compressor, overlap, settings=CHECKED)
         for compressor in (Uniform(8), Uniform(4))
     ]
     said = two_workers(played_by_ranks, differ)
@@ -323,17 +323,17 @@ def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_e
 
 # Refusals.
 
-BOTH, AFTER, BUCKET = JUNCTIONS, JUNCTIONS[:1], JUNCTIONS[1:]
+BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
     ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
     ("no_ddp", BOTH, "model: attach takes a DistributedDataParallel model, got Linear; wrap"),
     ("hooked", BOTH, "model: it has a communication hook already"),
-    ("unknown_junction", AFTER, "junction: one of after_backward, per_bucket"),
+    ("unknown_overlap", AFTER, "overlap: true or false"),
     ("unknown_unit", AFTER, "unit: one of layer, model, got 'tensor'"),
-    ("unit_of_model", BUCKET, "junction: per_bucket sends"),
-    ("decides_now", BUCKET, ".*use junction=after_backward or decide=last"),
+    ("unit_of_model", BUCKET, "overlap: true sends"),
+    ("decides_now", BUCKET, ".*use overlap=false or decide=last"),
     ("attached_twice", BOTH, r"model: a compressor is attached to it already; call detach\(\)"),
-    ("backward_twice", BUCKET, r"junction: per_bucket has sent .* `with model.no_sync\(\):`"),
+    ("backward_twice", BUCKET, r"overlap: true has sent .* `with model.no_sync\(\):`"),
     ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
     ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
@@ -346,7 +346,7 @@ REFUSED = [
     ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
-    ("scaled", BUCKET, "scaler: junction=per_bucket has sent .*; use junction=after_backward"),
+    ("scaled", BUCKET, "scaler: overlap=true has sent .*; use overlap=false"),
     ("unscaled_first", AFTER, r"scaler: .* call scaler.unscale_\(optimizer\) after"),
     ("samples_untold", BOTH, r"samples: GraVAC weighs .*; call exchange.step\(samples=...\)"),
     ("samples_untold_by_one_rank", BOTH, r"samples: GraVAC weighs .* batch \(rank 1\)$"),
@@ -355,49 +355,51 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("mistake", "junction", "message"),
-    [(mistake, junction, text) for mistake, kinds, text in REFUSED for junction in kinds],
+    ("mistake", "overlap", "message"),
+    [(mistake, overlap, text) for mistake, kinds, text in REFUSED for overlap in kinds],
 )
 def test_what_cannot_go_right_is_refused_in_one_line(
-    two_workers: World, mistake: str, junction: str, message: str
+    two_workers: World, mistake: str, overlap: bool, message: str
 ) -> None:
-    for said in two_workers(getattr(loops, mistake), junction):
+    for said in two_workers(getattr(loops, mistake), overlap):
         assert re.match(f"UserError: {message}", said), said
         assert "\n" not in said
-        assert not re.search(r"\b(exchange\.(junction|unit|combine)|train\.|launch\.)", said), said
+        assert not re.search(r"\b(exchange\.(overlap|unit|aggregation)|train\.|launch\.)", said), (
+            said
+        )
 
 
 @pytest.mark.parametrize("job", ["backward_twice", "scaled", "thawed_before_attaching"])
 def test_what_is_refused_per_bucket_is_fine_after_backward(two_workers: World, job: str) -> None:
-    assert two_workers(getattr(loops, job), "after_backward") == ["nothing"] * 2
+    assert two_workers(getattr(loops, job), False) == ["nothing"] * 2
 
 
-@pytest.mark.parametrize("junction", JUNCTIONS)
+@pytest.mark.parametrize("overlap", OVERLAP)
 def test_a_detached_model_is_plain_ddp_and_can_be_attached_again(
-    two_workers: World, junction: str
+    two_workers: World, overlap: bool
 ) -> None:
-    for found in two_workers(loops.detached, junction):
+    for found in two_workers(loops.detached, overlap):
         assert found["dropped"]
         assert same(found["detached"], found["plain"])
         assert same(found["again"], found["plain"])
 
 
-@pytest.mark.parametrize("junction", JUNCTIONS)
-def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, junction: str) -> None:
-    first, second = two_workers(loops.within_a_group, junction)
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_the_ranks_are_those_of_the_models_process_group(two_workers: World, overlap: bool) -> None:
+    first, second = two_workers(loops.within_a_group, overlap)
     assert same(first["mean"], first["own"])
     assert same(second["mean"], second["own"])
     assert not same(first["own"], second["own"])
 
 
 @pytest.mark.parametrize(
-    ("junction", "norm"),
-    [("after_backward", "mean"), ("per_bucket", "mean"), ("after_backward", "own")],
+    ("overlap", "norm"),
+    [(False, "mean"), (True, "mean"), (False, "own")],
 )
 def test_accordion_is_told_the_norms_that_it_watches(
-    two_workers: World, junction: str, norm: str
+    two_workers: World, overlap: bool, norm: str
 ) -> None:
-    first, second = two_workers(loops.accordion, junction, norm)
+    first, second = two_workers(loops.accordion, overlap, norm)
     assert first == second
     num_high, norms = first
     assert num_high == len(norms) == 4

@@ -29,13 +29,13 @@ LADDER = Ladder((Dense(), Uniform(8), Uniform(4)))
 
 def test_a_ladder_without_a_policy_that_names_its_rungs_is_refused() -> None:
     with pytest.raises(ValueError, match="plans 1 rungs .* the ladder has 3"):
-        fit_together(ErrorFeedback(LADDER), Fixed(), "layer", "after_backward")
-    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer", "after_backward")
+        fit_together(ErrorFeedback(LADDER), Fixed(), "layer", False)
+    fit_together(ErrorFeedback(LADDER), Fixed("bits", (8, 4)), "layer", False)
 
 
 def test_a_choice_between_tensors_is_refused_where_they_are_joined() -> None:
     with pytest.raises(ValueError, match="exchange.unit=model joins"):
-        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model", "after_backward")
+        fit_together(ErrorFeedback(PerLayer(Uniform(4))), Fixed(), "model", False)
 
 
 def test_error_feedback_in_error_feedback_is_refused() -> None:
@@ -46,14 +46,14 @@ def test_error_feedback_in_error_feedback_is_refused() -> None:
 def test_an_order_of_wrappers_that_means_nothing_is_refused() -> None:
     nest = ErrorFeedback(MomentumCorrection(Uniform(4)))
     with pytest.raises(UserError, match="^wrap: error_feedback around momentum_correction"):
-        fit_together(nest, Fixed(), "layer", "after_backward")
-    fit_together(MomentumCorrection(ErrorFeedback(Uniform(4))), Fixed(), "layer", "per_bucket")
+        fit_together(nest, Fixed(), "layer", False)
+    fit_together(MomentumCorrection(ErrorFeedback(Uniform(4))), Fixed(), "layer", True)
 
 
 def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> None:
     with pytest.raises(UserError, match=r"^wrap: clip_local .* exchange.overlap=true"):
-        fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "per_bucket")
-    fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", "after_backward")
+        fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", True)
+    fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", False)
 
 
 class Unfinished:
@@ -70,9 +70,9 @@ class Unfinished:
 def test_a_compressor_without_what_its_exchange_needs_is_refused() -> None:
     for nest in (Unfinished(), ErrorFeedback(Unfinished())):
         with pytest.raises(UserError, match="^compressor: Unfinished has no attribute ragged"):
-            fit_together(nest, Fixed(), "layer", "after_backward")
+            fit_together(nest, Fixed(), "layer", False)
     with pytest.raises(UserError, match="^compressor: Fixed has no attribute exchange"):
-        fit_together(Fixed(), Fixed(), "layer", "after_backward")  # type: ignore[arg-type]
+        fit_together(Fixed(), Fixed(), "layer", False)  # type: ignore[arg-type]
 
 
 def test_the_learning_rate_that_a_loop_tells_reaches_the_compressor() -> None:

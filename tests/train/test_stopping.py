@@ -1,9 +1,10 @@
-"""A goal: what it may be, where a run has reached it, and the end of training there."""
+"""A target: what it may be, where a run has reached it, and the end of training there."""
 
 from __future__ import annotations
 
 import json
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.single import run_config
+from dgc_repro.names import with_current_names
 from dgc_repro.train import checkpoint
 from dgc_repro.train.stopping import Stopping
 
@@ -32,7 +34,7 @@ def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None
     assert not Stopping().is_reached({})
 
 
-def test_training_ends_at_the_epoch_that_reaches_the_goal() -> None:
+def test_training_ends_at_the_epoch_that_reaches_the_target() -> None:
     run = built(*EASY, *NETWORK)
     story = play(run)
     assert story.finished
@@ -80,7 +82,7 @@ def test_continued_after_it_was_reached_nothing_is_trained(tmp_path: Path) -> No
     assert_same_state(ended, again)
 
 
-def test_a_perplexity_is_a_goal_of_a_text() -> None:
+def test_a_perplexity_is_a_target_of_a_text() -> None:
     run = built(*TEXT, "stopping.metric=perplexity", "stopping.target=1e9", "stopping.stop=true")
     assert len(play(run).records) == 1
 
@@ -100,14 +102,14 @@ def test_a_perplexity_is_a_goal_of_a_text() -> None:
         (("+stopping.tarket=3",), "stopping.tarket: no such key; did you mean target?"),
     ],
 )
-def test_a_goal_that_does_not_fit_the_data_is_refused(
+def test_a_target_that_does_not_fit_the_data_is_refused(
     settings: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         validate(tiny(*settings))
 
 
-def test_a_goal_without_a_target_makes_no_other_run() -> None:
+def test_settings_without_a_target_make_no_other_run() -> None:
     plain = config_hash(tiny())
     assert config_hash(tiny("stopping.plateau=0.02")) == plain
     assert config_hash(tiny("stopping.target=80")) != plain
@@ -139,3 +141,15 @@ def test_top5_counts_answers_among_the_five_likeliest() -> None:
 def test_of_words_there_is_no_top5() -> None:
     record = play(built(*TEXT, "train.epochs=1")).records[-1]
     assert not [key for key in record if "top5" in key]
+
+
+def test_first_names_of_keys_are_read_and_make_the_same_run() -> None:
+    now = tiny("stopping.target=80", "exchange.overlap=true", "exchange.aggregation=sharded")
+    first = deepcopy(now)
+    first["goal"] = first.pop("stopping")
+    first["exchange"] |= {"junction": "per_bucket", "combine": "scatter"}
+    del first["exchange"]["overlap"], first["exchange"]["aggregation"]
+    assert with_current_names(first) == now
+    assert config_hash(first) == config_hash(now)
+    other = tiny("stopping.target=80", "exchange.overlap=false", "exchange.aggregation=sharded")
+    assert config_hash(other) != config_hash(now)

@@ -1,0 +1,62 @@
+"""Config keys and values that were renamed: records keep the first names, and so do the hashes of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("stopping",): ("goal",),
+    ("exchange", "overlap"): ("exchange", "junction"),
+    ("exchange", "aggregation"): ("exchange", "combine"),
+}
+"""The first name of each renamed key."""
+FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
+    ("exchange", "overlap"): {False: "after_backward", True: "per_bucket"},
+    ("exchange", "aggregation"): {"sharded": "scatter", "gtopk": "tree"},
+    ("policy", "gain"): {"energy": "error_fed"},
+}
+"""The first name of each renamed value, by the key's new name."""
+
+
+def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config with the names that keys and values have now."""
+    found = deepcopy(dict(config))
+    for key, first in FIRST_KEYS.items():
+        _move(found, first, key)
+    for key, names in FIRST_VALUES.items():
+        _replace(found, key, {first: name for name, first in names.items()})
+    return found
+
+
+def with_first_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the names that keys and values had first, whichever it has."""
+    found = deepcopy(dict(config))
+    for key, names in FIRST_VALUES.items():
+        _replace(found, key, names)
+    for key, first in FIRST_KEYS.items():
+        _move(found, key, first)
+    return found
+
+
+def _node(config: dict[str, Any], key: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The section of a key (an empty one where there is none), and its last name."""
+    node: Any = config
+    for part in key[:-1]:
+        node = node.get(part)
+        if not isinstance(node, dict):
+            return {}, key[-1]
+    return node, key[-1]
+
+
+def _move(config: dict[str, Any], old: Sequence[str], new: Sequence[str]) -> None:
+    node, last = _node(config, old)
+    if last in node:
+        node[new[-1]] = node.pop(last)
+
+
+def _replace(config: dict[str, Any], key: Sequence[str], names: Mapping[Any, Any]) -> None:
+    node, last = _node(config, key)
+    if isinstance(node.get(last), str | bool):
+        node[last] = names.get(node[last], node[last])
