@@ -221,7 +221,7 @@ def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None
     assert leaf == sampled | {"density": 0.001}
     validate(config)
     exchange = configured("compressor=magnitude")["exchange"]
-    assert (exchange["unit"], exchange["junction"]) == ("model", "after_backward")
+    assert (exchange["unit"], exchange["overlap"]) == ("model", False)
     with pytest.raises(UserError, match=r"^exchange.unit: Magnitude needs exchange.unit=model"):
         validate(configured("compressor=magnitude", "exchange.unit=layer"))
 

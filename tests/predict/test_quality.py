@@ -23,7 +23,7 @@ def quality() -> Quality:
         (CANDIDATES["randomk 100x"], "no (n=1)"),
         (("compressor=topk", "compressor.factor=1000"), "no (n=3)"),
         (CANDIDATES["fp16"], "not measured"),
-        (CANDIDATES["topk 100x, tree"], "not measured"),
+        (CANDIDATES["topk 100x, gtopk"], "not measured"),
         (("compressor=topk", "compressor.density=0.001", "wrap=[]"), "not measured"),
     ],
 )
