@@ -100,7 +100,7 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
     ],
     Ptb: [({"train_part": "test"}, "train_part: one of train, valid, got 'test'")],
     Pydoc: [({"bptt": v}, f"bptt: {WHOLE} {v!r}") for v in (0, -1, True, 1.5, "ten", None)],
-    # Optimizer, schedule, goal.
+    # Optimizer, schedule, stopping.
     Constant: [({"warmup_epochs": -1}, "warmup_epochs: ")],
     Cosine: [({"warmup_epochs": -0.5}, "warmup_epochs: ")],
     Step: [({"milestones_epochs": (5, 3)}, "milestones_epochs: ")],

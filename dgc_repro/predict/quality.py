@@ -99,7 +99,7 @@ def _is_same_method(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> b
         and all(ours.get(k) == v for k, v in theirs.items() if k not in ("factor", "density"))
         and _wrappers(recorded) == _wrappers(config)
         and recorded["policy"]["_target_"] == config["policy"]["_target_"]
-        and all(exchange[key] == own[key] for key in ("combine", "unit"))
+        and all(exchange[key] == own[key] for key in ("aggregation", "unit"))
     )
 
 

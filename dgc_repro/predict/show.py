@@ -66,9 +66,9 @@ def show(
             say(
                 f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
             )
-        if any("scatter" in one.method for one in compared):
+        if any("sharded" in one.method for one in compared):
             say(
-                "scatter goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
+                "sharded goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
                 "slow links (docs/networks.md): calibrate at this rate before you believe it"
             )
     try:

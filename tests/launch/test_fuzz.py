@@ -24,7 +24,7 @@ VALUES_A_KEY = 2
 GROUPS = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
 ONE_LINE_EACH = """
 ~seed; ~train; ~paths; ~launch.workers; ~compressor; ~
-exchange=3; paths=3; train=3; goal=3; wrap=3; =3
+exchange=3; paths=3; train=3; stopping=3; wrap=3; =3
 compressor=[]; scale=null; policy={a:1}; model=true; launch=1e23; compressor=é; train.epochs=[1
 train.epochs=${nope}; seed=1e23; seed=1,2; model._target_=builtins.dict; policy._target_=os.system
 _target_=builtins.dict; --resolve; --cfg; --cfg nope; --nope; -x; word; =; hydra=1

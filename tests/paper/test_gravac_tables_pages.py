@@ -249,7 +249,7 @@ def test_less_than_a_seventh_of_the_way_from_chance_has_failed(
 
 @pytest.mark.parametrize(("share", "epochs"), [(0.01, 4), (0.3, 3), (0.0, 4), (None, 4)])
 def test_a_share_for_the_plateau_is_the_runs_own(share: float | None, epochs: int) -> None:
-    run = made("resnet101.dense", 80.0, goal={"metric": "accuracy", "plateau": share})
+    run = made("resnet101.dense", 80.0, stopping={"metric": "accuracy", "plateau": share})
     assert training.seconds_to_plateau(run, course(run), training.MODELLED) == 10 * epochs
 
 
