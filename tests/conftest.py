@@ -26,6 +26,13 @@ settings.register_profile("dgc_repro", deadline=None, derandomize=True)
 settings.load_profile("dgc_repro")
 
 
+@pytest.fixture(params=["c", "tensors"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both implementations, one after the other; without a C compiler the second twice."""
+    if request.param == "tensors":
+        monkeypatch.setattr("dgc_repro.kernel.native.library", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The checkout's root."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +142,7 @@ class Watched:
         own, size, floats = self.sent.pop(key)
         self.seen.setdefault(context.name, []).append(
             Seen(
-                context.rank,
+                key[1],
                 given,
                 before,
                 outcome.mean.clone(),
@@ -185,6 +186,21 @@ def play(
     return means
 
 
+def stepped(compressor: Compressor, gradients: list[Tensor], steps: int = 1) -> Tensor:
+    """The mean of the last of so many steps on the same gradients, one a simulated worker."""
+    return played(compressor, [gradients] * steps)[0][-1]
+
+
+def played(
+    compressor: Compressor, gradients: list[list[Tensor]]
+) -> tuple[list[Tensor], list[State]]:
+    """The mean of each step of gradients[step][worker] of one tensor "x", and its states in the end."""
+    setting = Setting("any", compressor)
+    exchange = simulation(setting, len(gradients[0]), {"x": gradients[0][0]})
+    means = [play(exchange, setting, [{"x": own} for own in step])["x"] for step in gradients]
+    return means, [state["x"] for state in exchange.states]
+
+
 def num_steps(workers: int) -> int:
     """Steps of a transcript: a residual shows in the second."""
     return 1 if workers == 5 else 2
@@ -197,8 +213,11 @@ def transcript(setting_index: int, workers: int) -> tuple[dict[str, list[Seen]],
     setting = SETTINGS[setting_index]
     watched = Watched(setting.compressor)
     exchange = simulation(setting, workers, tensors(0, 0), watched)
+    before = torch.get_rng_state(), random.getstate()
     for step in range(num_steps(workers)):
         play(exchange, setting, [tensors(worker, step) for worker in range(workers)])
+    assert torch.equal(before[0], torch.get_rng_state()), "a global random number was drawn"
+    assert before[1] == random.getstate()
     return watched.seen, exchange.link.ledger
 
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from law_settings.base import EPS
-from laws import Setting, copied, play, simulation
-from numpy.typing import NDArray
+from laws import Setting, play, simulation
+from numeric import EPS, Array, gaussian
 from torch import Tensor
 
-from dgc_repro.compressor.block_momentum import BlockMomentum, stretch
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import BlockMomentum, RandomK
+from dgc_repro.compressor.block_momentum import stretch
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.exchange.payload import Whole
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 
-Array = NDArray[np.float64]
 SHAPES = {"weight": (17, 9), "bias": (23,)}
 RATES = (0.0, 0.1, 0.2, 0.2, 0.05, 0.05)  # a warm-up, a plateau, a decay
 NUM_WORKERS = 3
@@ -84,20 +77,6 @@ def test_the_wrapper_is_the_workers_side_of_the_papers_algorithm() -> None:
             )
 
 
-def test_at_a_constant_rate_it_is_nesterov_momentum_around_an_error_feedback() -> None:
-    block = Setting("block", BlockMomentum(ScaledSign(), 0.9))
-    nest = Setting(
-        "nest",
-        MomentumCorrection(ErrorFeedback(ScaledSign()), 0.9, nesterov=True, masking=False),
-    )
-    one, two = (simulation(s, NUM_WORKERS, gradients(0, 0)) for s in (block, nest))
-    for step in range(5):
-        every = [gradients(w, step) for w in range(NUM_WORKERS)]
-        ours, theirs = copied(play(one, block, every)), play(two, nest, every)
-        for name, mean in ours.items():
-            assert torch.equal(mean, theirs[name])
-
-
 def test_the_residual_keeps_its_worth_when_the_rate_changes() -> None:
     """eta e, a change of weights, is what is owed: at a tenth of the rate e counts ten times."""
     setting = Setting("block", BlockMomentum(ScaledSign(), 0.0))
@@ -111,19 +90,15 @@ def test_the_residual_keeps_its_worth_when_the_rate_changes() -> None:
     assert torch.equal(sent + exchange.states[0]["x"]["residual"], 8 * owed)
 
 
-def test_a_step_that_changes_no_weight_divides_by_nothing() -> None:
-    assert stretch(0.1, 0.0) == 1.0
-    assert stretch(0.0, 0.1) == 0.0
-    assert stretch(0.2, 0.1) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("momentum", "message"),
-    [
-        (1, "momentum: a number from 0 to below 1, got 1"),
-        ("high", "momentum: a number from 0 to below 1, got 'high'"),
-    ],
-)
-def test_a_wrong_setting_is_named(momentum: Any, message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        BlockMomentum(Dense(), momentum)
+def test_a_step_that_changes_no_weight_divides_by_nothing_and_keeps_what_is_owed() -> None:
+    assert (stretch(0.1, 0.0), stretch(0.0, 0.1), stretch(0.2, 0.1)) == (1.0, 0.0, 2.0)
+    setting = Setting("block", BlockMomentum(RandomK(factor=2)))
+    exchange = simulation(setting, 1, {"x": gaussian(100)})
+    exchange.learning_rate = 0.1
+    play(exchange, setting, [{"x": gaussian(100)}])
+    owed = exchange.states[0]["x"]["residual"].clone()
+    assert owed.any()
+    exchange.learning_rate = 0.0
+    play(exchange, setting, [{"x": gaussian(100)}])
+    assert torch.equal(exchange.states[0]["x"]["residual"], owed)
+    assert exchange.states[0]["x"]["learning_rate"] == 0.1

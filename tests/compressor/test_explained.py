@@ -1,37 +1,43 @@
-"""What `Choose` compares: ||x||^2 - ||x - C(x)||^2 of every method that can tell it."""
+"""What policies compare: ||x||^2 - ||x - C(x)||^2 of every method that can tell it, and its gains."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from quantizing import heavy_tailed
+from numeric import both_kernels, context, gaussian, heavy_tailed, run
 from torch import Tensor
 
-from dgc_repro.compressor.bf16 import BF16
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dgc_sampled import DGCSampled
-from dgc_repro.compressor.ef_signsgd import EFSignSGD
-from dgc_repro.compressor.fp16 import FP16
-from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.magnitude import Magnitude
-from dgc_repro.compressor.natural import Natural
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.randomk import RandomK
-from dgc_repro.compressor.redsync import RedSync
-from dgc_repro.compressor.sidco import SIDCo
-from dgc_repro.compressor.signsgd import SignSGD
-from dgc_repro.compressor.terngrad import TernGrad
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
+from dgc_repro import (
+    BF16,
+    FP16,
+    QSGD,
+    Dense,
+    DGCSampled,
+    EFSignSGD,
+    GraVAC,
+    Ladder,
+    Magnitude,
+    Natural,
+    OneBit,
+    RandomK,
+    RedSync,
+    SIDCo,
+    SignSGD,
+    TernGrad,
+    Threshold,
+    TopK,
+    Uniform,
+)
+from dgc_repro.compressor.interface import Measurable
+from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.payload import Gathered
 from dgc_repro.exchange.requests import Choose, Mean
-from dgc_repro.kernel import native
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.kernel import select
+from dgc_repro.policy.probed import Probed
 
 METHODS = [
     Dense(), FP16(), BF16(), Uniform(bits=2), Uniform(bits=4, rounding="stochastic", block=64),
@@ -44,38 +50,17 @@ METHODS = [
 ]  # fmt: skip
 
 
-def context(path: tuple[str, ...]) -> Context:
-    return Context("w", 0, 11, 0, 1, 0, (0, 0), Workspace(), path)
-
-
-def sent(method: Any, x: Tensor) -> Tensor:
-    """What a lone worker sends of x, with the random numbers that its energy was taken with."""
-    running = method.exchange(x, method.init(x), context(("energy",)))
-    asked = next(running)
-    while isinstance(asked, Mean):
-        if asked.tensor.numel() == x.numel() or isinstance(method, RandomK):
-            break
-        asked = running.send(asked.tensor.clone())
-    if not isinstance(asked, Mean):
-        return asked.payload.dense()  # type: ignore[no-any-return]
-    with pytest.raises(StopIteration) as end:
-        running.send(asked.tensor.clone())
-    return end.value.value.own.dense()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("eager", [False, True])
+@both_kernels
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_the_energy_is_what_sending_explains(
-    method: Any, eager: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if eager:
-        monkeypatch.setattr(native, "library", lambda: None)
-    x = heavy_tailed(size=5003)
-    energy = method.energy(x, context(()))
+def test_the_energy_is_what_sending_explains(method: Any) -> None:
+    """With the random numbers that the energy was taken with."""
+    x = heavy_tailed()
+    energy = method.energy(x, context())
     assert energy.dtype == torch.float64
     exact = x.double()
     whole = exact.square().sum()
-    expected = whole - (exact - sent(method, x).double()).square().sum()
+    sent = run(method, x, context(path=("energy",))).own.dense().double()
+    expected = whole - (exact - sent).square().sum()
     assert abs(float(energy - expected)) <= 1e-6 * float(whole)
 
 
@@ -92,7 +77,7 @@ SPARSIFIERS: list[tuple[Any, dict[str, Any]]] = [
 
 def probed(ladder: Ladder, x: Tensor, candidates: tuple[int, int]) -> tuple[Any, Tensor]:
     """The exchange of a lone worker's ladder, and the energies it asks the policy with."""
-    where = Context("w", 0, 11, 0, 1, None, candidates, Workspace())
+    where = replace(context(), rung=None, candidates=candidates)
     running = ladder.exchange(x, ladder.init(x), where)
     asked = next(running)
     assert isinstance(asked, Choose)
@@ -105,13 +90,13 @@ def test_a_ladder_tells_the_energy_of_what_it_then_sends(
 ) -> None:
     """Of a rung that is measured alone, that is its own `energy`; of one that was chosen among a weaker
     one's survivors, of that choice. Energies below zero are larger than the tensor's."""
-    x = heavy_tailed(size=9001)  # 3,000 and 900 entries: more than one scale, and one
+    x = heavy_tailed(9001)  # 3,000 and 900 entries: more than one scale, and one
     rungs = [kind(factor=factor, **settings) for factor in (3, 10)]
     ladder = Ladder((Dense(), *rungs))
     exact, whole = x.double(), float(x.double().square().sum())
     for index, rung in enumerate(rungs, 1):
         _, alone = probed(ladder, x, (index, index))
-        own = float(rung.energy(x, context((f"rung{index}",))))
+        own = float(rung.energy(x, context(path=(f"rung{index}",))))
         wanted = pytest.approx([whole, own, own], rel=1e-12, abs=1e-6 * whole)
         assert alone.tolist() == wanted
         running, energies = probed(ladder, x, (1, 2))
@@ -126,7 +111,45 @@ def test_a_ladder_tells_the_energy_of_what_it_then_sends(
 
 def test_noise_is_not_explained() -> None:
     """A quantizer without bias whose noise is larger than the tensor sends more than there was."""
-    x = torch.randn(512, generator=torch.Generator().manual_seed(0))
+    x = gaussian(512)
     whole = float(x.square().sum())
-    assert float(QSGD(levels=1).energy(x, context(()))) < 0
-    assert 0.99 * whole < float(QSGD().energy(x, context(()))) < whole
+    assert float(QSGD(levels=1).energy(x, context())) < 0
+    assert 0.99 * whole < float(QSGD().energy(x, context())) < whole
+
+
+# Gains.
+
+TENSORS = {
+    "heavy-tailed": heavy_tailed(3001),
+    "zeros": torch.zeros(100),
+    "one value": torch.tensor([3.0]),
+    "constant": torch.full((64,), 0.5),
+    "one entry": torch.eye(1, 200).view(-1),
+    "tiny": 1e-20 * gaussian(100, 1),
+    "large": 1e15 * gaussian(100, 2),
+    "signs": gaussian(500, 3).sign(),
+}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_gain_is_finite_and_at_most_1_and_that_of_a_selection_is_a_share(method: Any) -> None:
+    """The ratio of the paper, without a residual: no clipping makes it one."""
+    assert isinstance(method, Measurable)
+    unscaled = not (getattr(method, "unbiased", False) or getattr(method, "quantized", False))
+    selects = isinstance(method, Sparsifier) and unscaled
+    for name, tensor in TENSORS.items():
+        whole, kept = select.energy(tensor), method.energy(tensor, context())
+        assert not selects or 0 <= float(kept) <= float(whole) * (1 + 1e-12), name
+        norm = kept.clamp(min=0).sqrt()
+        # What `Choose` reports of a ladder of this one rung, norms included.
+        found = torch.stack([whole, kept, kept, whole.sqrt(), norm, norm])
+        assert bool(found.isfinite().all()), name
+        for policy in (
+            GraVAC(theta_max=10),
+            GraVAC(theta_max=10, gain="norm"),
+            Probed("factor", 10),
+        ):
+            last = policy.choose(policy.init(), found)[1]["last"]
+            gains = [last[k] for k in ("gain", "gain_theta_min", "gain_candidate")]
+            assert all(math.isfinite(gain) and gain <= 1 + 1e-6 for gain in gains), name
+            assert not selects or min(gains) >= 0, name

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from test_sharded import played, random_steps
-from torch import Tensor
+from laws import played
+from numeric import Array, both_kernels, gaussian, random_steps, topk
 
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import ErrorFeedback, TopK
 from dgc_repro.compressor.gtopk import GTopK, turns
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.kernel import native
 from dgc_repro.kernel.merge import contained, merge
 from dgc_repro.kernel.select import Selection
 
-Vector = NDArray[np.float64]
 
-
-def topk(x: Vector, k: int) -> Vector:
-    """The k entries of largest magnitude, ties to the lower index."""
-    out = np.zeros_like(x)
-    kept = np.argsort(-np.abs(x), kind="stable")[:k]
-    out[kept] = x[kept]
-    return out
-
-
-def gtopk(vectors: list[Vector], k: int) -> tuple[Vector, list[Vector]]:
+def gtopk(vectors: list[Array], k: int) -> tuple[Array, list[Array]]:
     """gTop-k of sparse vectors: the result, and which entries of each survived on their way.
 
     Algorithm 2 of the paper, G~ = top_k(G~_a + G~_b) pair by pair, in the tree of its figure (first
@@ -45,7 +31,7 @@ def gtopk(vectors: list[Vector], k: int) -> tuple[Vector, list[Vector]]:
         groups.append((members, topk(total, k) if len(members) > 1 else total))
     alive = [np.ones(len(v), dtype=bool) for v in vectors]
 
-    def note(members: list[int], merged: Vector) -> None:
+    def note(members: list[int], merged: Array) -> None:
         for member in members:
             alive[member] &= merged != 0
 
@@ -61,7 +47,7 @@ def gtopk(vectors: list[Vector], k: int) -> tuple[Vector, list[Vector]]:
     return groups[0][1], [v * mask for v, mask in zip(vectors, alive, strict=True)]
 
 
-def gtopk_sgd(gradients: list[list[Vector]], k: int, own: str) -> tuple[list[Vector], list[Vector]]:
+def gtopk_sgd(gradients: list[list[Array]], k: int, own: str) -> tuple[list[Array], list[Array]]:
     """Algorithm 3: residuals; ``own``: the paper's gMask is the result's places."""
     residuals = [np.zeros_like(g) for g in gradients[0]]
     means = []
@@ -83,12 +69,13 @@ def test_four_steps_equal_the_papers_algorithm(workers: int, own: str) -> None:
     with this seed. Values are sums of a dozen terms up to 5, rounded each time: 1e-5."""
     gradients = random_steps(2000, workers, 4)
     means, states = played(ErrorFeedback(GTopK(TopK(0.05), own)), gradients)
-    expected, residuals = gtopk_sgd(gradients, 100, own)
+    exact = [[g.double().numpy() for g in step] for step in gradients]
+    expected, residuals = gtopk_sgd(exact, 100, own)
     for ours, theirs in zip(means, expected, strict=True):
         np.testing.assert_allclose(ours.double().numpy(), theirs, rtol=0, atol=1e-5)
         assert np.count_nonzero(theirs) == 100
     for state, theirs in zip(states, residuals, strict=True):
-        ours = state["x"]["residual"].double().numpy()
+        ours = state["residual"].double().numpy()
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
@@ -96,9 +83,9 @@ def owed(own: str, workers: int, steps: int) -> float:
     """How much of the gradients is neither in the means nor in a residual, relative."""
     gradients = random_steps(500, workers, steps)
     means, states = played(ErrorFeedback(GTopK(TopK(0.05), own)), gradients)
-    given = np.mean(gradients, axis=1).sum(axis=0)
+    given = torch.stack([torch.stack(step).double().mean(0) for step in gradients]).sum(0).numpy()
     arrived = torch.stack(means).double().sum(0).numpy()
-    kept = np.mean([s["x"]["residual"].double().numpy() for s in states], axis=0)
+    kept = np.mean([s["residual"].double().numpy() for s in states], axis=0)
     return float(np.abs(given - arrived - kept).max() / np.abs(given).max())
 
 
@@ -129,88 +116,41 @@ def test_whoever_sends_is_waited_for_and_everybody_hears_of_everybody(workers: i
     assert all(one == set(range(workers)) for one in known)
 
 
-def selection(indices: list[int], values: list[float], n: int, wide: bool) -> Selection:
-    kind = torch.int64 if wide else torch.int32
-    return Selection(torch.tensor(values), torch.tensor(indices, dtype=kind), n)
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("a", [0, 1, 7, 300])
-@pytest.mark.parametrize("b", [0, 1, 8, 300])
-def test_merging_adds_in_order_and_ascends(
-    a: int, b: int, wide: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(native, "usable", lambda tensor: False)
-    source, n = torch.Generator().manual_seed(a + 1000 * b), 500
-    first, second = (
-        Selection(
-            torch.randn(k, generator=source),
-            torch.randperm(n, generator=source)[:k]
-            .sort()
-            .values.to(torch.int64 if wide else torch.int32),
-            n,
-        )
-        for k in (a, b)
-    )
-    merged = merge(first, second)
-    dense, touched = torch.zeros(n), torch.zeros(n, dtype=torch.bool)
-    for one in (first, second):
-        dense[one.indices.long()] += one.values
-        touched[one.indices.long()] = True
-    assert torch.equal(merged.indices.long(), torch.nonzero(touched).view(-1))
-    assert torch.equal(merged.values, dense[touched])
-    assert merged.indices.dtype == (torch.int64 if wide else torch.int32)
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_sum_that_is_not_a_number_stays_none(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(native, "usable", lambda tensor: False)
+@both_kernels
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64], ids=str)
+def test_merging_adds_in_order_and_ascends(kind: torch.dtype) -> None:
+    n = 500
+    for a, b in itertools.product((0, 1, 7, 300), (0, 1, 8, 300)):
+        source = torch.Generator().manual_seed(a + 1000 * b)
+        drawn = [torch.randperm(n, generator=source)[:k].sort().values for k in (a, b)]
+        first, second = (Selection(gaussian(len(p), len(p)), p.to(kind), n) for p in drawn)
+        merged = merge(first, second)
+        dense, touched = torch.zeros(n), torch.zeros(n, dtype=torch.bool)
+        for one in (first, second):
+            dense[one.indices.long()] += one.values
+            touched[one.indices.long()] = True
+        assert torch.equal(merged.indices, torch.nonzero(touched).view(-1).to(kind)), (a, b)
+        assert torch.equal(merged.values, dense[touched]), (a, b)
     bits = torch.tensor([0x7FC00001, 0x7FC00002], dtype=torch.int32).view(torch.float32)
-    first, second = (
-        Selection(bits[i : i + 1].clone(), torch.zeros(1, dtype=torch.int32), 3) for i in (0, 1)
-    )
-    assert bool(merge(first, second).values.isnan().all())
+    broken = [Selection(bits[i : i + 1].clone(), torch.zeros(1, dtype=kind), 3) for i in (0, 1)]
+    assert bool(merge(*broken).values.isnan().all())
 
 
 def test_what_is_contained_is_found_at_both_ends() -> None:
-    def those(places: list[int], among: list[int]) -> list[bool]:
-        found: Tensor = contained(torch.tensor(places), torch.tensor(among, dtype=torch.int64))
-        return found.tolist()  # type: ignore[no-any-return]
-
-    assert those([0, 3, 9], [0, 4, 9]) == [True, False, True]
-    assert those([10], [0, 9]) == [False]
-    assert those([1, 2], []) == [False, False]
-    assert those([], [1]) == []
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_gradient_that_is_not_finite_ends_in_no_crash(bad: float) -> None:
-    gradients = random_steps(1000, 5, 1)
-    gradients[0][1][77] = bad
-    played(ErrorFeedback(GTopK(TopK(0.1))), gradients)
+    for places, among, expected in (
+        ([0, 3, 9], [0, 4, 9], [True, False, True]),
+        ([10], [0, 9], [False]),
+        ([1, 2], [], [False, False]),
+        ([], [1], []),
+    ):
+        found = contained(torch.tensor(places), torch.tensor(among, dtype=torch.int64))
+        assert found.tolist() == expected
 
 
 def test_an_entry_that_two_bring_counts_for_both_and_ties_go_to_the_lower_index() -> None:
     """Worker 0 sends places 0 and 1, worker 1 places 1 and 2; place 1 adds up, and 0 ties with 2."""
-    gradients = [[np.array([2.0, 3.0, 0.0, 1.0]), np.array([0.0, 2.5, 2.0, 1.0])]]
+    gradients = [[torch.tensor([2.0, 3.0, 0.0, 1.0]), torch.tensor([0.0, 2.5, 2.0, 1.0])]]
     means, states = played(ErrorFeedback(GTopK(TopK(0.5))), gradients)
     assert means[0].tolist() == [1.0, 2.75, 0.0, 0.0]
-    assert states[0]["x"]["residual"].tolist() == [0.0, 0.0, 0.0, 1.0]
-    assert states[1]["x"]["residual"].tolist() == [0.0, 0.0, 2.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: GTopK(Uniform(8)), "method: a sparsifier that selects a fixed number of entries"),
-        (lambda: GTopK(TopK(), own="mask"), "own: one of path, result, got 'mask'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(build: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        build()
+    assert states[0]["residual"].tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert states[1]["residual"].tolist() == [0.0, 0.0, 2.0, 1.0]

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from law_settings.base import Setting
 from laws import play, simulation
-from numpy.typing import NDArray
+from numeric import Array, both_kernels, context
 from tiny_run import configured
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor, Context, Measurable
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.powersgd import PowerSGD
-from dgc_repro.errors import UserError
+from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
+from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.payload import LowRank, Whole
+from dgc_repro.exchange.payload import LowRank
 from dgc_repro.exchange.requests import Mean
-from dgc_repro.kernel import lowrank, native
-from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.kernel import lowrank
 from dgc_repro.launch.components import build_compressor
 from dgc_repro.policy.interface import Plan
 
-Array = NDArray[Any]
 SEED = 7  # of laws.simulation
-
-
-@pytest.fixture(params=["c", "tensors"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both implementations, one after the other; without a C compiler the second twice."""
-    if request.param == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -55,13 +40,18 @@ def step(
     return play(exchange, Setting("", Dense(), Plan(rung)), list(gradients))
 
 
+def alike(exchange: GradientExchange, m: Tensor) -> Tensor:
+    """The mean of a step in which both workers have the same gradient "w"."""
+    return step(exchange, {"w": m.clone()}, {"w": m.clone()})["w"]
+
+
 def relative(off: Tensor, of: Tensor) -> float:
     return float(off.double().norm() / of.double().norm())
 
 
 def first_q(rank: int, cols: int, name: str = "w", path: tuple[str, ...] = ()) -> Tensor:
     """The first Q^T of the first step."""
-    key = Context(name, 0, SEED, 0, 2, 0, (0, 0), Workspace(), path).key(shared=True)
+    key = context(path=path, name=name, seed=SEED).key(shared=True)
     return lowrank.normals(rank * cols, key, torch.device("cpu")).view(rank, cols)
 
 
@@ -99,7 +89,7 @@ def reference(
     return means, errors, q
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("feedback", ["own", "mean"])
 @pytest.mark.parametrize(("rows", "cols", "rank", "workers"), [(30, 50, 3, 2), (70, 20, 1, 3)])
 def test_five_steps_are_the_papers(
@@ -129,28 +119,6 @@ def test_five_steps_are_the_papers(
         assert relative(state["inner"]["q"] - expected, expected) <= 1e-4
 
 
-def test_the_two_readings_differ_for_each_worker_and_agree_in_the_mean() -> None:
-    """Residuals of a few units, sums of two of them: 1e-5 is 40 EPS."""
-    residuals = {}
-    for feedback in ("own", "mean"):
-        exchange = world(ErrorFeedback(PowerSGD(2, feedback)), {"w": torch.empty(20, 30)})
-        step(exchange, {"w": normal(1, 20, 30)}, {"w": normal(2, 20, 30)})
-        residuals[feedback] = torch.stack([state["w"]["residual"] for state in exchange.states])
-    own, mean = residuals["own"], residuals["mean"]
-    assert float((own - mean).norm()) > 1
-    assert float((own.mean(0) - mean.mean(0)).abs().max()) <= 1e-5
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("rank", [1, 2, 5])
-def test_a_matrix_of_that_rank_comes_back_in_the_first_step(rank: int) -> None:
-    """Q^T meets the row space almost surely in full; float32's rounding times the condition of
-    a random r x r product."""
-    m = normal(3, 40, rank) @ normal(4, rank, 60)
-    mean = step(world(PowerSGD(rank), {"w": m}), {"w": m.clone()}, {"w": m.clone()})["w"]
-    assert relative(mean - m, m) <= 1e-5
-
-
 def test_warm_start_converges_to_the_best_approximation() -> None:
     """Singular values 1, 0.8, 0.64, ...: a step, M and then M^T, gains (sigma_3 / sigma_2)^2 = 0.64 for
     the space of rank 2, so 40 steps leave 2e-8 of the angle, below float32's rounding."""
@@ -162,7 +130,7 @@ def test_warm_start_converges_to_the_best_approximation() -> None:
     exchange = world(PowerSGD(2), {"w": m})
     errors = []
     for _ in range(40):
-        mean = step(exchange, {"w": m.clone()}, {"w": m.clone()})["w"]
+        mean = alike(exchange, m)
         errors.append(float((mean - m).norm()))
     optimum = float((best - m).norm())
     assert errors[0] > 1.05 * optimum  # one step from a random Q does not do
@@ -170,7 +138,7 @@ def test_warm_start_converges_to_the_best_approximation() -> None:
     assert relative(mean - best, best) <= 1e-4
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_what_a_worker_sends_is_a_projection(rank: int) -> None:
     """||M - own||^2 + ||own||^2 = ||M||^2, whatever the others send; float32 to 1e-6."""
@@ -191,34 +159,30 @@ def test_what_a_worker_sends_is_a_projection(rank: int) -> None:
         assert float(left) < float(whole)
 
 
-def context(step: int = 0, rank: int = 0) -> Context:
-    return Context("w", step, SEED, rank, 2, 0, (0, 0), Workspace())
-
-
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_a_tensor_whose_gradient_was_zero_is_not_lost() -> None:
     """A warm start from zero would stay zero for ever."""
     compressor = ErrorFeedback(PowerSGD(2))
     exchange = world(compressor, {"w": torch.empty(12, 15)})
     for _ in range(2):
-        mean = step(exchange, *({"w": torch.zeros(12, 15)} for _ in range(2)))["w"]
+        mean = alike(exchange, torch.zeros(12, 15))
         assert bool((mean == 0).all())
     m = normal(7, 12, 2) @ normal(8, 2, 15)
-    mean = step(exchange, {"w": m.clone()}, {"w": m.clone()})["w"]
+    mean = alike(exchange, m)
     assert relative(mean - m, m) <= 1e-5
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_a_column_lost_to_a_gradient_of_lower_rank_comes_back() -> None:
     exchange = world(PowerSGD(3), {"w": torch.empty(20, 25)})
     for rank in (1, 3, 3):
         m = normal(rank, 20, rank) @ normal(rank + 10, rank, 25)
-        mean = step(exchange, {"w": m.clone()}, {"w": m.clone()})["w"]
+        mean = alike(exchange, m)
         assert bool(mean.isfinite().all())
     assert relative(mean - m, m) <= 1e-5
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_layers_of_one_shape_and_different_scale_do_not_see_each_other() -> None:
     """From 1e-25, whose squares underflow, to 1e25, whose squares overflow: each as by itself."""
     scales = {f"w{i}": 10.0**power for i, power in enumerate((-25, -5, 0, 25))}
@@ -251,83 +215,13 @@ def test_all_workers_keep_the_same_q_and_each_rung_its_own() -> None:
         assert bool((qs[0][2] == 0).all()) == (rung != 2)  # made on first use
 
 
-def test_q_is_kept_from_step_to_step_and_drawn_from_seed_and_name() -> None:
-    """A Q drawn anew every step would give the same matrix another mean in the second step."""
-    m = normal(1, 20, 30)
-    exchange = world(PowerSGD(2), {"w": m, "v": m})
-    first = step(exchange, *({"w": m.clone(), "v": m.clone()} for _ in range(2)))
-    assert not torch.equal(first["w"], first["v"])
-    kept = exchange.states[0]["w"]["q"].clone()
-    second = step(exchange, *({"w": m.clone(), "v": m.clone()} for _ in range(2)))["w"]
-    p = gram_schmidt(m.double().numpy() @ kept.double().numpy().T)
-    expected = torch.tensor(p @ (p.T @ m.double().numpy()))
-    assert relative(second - expected, expected) <= 1e-5  # sums of 30 products, three times
-    assert float((m - second).norm()) < float((m - first["w"]).norm())
-
-
 def test_a_convolution_is_output_channels_by_the_rest() -> None:
     shape = (6, 4, 3, 3)
     m = normal(1, *shape)
-    conv = step(world(PowerSGD(2), {"w": m}), {"w": m.clone()}, {"w": m.clone()})["w"]
+    conv = alike(world(PowerSGD(2), {"w": m}), m)
     flat = m.view(6, 36)
-    plain = step(world(PowerSGD(2), {"w": flat}), {"w": flat.clone()}, {"w": flat.clone()})["w"]
+    plain = alike(world(PowerSGD(2), {"w": flat}), flat)
     assert torch.equal(conv, plain.view(shape))
-
-
-@pytest.mark.parametrize("shape", [(), (7,), (0, 3), (1, 9), (9, 1), (2, 2), (3, 5)])
-def test_vectors_and_matrices_not_larger_than_their_factors_go_whole(
-    shape: tuple[int, ...],
-) -> None:
-    compressor, x = PowerSGD(2), normal(1, *shape)
-    assert compressor.init(x) == {}
-    running = compressor.exchange(x, {}, context())
-    asked = next(running)
-    assert isinstance(asked, Mean)
-    assert asked.tensor is x
-    with pytest.raises(StopIteration) as end:
-        running.send(x / 2)
-    assert isinstance(end.value.value.own, Whole)
-
-
-def test_no_global_random_number_is_drawn() -> None:
-    before = torch.get_rng_state(), random.getstate()
-    exchange = world(PowerSGD(2), {"w": torch.empty(20, 30)})
-    step(exchange, {"w": normal(1, 20, 30)}, {"w": normal(2, 20, 30)})
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert before[1] == random.getstate()
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_is_noticed_and_leaves_no_trace(bad: float) -> None:
-    exchange = world(PowerSGD(2), {"w": torch.empty(20, 30)})
-    m = normal(1, 20, 30)
-    step(exchange, {"w": m.clone()}, {"w": m.clone()})
-    kept = exchange.states[0]["w"]["q"].clone()
-    poisoned = m.clone()
-    poisoned[19, 29] = bad
-    exchange.open(0, {"w": m.clone()}, Plan(0))
-    exchange.open(1, {"w": poisoned}, Plan(0))
-    assert exchange.non_finite == {1: "w"}
-    exchange.finish()
-    exchange.discard()
-    assert torch.equal(exchange.states[0]["w"]["q"], kept)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rank": 0}, "rank: a whole number from 1, got 0"),
-        ({"rank": -2}, "rank: a whole number from 1, got -2"),
-        ({"rank": 1.5}, "rank: a whole number from 1, got 1.5"),
-        ({"rank": True}, "rank: a whole number from 1, got True"),
-        ({"rank": "two"}, "rank: a whole number from 1, got 'two'"),
-        ({"feedback": "own factors"}, "feedback: one of own, mean, got 'own factors'"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        PowerSGD(**settings)
 
 
 @pytest.mark.parametrize(
@@ -345,15 +239,10 @@ def test_a_rank_above_every_matrix_is_refused(shapes: list[tuple[int, ...]], mes
     for nest in (PowerSGD(9), Ladder((Dense(), ErrorFeedback(PowerSGD(9))))):
         with pytest.raises(UserError, match="^" + re.escape(f"compressor.{message}")):
             world(nest, like)
-    world(PowerSGD(9), {**like, "large": torch.empty(20, 20)})  # one that fits is enough
-
-
-def test_one_vector_of_the_whole_model_is_refused() -> None:
-    exchange = world(PowerSGD(1), {"w": torch.empty(20, 20)})
+    fitting = {**like, "large": torch.empty(20, 20)}  # one that fits is enough
+    link = world(PowerSGD(9), fitting).link
     with pytest.raises(UserError, match=re.escape("compressor.rank: no tensor here is a matrix")):
-        GradientExchange(
-            PowerSGD(1), {"w": torch.empty(20, 20)}, exchange.link, unit="model"
-        )  # fmt: skip
+        GradientExchange(PowerSGD(1), fitting, link, unit="model")
 
 
 @dataclass(frozen=True)

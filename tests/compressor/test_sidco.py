@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from laws import Setting, play, simulation
-from thresholded import Array, check_sound, context, gaussian, heavy_tailed, odd_tensors
+from numeric import Array, both_kernels, context, gaussian, heavy_tailed
 from torch import Tensor
 
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.sidco import FITS, SIDCo
+from dgc_repro import SIDCo
+from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.kernel import native
-
-
-@pytest.fixture(params=["c", "tensors"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
 
 
 def exponential(excess: Array, share: float) -> float:
@@ -59,7 +49,7 @@ def reference(x: Array, k: int, fit: str, stages: int) -> float:
     return float(threshold)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 @pytest.mark.parametrize("density", [0.3, 0.02, 0.001])
@@ -79,7 +69,6 @@ def test_what_is_sent_passes_the_papers_threshold(density: float, stages: int, f
     differing = np.array(sorted(expected ^ set(found.indices.tolist())), dtype=int)
     assert bool((np.abs(size[differing] / threshold - 1) <= 2.0**-22).all())
     assert len(differing) <= 1
-    check_sound(found, x)
 
 
 def drawn(fit: str, size: int, seed: int) -> Tensor:
@@ -110,6 +99,10 @@ def laplace(size: int, seed: int) -> Tensor:
     return drawn("exponential", size, seed)
 
 
+def moderate(size: int, seed: int) -> Tensor:
+    return heavy_tailed(size, seed, spread=1.0)
+
+
 def log_normal(size: int, seed: int) -> Tensor:
     """Spread 2: a heavier tail than any of the fits has."""
     return torch.exp(2 * gaussian(size, 2 * seed)) * gaussian(size, 2 * seed + 1).sign()
@@ -135,7 +128,7 @@ def settled(sparsifier: SIDCo, values: list[Tensor], steps: int) -> Array:
         ("pareto", (0.7, 1.3), (0.4, 2.5)),
     ],
 )
-@pytest.mark.parametrize("make", [gaussian, laplace, heavy_tailed, log_normal])
+@pytest.mark.parametrize("make", [gaussian, laplace, moderate, log_normal])
 def test_adapted_stages_keep_k_in_the_stated_range(
     make: Any, fit: str, mean: tuple[float, float], each: tuple[float, float]
 ) -> None:
@@ -181,50 +174,6 @@ def test_stages_change_every_fifth_step_the_way_that_has_helped() -> None:
     assert SIDCo(0.01, stages=3)._adapted(first, 5 * k, n) is first
 
 
-def test_the_number_of_stages_is_saved_and_loaded() -> None:
-    setting = Setting("sidco", ErrorFeedback(SIDCo(factor=50)))
-
-    def gradients(step: int) -> list[dict[str, Tensor]]:
-        return [{"x": heavy_tailed(5_000, 2 * step + worker, 2.0)} for worker in range(2)]
-
-    whole, first, second = (simulation(setting, 2, gradients(0)[0]) for _ in range(3))
-    for step in range(17):
-        play(whole, setting, gradients(step))
-        play(first, setting, gradients(step))
-    assert first.states[0]["x"]["inner"]["stages"] != SIDCo(factor=50)._first_stages()
-    for worker in range(2):
-        file = io.BytesIO()
-        torch.save(first.state_dict(worker), file)
-        file.seek(0)
-        second.load_state_dict(torch.load(file, weights_only=True), worker)
-    for step in range(17, 30):
-        means = [play(exchange, setting, gradients(step)) for exchange in (whole, second)]
-        assert torch.equal(means[0]["x"], means[1]["x"])
-        for worker in range(2):
-            ours, theirs = (e.states[worker]["x"]["inner"] for e in (whole, second))
-            assert ours == theirs
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("stages", [None, 1, 2])
-@pytest.mark.parametrize("name", odd_tensors())
-@pytest.mark.parametrize("density", [1.0, 0.6, 0.1, 0.001])
-def test_odd_tensors_send_something_and_not_everything(
-    name: str, density: float, stages: int | None, fit: str
-) -> None:
-    x = odd_tensors()[name]
-    found = SIDCo(density, fit=fit, stages=stages).select(x, context())
-    check_sound(found, x)
-    k = num_kept(x.numel(), density)
-    assert min(k, 1) <= found.values.numel()
-    assert found.values.numel() < x.numel() or k == x.numel()
-    if name in ("zeros", "two values", "few not zero", "infinity"):
-        assert found.values.numel() <= 2 * k
-    if name in ("constant", "zeros", "two values", "all infinite", "all nan"):
-        assert found.values.numel() == k
-
-
 def test_zeros_are_no_part_of_the_fit() -> None:
     x = drawn("gamma", 20_000, 1)
     wide = torch.zeros(200_000)
@@ -234,29 +183,3 @@ def test_zeros_are_no_part_of_the_fit() -> None:
             SIDCo(d, fit=fit, stages=2).select(t, context()) for d, t in ((0.05, x), (0.005, wide))
         )
         assert torch.equal(sparse.indices, dense.indices * 10)
-
-
-@pytest.mark.parametrize("fit", FITS)
-def test_a_stronger_setting_refines_the_survivors_with_k_of_the_original(fit: str) -> None:
-    x = drawn("exponential", 300_000, 0)
-    weak = SIDCo(factor=10, fit=fit).select(x, context())
-    strong = SIDCo(factor=1000, fit=fit).refine(weak, context())
-    check_sound(strong, x)
-    assert 1 <= strong.values.numel() <= 3_000
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"density": 2}, "density: a number above 0 and at most 1, or null, got 2"),
-        ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),
-        ({"values": "fp8"}, "values: one of fp32, fp16, int8, got 'fp8'"),
-        ({"fit": "normal"}, "fit: one of exponential, gamma, pareto, got 'normal'"),
-        ({"stages": 0}, "stages: a whole number from 1, or null"),
-        ({"stages": 1.0}, "stages: a whole number from 1, or null"),
-        ({"stages": True}, "stages: a whole number from 1, or null"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_range(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        SIDCo(**settings)

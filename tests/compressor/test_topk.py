@@ -1,8 +1,8 @@
-"""Top-k against its definition, its messages, and ladders of it against direct compression."""
+"""Top-k against its definition, and ladders of sparsifiers against direct compression."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,45 +11,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_settings.base import Setting
-from laws import copied, play, same_bits, simulation
-from numpy.typing import NDArray
+from laws import play, played, same_bits, simulation
+from numeric import Array, context, heavy_tailed, topk
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.sparsifier import Largest, Sparsifier, exchange_selected
-from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select
 from dgc_repro.kernel.select import Selection
-from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import Plan
-
-Array = NDArray[Any]
-
-
-def context(*path: str) -> Context:
-    return Context("w", 0, 11, 0, 2, 0, (0, 0), Workspace(), path)
-
-
-def heavy_tailed(size: int, seed: int = 0) -> Tensor:
-    source = torch.Generator().manual_seed(seed)
-    x = torch.randn(size, generator=source)
-    return x * torch.exp(2 * torch.randn(size, generator=source))
 
 
 def reference(x: Array, density: float) -> Array:
     """Definition 2.1 of Stich et al.: (top_k(x))_pi(i) = x_pi(i) for i <= k, 0 for i > k, where pi
     orders |x| from the largest on (ties: we take the lower index first); k = max(1, round(n density)).
     """
-    k = max(1, round(len(x) * density))
-    pi = np.argsort(-np.abs(x), kind="stable")
-    sent = np.zeros_like(x)
-    sent[pi[:k]] = x[pi[:k]]
-    return sent
+    return topk(x, max(1, round(len(x) * density)))
 
 
 @pytest.mark.parametrize("density", [1e-5, 0.001, 0.01, 0.1, 0.3, 1.0])
@@ -59,89 +39,6 @@ def test_what_is_sent_is_the_definition(size: int, density: float) -> None:
     for setting in (TopK(density), TopK(factor=1 / density)):
         sent = Sparse.of(setting.select(x, context()), setting.indices).dense()
         np.testing.assert_array_equal(sent.double().numpy(), reference(x.double().numpy(), density))
-
-
-@pytest.mark.parametrize(
-    ("values", "share"), [("fp32", 0.0), ("fp16", 2.0**-11), ("int8", 0.51 / 127)]
-)
-def test_workers_average_what_they_send_and_keep_the_rest(values: str, share: float) -> None:
-    """The mean of the definition's, up to the rounding of coded values: of 11 bits of mantissa, or
-    half a step of 1 / 127 of the largest of 2048 (and float32's roundings)."""
-    setting = Setting("x", ErrorFeedback(TopK(0.05, values=values)), Plan(0))
-    gradients = [heavy_tailed(9000, seed).clamp(-1000, 1000) for seed in (1, 2)]
-    exchange = simulation(setting, 2, {"x": gradients[0]})
-    mean = play(exchange, setting, [{"x": g} for g in copied(gradients)])["x"]
-    sent = [reference(g.double().numpy(), 0.05) for g in gradients]
-    largest = max(np.abs(one).max() for one in sent)
-    off = np.abs(mean.double().numpy() - (sent[0] + sent[1]) / 2)
-    assert off.max() <= share * largest + 2.0**-22 * largest
-    for worker, (gradient, own) in enumerate(zip(gradients, sent, strict=True)):
-        residual = exchange.states[worker]["x"]["residual"]
-        unsent = torch.from_numpy(own == 0)
-        assert torch.equal(residual[unsent], gradient[unsent])
-        if values == "fp32":
-            assert not residual[~unsent].any(), "what is sent whole leaves exactly nothing"
-        else:
-            assert float(residual[~unsent].abs().max()) <= share * largest
-
-
-def test_a_second_step_sends_what_the_first_one_kept() -> None:
-    setting = Setting("x", ErrorFeedback(TopK(factor=4)), Plan(0))
-    x = torch.tensor([4.0, -3.0, 2.0, 1.0])
-    exchange = simulation(setting, 1, {"x": x})
-    means = [play(exchange, setting, [{"x": g}])["x"] for g in (x.clone(), torch.zeros(4))]
-    assert means[0].tolist() == [4, 0, 0, 0]
-    assert means[1].tolist() == [0, -3, 0, 0]
-
-
-@pytest.mark.parametrize("values", ["fp32", "fp16", "int8"])
-def test_an_empty_gradient_is_a_header_and_an_empty_mean(values: str) -> None:
-    setting = Setting("x", ErrorFeedback(TopK(0.1, values=values)), Plan(0))
-    exchange = simulation(setting, 2, {"x": torch.zeros(0, 3)})
-    means = play(exchange, setting, [{"x": torch.zeros(0, 3)} for _ in range(2)])
-    assert means["x"].shape == (0, 3)
-    assert exchange.link.ledger.payload_bytes == 8
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_is_seen_and_sent(value: float) -> None:
-    x = heavy_tailed(5000)
-    x[1234] = value
-    setting = Setting("x", TopK(0.01), Plan(0))
-    exchange = simulation(setting, 2, {"x": x})
-    for worker, gradient in enumerate((x.clone(), heavy_tailed(5000, 3))):
-        exchange.open(worker, {"x": gradient}, Plan(0))
-    assert exchange.non_finite == {0: "x"}
-    assert not bool(torch.isfinite(exchange.finish()["x"][1234]))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"density": 0}, "density: a number above 0 and at most 1, or null, got 0; 0.01 sends 1 %"),
-        ({"density": -0.1}, "density: a number above 0 and at most 1, or null, got -0.1"),
-        ({"density": 1.01}, "density: a number above 0 and at most 1, or null, got 1.01"),
-        ({"density": float("nan")}, "density: a number above 0 and at most 1, or null, got nan"),
-        ({"density": "1%"}, "density: a number above 0 and at most 1, or null, got '1%'"),
-        ({"density": True}, "density: a number above 0 and at most 1, or null, got True"),
-        ({"factor": 0.9}, "factor: a number from 1, or null, got 0.9; 100 sends one entry of 100"),
-        ({"factor": float("inf")}, "factor: a number from 1, or null, got inf"),
-        (
-            {"density": 0.1, "factor": 20},
-            "density: 0.1 is a factor of 10, and factor is 20; give one",
-        ),
-        ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'"),
-        ({"values": 8}, "values: one of fp32, fp16, int8, got 8"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_its_range(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        TopK(**given)
-
-
-def test_density_and_factor_may_agree() -> None:
-    assert TopK(0.1, 10).num_largest(1000) == TopK(0.1).num_largest(1000) == 100
-    assert TopK().num_largest(1000) == 10  # 1 % where neither is given
 
 
 # -- ladders --------------------------------------------------------------------------------------
@@ -163,8 +60,10 @@ def test_refining_equals_direct_compression(
         -levels, levels + 1, (n,), generator=torch.Generator().manual_seed(seed)
     ).float()
     stronger = TopK(min(weak, strong))
-    refined = stronger.refine(TopK(weak).select(x, context("weak")), context("strong"))
-    direct = stronger.select(x, context("direct"))
+    refined = stronger.refine(
+        TopK(weak).select(x, context(path=("weak",))), context(path=("strong",))
+    )
+    direct = stronger.select(x, context())
     assert torch.equal(refined.indices, direct.indices)
     assert same_bits(refined.values, direct.values)
     assert refined.n == direct.n == n
@@ -186,10 +85,7 @@ def test_a_chosen_rung_sends_what_it_would_have_sent_alone(chosen: int, feedback
         means = []
         for exchange, setting in ((ours, probing), (theirs, alone)):
             drawn = [
-                {
-                    name: heavy_tailed(t.numel(), 7 * step + w).view(t.shape)
-                    for name, t in like.items()
-                }
+                {n: heavy_tailed(t.numel(), 7 * step + w).view(t.shape) for n, t in like.items()}
                 for w in range(2)
             ]
             means.append(play(exchange, setting, drawn))
@@ -230,26 +126,11 @@ def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
 
 
 def test_energies_of_huge_gradients_do_not_overflow() -> None:
-    asked = []
     x = torch.full((40,), 1e30)
     ladder = Ladder((Dense(), TopK(0.5), TopK(0.1)))
-    exchange = ladder.exchange(x, ladder.init(x), replaced(context(), (1, 2)))
+    exchange = ladder.exchange(x, ladder.init(x), replace(context(), rung=None, candidates=(1, 2)))
     asked = next(exchange).energies
     np.testing.assert_allclose(asked.numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
-
-
-def replaced(given: Context, candidates: tuple[int, int]) -> Context:
-    """The same where the policy wants to see energies."""
-    return Context(
-        given.name,
-        given.step,
-        given.seed,
-        given.rank,
-        given.world_size,
-        None,
-        candidates,
-        Workspace(),
-    )
 
 
 class FirstOnes:
@@ -306,8 +187,6 @@ def test_the_entry_at_place_0_survives_the_filling_of_ragged_payloads(coding: st
     method.indices = coding  # type: ignore[attr-defined]
     few, many, none = torch.zeros(300), torch.zeros(300), torch.zeros(300)
     few[0], many[:90], many[299] = 3.0, 6.0, -6.0
-    setting = Setting("x", method, Plan(0))
-    exchange = simulation(setting, 3, {"x": few})
-    mean = play(exchange, setting, [{"x": one} for one in (few, many, none)])["x"]
+    (mean,), _ = played(method, [[few, many, none]])
     assert torch.equal(mean[:90], torch.tensor([3.0] + 89 * [2.0]))
     assert mean.nonzero().view(-1).tolist() == [*range(90), 299]

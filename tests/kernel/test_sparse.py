@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import same_bits
+from numeric import both_kernels, gaussian, without_c
 from torch import Tensor
 
 from dgc_repro.exchange.payload import Gathered, Sparse, num_bytes
 from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayout
 from dgc_repro.exchange.payload.values import VALUES
-from dgc_repro.kernel import native, sparse
+from dgc_repro.kernel import sparse
 from dgc_repro.kernel.select import Selection, index_type
 
 SIZES = (1, 31, 32, 33, 200, 5000, 70_000, 200_001)
@@ -51,16 +52,13 @@ def decoded(payload: Sparse) -> list[Tensor]:
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("indices", CODINGS)
-def test_c_and_tensor_operations_give_the_same_bits(
-    indices: str, values: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_c_and_tensor_operations_give_the_same_bits(indices: str, values: str) -> None:
     for n, seed in itertools.product(SIZES, (0, 1)):
         for k in counts(n):
             selection = entries(n, k, seed)
             ours = Sparse.of(selection, indices, values)
             arrived = ours.like([part.clone() for part in ours.parts])
-            with monkeypatch.context() as patch:
-                patch.setattr(native, "library", lambda: None)
+            with without_c():
                 theirs = Sparse.of(selection, indices, values)
                 expected = decoded(arrived)
             assert all(map(same_bits, ours.parts, theirs.parts)), (n, k, seed)
@@ -156,7 +154,7 @@ def test_values_of_fp16_saturate_and_those_of_int8_are_within_half_a_step() -> N
 
 
 def test_what_is_sent_whole_leaves_an_exact_zero() -> None:
-    x = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    x = gaussian(100_000)
     places = torch.arange(0, 100_000, 7, dtype=torch.int32)
     for indices in CODINGS:
         rest = x.clone()
@@ -188,6 +186,8 @@ def test_workers_are_added_in_rank_order_by_any_number_of_threads() -> None:
 
 
 BROKEN_PLACES = [
+    ("int32", lambda words: words.copy_(words.flip(0))),  # they do not ascend
+    ("int32", lambda words: words.__setitem__(4, words[3])),
     ("int32", lambda words: words.__setitem__(3, -5)),
     ("int32", lambda words: words.__setitem__(49, 1000)),
     ("int32", lambda words: words.__setitem__(10, 2**31 - 1)),
@@ -198,16 +198,11 @@ BROKEN_PLACES = [
 ]
 
 
-@pytest.mark.parametrize("library", ["c", "tensors"])
+@both_kernels
 @pytest.mark.parametrize(("indices", "breaks"), BROKEN_PLACES)
 def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
-    indices: str,
-    breaks: Callable[[Tensor], None],
-    library: str,
-    monkeypatch: pytest.MonkeyPatch,
+    indices: str, breaks: Callable[[Tensor], None]
 ) -> None:
-    if library == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
     payload = Sparse.of(entries(1000, 50), indices)
     payload = payload.like([part.clone() for part in payload.parts])
     breaks(payload.words)
@@ -220,3 +215,23 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
         _ = payload.indices
     assert bool((around[:100] == 7).all())
     assert bool((around[1100:] == 7).all())
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_wide_indices_of_a_shard_are_sent_as_its_size_needs(coding: str) -> None:
+    places = torch.tensor([5, 9, 70_000])
+    payload = Sparse.of(Selection(torch.ones(3), places, 100_000), coding)
+    assert payload.dense().nonzero().view(-1).tolist() == places.tolist()
+    assert sum(part.nbytes for part in payload.parts) == payload.layout.num_bytes
+
+
+def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_coding() -> None:
+    """The dtypes of parts are this worker's own when only lengths are announced (`GatherRagged`)."""
+    n = 2**31 + 10
+    few = Sparse.of(Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), "auto")
+    some = torch.arange(0, n, 2**20)
+    many = Sparse.of(Selection(torch.ones(some.numel()), some, n), "delta16")
+    wide = Sparse.of(Selection(torch.ones(some.numel()), some, n), "int32")
+    assert {part.dtype for one in (few, many, wide) for part in one.parts[1:2]} == {torch.int32}
+    assert torch.equal(wide.like([part.clone() for part in wide.parts]).indices, some)
+    assert wide.layout.num_bytes == sum(part.nbytes for part in wide.parts)

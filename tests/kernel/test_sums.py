@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from quantizing import heavy_tailed, kernels, kinds, same_but_for_nan
+from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, three_threads, without_c
 from torch import Tensor
 
-from dgc_repro.kernel import native, sums
+from dgc_repro.kernel import sums
 
-__all__ = ["kernels"]
 SIZES = (1, 2, 511, 512, 513, 4096, 4097, 30_000)
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_are_those_of_exact_arithmetic(size: int) -> None:
     """Float64 rounds 2^-53 a step; a sum of n terms of one sign is off by n 2^-53 of itself at most."""
@@ -30,11 +28,11 @@ def test_sums_are_those_of_exact_arithmetic(size: int) -> None:
     assert float(peak) == float(x.abs().max())
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("columns", [1, 2, 27, 128, 200, 300, 700])
 @pytest.mark.parametrize("rows", [1, 3, 64, 600])
 def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
-    x = heavy_tailed(rows, rows * columns).view(rows, columns)
+    x = heavy_tailed(rows * columns, rows).view(rows, columns)
     x[:, 0] = x[:, 0].abs()
     (above, below, negative), _ = sums.parts(x.view(-1), columns)
     elsewhere = sums.parts_in_any_order(x)
@@ -49,7 +47,7 @@ def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_c_and_tensors_sum_alike(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_and_tensors_sum_alike(size: int) -> None:
     def all_sums(x: Tensor) -> list[Tensor]:
         found = [sums.magnitude_sum(x), *sums.squares(x)[:2]]
         for columns in (1, 3, 171, 512):
@@ -59,26 +57,17 @@ def test_c_and_tensors_sum_alike(size: int, monkeypatch: pytest.MonkeyPatch) -> 
 
     for x in kinds(size):
         ours = all_sums(x)
-        with monkeypatch.context() as patch:
-            patch.setattr(native, "library", lambda: None)
-            theirs = all_sums(x)
-        assert all(map(same_but_for_nan, ours, theirs))
+        with without_c():
+            assert all(map(same_but_for_nan, ours, all_sums(x)))
 
 
-@pytest.mark.parametrize(
-    "summed",
-    [
-        sums.magnitude_sum,
-        lambda x: sums.squares(x)[0],
-        lambda x: sums.parts(x, 1)[0],
-        lambda x: sums.parts(x, 300)[0],
-    ],
-)
-def test_the_number_of_threads_changes_no_bit(summed: Callable[[Tensor], Tensor]) -> None:
-    x = heavy_tailed(5, 300_000)
-    one = summed(x).clone()
-    try:
-        torch.set_num_threads(3)
-        assert torch.equal(summed(x), one)
-    finally:
-        torch.set_num_threads(1)
+def test_the_number_of_threads_changes_no_bit() -> None:
+    x = heavy_tailed(300_000)
+
+    def every() -> list[Tensor]:
+        found = [sums.magnitude_sum(x), sums.squares(x)[0]]
+        return [one.clone() for one in (*found, sums.parts(x, 1)[0], sums.parts(x, 300)[0])]
+
+    one = every()
+    with three_threads():
+        assert all(map(torch.equal, one, every()))

@@ -7,29 +7,23 @@ import math
 import numpy as np
 import pytest
 import torch
+from numeric import both_kernels, without_c
+from numeric import heavy_tailed as heavy_tailed_everywhere
 from torch import Tensor
 
-from dgc_repro.kernel import native, thresholds
+from dgc_repro.kernel import thresholds
 
 SIZES = (0, 1, 5, 511, 4096, 4097, 10_000, 123_457)
 
 
 def heavy_tailed(size: int, seed: int = 0) -> Tensor:
-    source = torch.Generator().manual_seed(seed)
-    x = torch.randn(size, generator=source) * torch.exp(2 * torch.randn(size, generator=source))
+    x = heavy_tailed_everywhere(size, seed)
     x[3:7] = 0.0
     x[2:3] = 1e-42
     return x
 
 
-@pytest.fixture(params=["c", "tensors"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both implementations, one after the other; without a C compiler the second twice."""
-    if request.param == "tensors":
-        monkeypatch.setattr(native, "library", lambda: None)
-
-
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 @pytest.mark.parametrize("above", [0.0, 0.75])
 @pytest.mark.parametrize("size", SIZES)
 def test_moments_equal_numpys(size: int, above: float) -> None:
@@ -49,9 +43,7 @@ def test_moments_equal_numpys(size: int, above: float) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", SIZES)
-def test_both_kernels_give_the_same_bits_whatever_the_threads(
-    size: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_kernels_give_the_same_bits_whatever_the_threads(size: int, threads: int) -> None:
     x, before = heavy_tailed(size, 1), torch.get_num_threads()
 
     def results() -> list[object]:
@@ -67,11 +59,11 @@ def test_both_kernels_give_the_same_bits_whatever_the_threads(
         in_c = results()
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(native, "library", lambda: None)
-    assert in_c == results()
+    with without_c():
+        assert in_c == results()
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_order_statistics_and_counts_are_exact_with_nan_above_all() -> None:
     x = heavy_tailed(1000)
     x[10], x[11], x[12] = math.nan, math.inf, -math.inf
@@ -85,7 +77,7 @@ def test_order_statistics_and_counts_are_exact_with_nan_above_all() -> None:
     assert thresholds.count(x, thresholds.SMALLEST) == 996  # four zeros
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_a_sample_favours_no_place() -> None:
     """Each of 1,000 places is drawn with probability 0.15 by each of 4,000 keys: 600 times, with a
     standard deviation of 23; 5.5 of them for the worst of 1,000. 150 times 6 neighbours are not all
@@ -98,7 +90,7 @@ def test_a_sample_favours_no_place() -> None:
     assert float((drawn - 600).abs().max()) <= 5.5 * 23
 
 
-@pytest.mark.usefixtures("kernels")
+@both_kernels
 def test_a_sample_depends_on_its_key_and_touches_no_global_generator() -> None:
     x, state = heavy_tailed(10_000), torch.get_rng_state()
     first = thresholds.sample(x, 500, 1)

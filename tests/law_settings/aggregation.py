@@ -8,20 +8,22 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.ef_signsgd import EFSignSGD
-from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro import (
+    QSGD,
+    Dense,
+    EFSignSGD,
+    ErrorFeedback,
+    Ladder,
+    Natural,
+    PerLayer,
+    TernGrad,
+    Threshold,
+    TopK,
+    Uniform,
+)
 from dgc_repro.compressor.gtopk import GTopK
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.natural import Natural
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.compressor.terngrad import TernGrad
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Asked, Setting, asks
 from law_settings.sparse import sparse_parts
@@ -112,65 +114,51 @@ def _prefers_the_strong(energies: Tensor) -> int:
     return 2 if float(energies[2]) > 0.9 * float(energies[0]) else 1
 
 
+_EF_SCATTERED = FED_BACK | {"averaging": _TWICE}
+_UNBIASED = _SCATTERED | {"contraction": "unbiased instead: test_unbiased.py"}
+_IN_THE_NORM = _SCATTERED | {"contraction": "in the norm, not value by value: test_sign_methods.py"}
+_EIGHT, _MAX = Uniform(8, block=2048), QSGD(7, 64, "max")
+
 SETTINGS: tuple[Setting, ...] = (
     *(
-        Setting(f"scatter-{leaf.bits}-{leaf.block}", Sharded(leaf), excuses=_SCATTERED)
-        for leaf in (Uniform(8, block=2048), Uniform(8), Uniform(4, block=100), Uniform(6, block=7))
-    ),
-    Setting(
-        "scatter-stochastic",
-        Sharded(Uniform(4, "stochastic", 512)),
-        excuses=_SCATTERED | {"contraction": "unbiased instead: test_unbiased.py"},
-    ),
-    Setting(
-        "scatter-terngrad",
-        Sharded(TernGrad()),
-        excuses=_SCATTERED | {"contraction": "unbiased instead: test_unbiased.py"},
-    ),
-    *(
-        Setting(
-            f"ef-scatter-{leaf.bits}-{leaf.block}",
-            ErrorFeedback(Sharded(leaf)),
-            excuses=FED_BACK | {"averaging": _TWICE},
+        Setting(f"scatter-{name}", Sharded(leaf), excuses=excuses)
+        for name, leaf, excuses in (
+            ("8-2048", _EIGHT, _SCATTERED),
+            ("8-None", Uniform(8), _SCATTERED),
+            ("4-100", Uniform(4, block=100), _SCATTERED),
+            ("6-7", Uniform(6, block=7), _SCATTERED),
+            ("stochastic", Uniform(4, "stochastic", 512), _UNBIASED),
+            ("terngrad", TernGrad(), _UNBIASED),
+            ("qsgd-max", _MAX, _UNBIASED),
+            ("natural", Natural(), _UNBIASED),
+            ("ef_signsgd", EFSignSGD(), _IN_THE_NORM),
+            ("topk", TopK(0.1), _SCATTERED),
+            ("threshold", Threshold(0.01), _SCATTERED),
         )
-        for leaf in (Uniform(8, block=2048), Uniform(2), Uniform(4, "stochastic", 100))
     ),
     *(
-        Setting(f"ladder-scatter-rung{rung}", _LADDER, Plan(rung), excuses=_SCATTERED)
-        for rung in (1, 2)
+        Setting(f"ef-scatter-{name}", ErrorFeedback(Sharded(leaf)), excuses=_EF_SCATTERED)
+        for name, leaf in (
+            ("8-2048", _EIGHT),
+            ("2-None", Uniform(2)),
+            ("4-100", Uniform(4, "stochastic", 100)),
+            ("qsgd-max", _MAX),
+            ("ef_signsgd", EFSignSGD()),
+        )
     ),
-    Setting(
-        "ladder-scatter-chooses",
-        _LADDER,
-        Plan(None, candidates=(1, 2)),
-        _prefers_the_strong,
-        _SCATTERED,
+    *(
+        Setting(f"ladder-scatter-{name}", _LADDER, plan, choose, _SCATTERED)
+        for name, plan, choose in (
+            ("rung1", Plan(1), None),
+            ("rung2", Plan(2), None),
+            ("chooses", Plan(None, candidates=(1, 2)), _prefers_the_strong),
+        )
     ),
     Setting(
         "ef-per-layer-ladder-scatter",
         ErrorFeedback(PerLayer(_LADDER)),
         Plan(1, {"mixed": 2}),
-        excuses=FED_BACK | {"averaging": _TWICE},
-    ),
-    Setting("scatter-topk", Sharded(TopK(0.1)), excuses=_SCATTERED),
-    Setting("scatter-threshold", Sharded(Threshold(0.01)), excuses=_SCATTERED),
-    *(
-        Setting(f"scatter-{name}", Sharded(leaf), excuses=_SCATTERED | {"contraction": why})
-        for name, leaf, why in (
-            ("qsgd-max", QSGD(7, 64, "max"), "unbiased instead: test_unbiased.py"),
-            ("natural", Natural(), "unbiased instead: test_unbiased.py"),
-            ("ef_signsgd", EFSignSGD(), "in the norm, not value by value: test_ef_signsgd.py"),
-        )
-    ),
-    Setting(
-        "ef-scatter-qsgd-max",
-        ErrorFeedback(Sharded(QSGD(7, 64, "max"))),
-        excuses=FED_BACK | {"averaging": _TWICE},
-    ),
-    Setting(
-        "ef-scatter-ef_signsgd",
-        ErrorFeedback(Sharded(EFSignSGD())),
-        excuses=FED_BACK | {"averaging": _TWICE},
+        excuses=_EF_SCATTERED,
     ),
     *(
         Setting(f"tree-topk-{d:g}", GTopK(TopK(d)), excuses={"conservation": _NO_RESIDUAL})

@@ -7,22 +7,24 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dgc_repro.compressor.bf16 import BF16
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.ef_signsgd import EFSignSGD
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.fp16 import FP16
+from dgc_repro import (
+    BF16,
+    FP16,
+    QSGD,
+    Dense,
+    EFSignSGD,
+    ErrorFeedback,
+    Ladder,
+    Natural,
+    OneBit,
+    PerLayer,
+    SignSGD,
+    TernGrad,
+)
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.natural import Natural
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.signsgd import SignSGD
-from dgc_repro.compressor.terngrad import TernGrad
-from dgc_repro.kernel.codes import group
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Asked, Setting, asks
+from law_settings.uniform import packed
 
 
 @asks.register(FP16)
@@ -31,19 +33,11 @@ def _(leaf: FP16 | BF16, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     return (Asked("mean", ((tensor.numel(), 2),)),)
 
 
-def _packed(n: int, width: int, bits: int) -> int:
-    """n b / 8 bytes of codes, filled up to whole groups a row of ``width``."""
-    codes, size = group(bits)
-    if width % codes:  # no row is whole groups: every row is filled up
-        return math.ceil(n / width) * math.ceil(min(n, width) / codes) * size
-    return (n // width) * width * bits // 8 + math.ceil(n % width / codes) * size
-
-
 @asks.register
 def _(leaf: QSGD, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     n, bits = tensor.numel(), math.ceil(math.log2(2 * leaf.levels + 1))
     norms = math.ceil(n / leaf.bucket) if leaf.bucket else min(n, 1)
-    return (Asked("gather", ((norms, 4), (_packed(n, leaf.bucket or 4096, bits), 1))),)
+    return (Asked("gather", ((norms, 4), (packed(n, leaf.bucket or 4096, bits), 1))),)
 
 
 @asks.register

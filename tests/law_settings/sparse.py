@@ -6,16 +6,18 @@ import math
 
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dgc_sampled import DGCSampled
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.magnitude import Magnitude
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.redsync import RedSync
-from dgc_repro.compressor.sidco import SIDCo
-from dgc_repro.compressor.threshold import Threshold
-from dgc_repro.compressor.topk import TopK
+from dgc_repro import (
+    Dense,
+    DGCSampled,
+    ErrorFeedback,
+    Ladder,
+    Magnitude,
+    PerLayer,
+    RedSync,
+    SIDCo,
+    Threshold,
+    TopK,
+)
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Asked, Setting, asks
 

@@ -6,15 +6,20 @@ import math
 
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
+from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer
 from dgc_repro.compressor.encoding import TENSOR_ROW
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
 from dgc_repro.kernel.codes import group
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Asked, Setting, asks
+
+
+def packed(n: int, width: int, bits: int) -> int:
+    """n b / 8 bytes of codes, filled up to whole groups a row of ``width``."""
+    codes, size = group(bits)
+    if width % codes:  # no row is whole groups: every row is filled up
+        return math.ceil(n / width) * math.ceil(min(n, width) / codes) * size
+    return (n // width) * width * bits // 8 + math.ceil(n % width / codes) * size
 
 
 @asks.register
@@ -27,15 +32,10 @@ def _(leaf: Uniform, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     """4 ceil(n / block) bytes of scales and n b / 8 of codes, filled up to whole groups a row.
     Independent of `CodeLayout` but for the size of a group."""
     n = tensor.numel()
-    codes, size = group(leaf.bits)
-    width = leaf.block or TENSOR_ROW
-    if width % codes == 0:
-        packed = (n // width) * width * leaf.bits // 8 + math.ceil(n % width / codes) * size
-    else:  # no row is whole groups: every row is filled up
-        packed = math.ceil(n / width) * math.ceil(min(n, width) / codes) * size
-    assert n * leaf.bits <= 8 * packed
+    codes = packed(n, leaf.block or TENSOR_ROW, leaf.bits)
+    assert n * leaf.bits <= 8 * codes
     scales = math.ceil(n / leaf.block) if leaf.block else min(n, 1)
-    return (Asked("gather", ((scales, 4), (packed, 1))),)
+    return (Asked("gather", ((scales, 4), (codes, 1))),)
 
 
 def _uniform(bits: int, rounding: str, block: int | None) -> Setting:
@@ -52,6 +52,7 @@ def _sees_energies(energies: Tensor) -> int:
     return 2 if float(energies[2]) > 0.9 * float(energies[0]) else 1
 
 
+_PROBE = Plan(None, candidates=(1, 2))
 _LADDER = Ladder((Dense(), Uniform(8), Uniform(4, "stochastic", 100)))
 _NO_RESIDUAL = {
     "conservation": "keeps no residual: what is rounded away is lost",
@@ -60,68 +61,38 @@ _NO_RESIDUAL = {
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("dense", Dense()),
-    *(
-        _uniform(bits, rounding, block)
-        for bits in (2, 3, 4, 6, 8, 12, 16)
-        for rounding in ROUNDINGS
-        for block in (None, 7, 100, 2048)
+    *(  # every two of bits, rounding and block meet
+        _uniform(bits, list(ROUNDINGS)[(i + j) % len(ROUNDINGS)], block)
+        for i, bits in enumerate((2, 3, 4, 6, 8, 12, 16))
+        for j, block in enumerate((None, 7, 100, 2048))
     ),
     Setting("ef-dense", ErrorFeedback(Dense())),
     *(
-        Setting(
-            f"ef-uniform-{bits}-{rounding}-{block}",
-            ErrorFeedback(Uniform(bits, rounding, block)),
-            excuses=FED_BACK,
-        )
-        for bits, rounding, block in (
-            (2, "nearest", None),
-            (4, "toward_zero", 7),
-            (6, "stochastic", 100),
-            (8, "nearest", 2048),
-            (12, "stochastic", None),
-            (16, "nearest", 7),
-        )
+        Setting(f"ef-uniform-{u.bits}-{u.rounding}-{u.block}", ErrorFeedback(u), excuses=FED_BACK)
+        for u in (
+            Uniform(2), Uniform(4, "toward_zero", 7), Uniform(6, "stochastic", 100), Uniform(8, block=2048),
+            Uniform(12, "stochastic"), Uniform(16, block=7))
     ),
     *(
         Setting(f"ladder-rung{rung}", _LADDER, Plan(rung), excuses=_NO_RESIDUAL if rung else {})
         for rung in range(3)
     ),
     Setting("ladder-by-tensor", _LADDER, Plan(2, {"mixed": 0, "huge": 1}), excuses=_NO_RESIDUAL),
-    Setting("ladder-chooses", _LADDER, Plan(None, candidates=(1, 2)), _sees_energies, _NO_RESIDUAL),
-    Setting("ef-ladder-dense", ErrorFeedback(_LADDER), Plan(0), excuses=FED_BACK),
-    Setting("ef-ladder-strong", ErrorFeedback(_LADDER), Plan(2), excuses=FED_BACK),
-    Setting(
-        "ef-ladder-chooses",
-        ErrorFeedback(_LADDER),
-        Plan(None, candidates=(1, 2)),
-        _sees_energies,
-        FED_BACK,
+    Setting("ladder-chooses", _LADDER, _PROBE, _sees_energies, _NO_RESIDUAL),
+    Setting("ef-ladder-chooses", ErrorFeedback(_LADDER), _PROBE, _sees_energies, FED_BACK),
+    Setting("per-layer-uniform", PerLayer(Uniform(4), ("vectors", "huge")),
+            excuses={"conservation": _NO_RESIDUAL["conservation"]}),
+    *(
+        Setting(name, nest, plan, excuses=FED_BACK)
+        for name, nest, plan in (
+            ("ef-ladder-dense", ErrorFeedback(_LADDER), Plan(0)),
+            ("ef-ladder-strong", ErrorFeedback(_LADDER), Plan(2)),
+            ("ladder-of-ef", Ladder((Dense(), *(ErrorFeedback(Uniform(b)) for b in (8, 4)))),
+             Plan(2, {"huge": 1})),
+            ("per-layer-ef", PerLayer(ErrorFeedback(Uniform(4)), (), smaller_than=50), Plan(0)),
+            ("ef-per-layer", ErrorFeedback(PerLayer(Uniform(4, "stochastic"))), Plan(0)),
+            ("per-layer-ef-ladder", PerLayer(ErrorFeedback(_LADDER), ("mix*",)), Plan(2)),
+            ("ef-per-layer-ladder", ErrorFeedback(PerLayer(_LADDER)), Plan(1, {"mixed": 2})),
+        )
     ),
-    Setting(
-        "ladder-of-ef",
-        Ladder((Dense(), ErrorFeedback(Uniform(8)), ErrorFeedback(Uniform(4)))),
-        Plan(2, {"huge": 1}),
-        excuses=FED_BACK,
-    ),
-    Setting(
-        "per-layer-uniform",
-        PerLayer(Uniform(4), ("vectors", "huge")),
-        excuses={"conservation": _NO_RESIDUAL["conservation"]},
-    ),
-    Setting(
-        "per-layer-ef", PerLayer(ErrorFeedback(Uniform(4)), (), smaller_than=50), excuses=FED_BACK
-    ),
-    Setting("ef-per-layer", ErrorFeedback(PerLayer(Uniform(4, "stochastic"))), excuses=FED_BACK),
-    Setting(
-        "per-layer-ef-ladder",
-        PerLayer(ErrorFeedback(_LADDER), ("mix*",)),
-        Plan(2),
-        excuses=FED_BACK,
-    ),
-    Setting(
-        "ef-per-layer-ladder",
-        ErrorFeedback(PerLayer(_LADDER)),
-        Plan(1, {"mixed": 2}),
-        excuses=FED_BACK,
-    ),
-)
+)  # fmt: skip

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dgc_repro.compressor.block_momentum import BlockMomentum
-from dgc_repro.compressor.clip_local import ClipLocal
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.dgc_sampled import DGCSampled
-from dgc_repro.compressor.ef_signsgd import EFSignSGD
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
-from dgc_repro.compressor.onebit import OneBit
-from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.topk import TopK
-from dgc_repro.compressor.uniform import Uniform
+from dgc_repro import (
+    QSGD,
+    BlockMomentum,
+    ClipLocal,
+    Dense,
+    DGCSampled,
+    EFSignSGD,
+    ErrorFeedback,
+    Ladder,
+    MomentumCorrection,
+    OneBit,
+    PerLayer,
+    TopK,
+    Uniform,
+)
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Setting
 
@@ -28,47 +30,28 @@ _FACTORS = {
     "conservation": _OF_VELOCITY["conservation"],
 }
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("momentum-dense", MomentumCorrection(Dense()), excuses=_FACTORS),
-    Setting("momentum-uniform", MomentumCorrection(Uniform(4)), excuses=_FACTORS),
-    Setting("momentum-qsgd", MomentumCorrection(QSGD(7, 64, "max")), excuses=_FACTORS),
-    Setting("momentum-ef-topk", MomentumCorrection(ErrorFeedback(TopK(0.1))), excuses=_OF_VELOCITY),
-    Setting(
-        "momentum-nesterov-unmasked",
-        MomentumCorrection(ErrorFeedback(TopK(0.1)), 0.5, nesterov=True, masking=False),
-        excuses=_OF_VELOCITY,
-    ),
-    Setting(
-        "momentum-ef-ladder-dense",
-        MomentumCorrection(ErrorFeedback(_WARMUP)),
-        Plan(0),
-        excuses=_OF_VELOCITY,
-    ),
-    Setting("clip-dense", ClipLocal(Dense(), 1e37), excuses=_CLIPPED),
-    Setting("clip-high", ClipLocal(Dense(), 1e39)),
-    Setting(
-        "clip-ef-uniform",
-        ClipLocal(ErrorFeedback(Uniform(4)), 1e38, "mean"),
-        excuses=FED_BACK | _CLIPPED,
-    ),
-    Setting(
-        "clip-ef-onebit",
-        ClipLocal(ErrorFeedback(OneBit()), 1e38),
-        excuses=FED_BACK | _CLIPPED,
-    ),
-    Setting("block-momentum-ef_signsgd", BlockMomentum(EFSignSGD()), excuses=_OF_VELOCITY),
-    Setting("block-momentum", BlockMomentum(Uniform(4, block=7)), excuses=_OF_VELOCITY),
-    Setting("block-momentum-dense", BlockMomentum(PerLayer(Dense())), excuses=_OF_VELOCITY),
-    Setting(
-        "dgc",
-        MomentumCorrection(PerLayer(ErrorFeedback(_WARMUP))),
-        Plan(3),
-        excuses=_OF_VELOCITY,
-    ),
-    Setting(
-        "dgc-clipped",
-        ClipLocal(MomentumCorrection(ErrorFeedback(_WARMUP), nesterov=True), 1e38),
-        Plan(5, {"mixed": 1}),
-        excuses=_OF_VELOCITY,
-    ),
-)
+_EF_TOPK, _EF_WARMUP = ErrorFeedback(TopK(0.1)), ErrorFeedback(_WARMUP)
+_FED_AND_CLIPPED = FED_BACK | _CLIPPED
+
+SETTINGS: tuple[Setting, ...] = tuple(
+    Setting(name, nest, plan, excuses=excuses)
+    for name, nest, plan, excuses in (
+        ("momentum-dense", MomentumCorrection(Dense()), Plan(0), _FACTORS),
+        ("momentum-uniform", MomentumCorrection(Uniform(4)), Plan(0), _FACTORS),
+        ("momentum-qsgd", MomentumCorrection(QSGD(7, 64, "max")), Plan(0), _FACTORS),
+        ("momentum-ef-topk", MomentumCorrection(_EF_TOPK), Plan(0), _OF_VELOCITY),
+        ("momentum-nesterov-unmasked", MomentumCorrection(_EF_TOPK, 0.5, nesterov=True, masking=False),
+         Plan(0), _OF_VELOCITY),
+        ("momentum-ef-ladder-dense", MomentumCorrection(_EF_WARMUP), Plan(0), _OF_VELOCITY),
+        ("clip-dense", ClipLocal(Dense(), 1e37), Plan(0), _CLIPPED),
+        ("clip-high", ClipLocal(Dense(), 1e39), Plan(0), {}),
+        ("clip-ef-uniform", ClipLocal(ErrorFeedback(Uniform(4)), 1e38, "mean"), Plan(0), _FED_AND_CLIPPED),
+        ("clip-ef-onebit", ClipLocal(ErrorFeedback(OneBit()), 1e38), Plan(0), _FED_AND_CLIPPED),
+        ("block-momentum-ef_signsgd", BlockMomentum(EFSignSGD()), Plan(0), _OF_VELOCITY),
+        ("block-momentum", BlockMomentum(Uniform(4, block=7)), Plan(0), _OF_VELOCITY),
+        ("block-momentum-dense", BlockMomentum(PerLayer(Dense())), Plan(0), _OF_VELOCITY),
+        ("dgc", MomentumCorrection(PerLayer(_EF_WARMUP)), Plan(3), _OF_VELOCITY),
+        ("dgc-clipped", ClipLocal(MomentumCorrection(_EF_WARMUP, nesterov=True), 1e38),
+         Plan(5, {"mixed": 1}), _OF_VELOCITY),
+    )
+)  # fmt: skip

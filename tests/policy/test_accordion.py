@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -77,18 +76,3 @@ def test_a_layer_without_a_gradient_is_critical() -> None:
 @pytest.mark.parametrize("norm", ["mean", "own"])
 def test_it_says_whose_gradients_it_watches(norm: str) -> None:
     assert accordion(norm=norm).watches == norm
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"values": (0.1,)}, "values: a list of the low compression and the high one"),
-        ({"eta": 0}, "eta: a relative change above 0, got 0"),
-        ({"interval": 0}, "interval: a whole number of epochs from 1, got 0"),
-        ({"norm": "max"}, "norm: one of mean, own, got 'max'"),
-        ({"decay": 2}, "decay: a number above 0 and at most 1, or null, got 2"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        accordion(**settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -148,20 +147,6 @@ def test_squares_are_averaged_before_the_ratio_is_taken() -> None:
     assert averages == pytest.approx([(0.75 * 16 + 4) / 1.75, (0.75 * 17 + 5) / 1.75])
     low, high = policy.bounds(state)
     assert low < ratio_of(*averages) < high
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"falls_by": 1}, "falls_by: a fraction above 0 and below 1, got 1"),
-        ({"falls_by": 0}, "falls_by: a fraction above 0"),
-        ({"smoothing": 2}, "smoothing: a number above 0 and at most 1"),
-        ({"least_steps": 0}, "least_steps: a whole number from 1, got 0"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        adaqs(**settings)
 
 
 def test_a_signal_that_rises_first_is_followed_when_it_falls() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import re
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_repro.policy.factors import factors_between
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import EpochReport, State, StepReport
 
@@ -275,57 +273,3 @@ def test_a_restored_state_decides_the_same() -> None:
     for gain in gains:
         _, resumed = step(policy, json.loads(json.dumps(resumed)), gain)
     assert json.loads(json.dumps(whole)) == json.loads(json.dumps(resumed))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"eps": 0}, "eps: a share above 0 and at most 1, got 0"),
-        ({"eps": 1.5}, "eps: a share above 0 and at most 1, got 1.5"),
-        ({"theta_min": 50, "theta_max": 20}, "theta_min: at most theta_max, got 50 above 20"),
-        ({"theta_min": 0.5}, "theta_min: a factor from 1, got 0.5"),
-        ({"window": 0}, "window: a whole number from 1, got 0"),
-        ({"omega": -0.1}, "omega: a share from 0, got -0.1"),
-        ({"ratio": 1}, "ratio: a number above 1, got 1"),
-        ({"ratio": 1.01, "scaling": "geometric"}, "ratio: 1.01 makes more than 64 factors"),
-        ({"smoothing": 0}, "smoothing: a number above 0 and at most 1, or null, got 0"),
-        ({"scaling": "linear"}, "scaling: one of exponential, geometric, got 'linear'"),
-        ({"gain": "both"}, "gain: one of energy, norm, got 'both'"),
-        ({"average": "mean"}, "average: one of ratio_of_averages, average_of_ratios"),
-        ({"throughput": "all"}, "throughput: one of window, last, got 'all'"),
-        ({"freeze": 1}, "freeze: true or false, got 1"),
-        ({"workers": 0}, "workers: a whole number from 1, got 0"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        GraVAC(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"ratio": 4}, "ratio: does nothing with scaling=exponential; give scaling="),
-        ({"theta_min": 20}, "theta_min: does nothing beside ladder"),
-        ({"theta_max": 500}, "theta_max: does nothing beside ladder"),
-        ({"scaling": "geometric"}, "scaling: does nothing beside ladder"),
-        ({"ratio": 4}, "ratio: does nothing beside ladder"),
-    ],
-)
-def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:
-    ladder = {"field": "bits", "ladder": [8, 4]} if "ladder" in message else {}
-    given = next(iter(settings.values()))
-    with pytest.raises(ValueError, match=rf"^{re.escape(message)}.*, got {given!r}$"):
-        GraVAC(**settings, **ladder)
-
-
-def test_a_setting_at_its_default_is_not_refused_where_it_has_no_effect() -> None:
-    assert GraVAC(ratio=2).values == GraVAC().values
-    given = GraVAC(ladder=[8, 4], theta_min=10, theta_max=1000, scaling="exponential", ratio=2)
-    assert given.values == (8, 4)
-
-
-def test_what_is_refused_as_without_effect_has_none() -> None:
-    factors = [factors_between(10, 1000, "exponential", ratio) for ratio in (2, 4)]
-    assert factors[0] == factors[1]
-    assert GraVAC(smoothing=0.5, workers=32).weight == GraVAC(smoothing=0.5, workers=2).weight

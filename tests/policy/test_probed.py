@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from typing import Any
 
 import pytest
 import torch
@@ -73,16 +71,3 @@ def test_without_a_ladder_it_plans_the_compressor_as_it_is_and_records_squares()
     assert math.isnan(state["timed"]["throughput"])
     assert state["last"] == {}
     assert policy.observe(state, EpochReport(1, 0.0, 0.0, 0.0)) == state
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"field": "factor"}, "field: names the compressor's setting that value is for"),
-        ({"value": 10}, "field: names the compressor's setting that value is for"),
-        ({"spread": "no"}, "spread: true or false, got 'no'"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        Probed(**settings)

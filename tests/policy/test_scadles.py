@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -57,15 +56,3 @@ def test_its_decision_is_recorded() -> None:
     assert json.loads(json.dumps(state)) == state
     _, state = step(scadles(), scadles().init(), 0.1)
     assert (state["last"]["branch"], state["last"]["gain"]) == ("dense", 1.0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"values": (0.1, 0.01)}, "values: a list of one value, that of compressed steps"),
-        ({"delta": 0}, "delta: a number above 0 and at most 1, got 0"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        scadles(**settings)

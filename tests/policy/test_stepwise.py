@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import math
-import re
 from typing import Any
 
 import pytest
@@ -38,67 +37,53 @@ def after(policy: Stepwise, epochs: list[tuple[float, float]]) -> tuple[list[int
     return [int(rung) for rung in rungs if rung is not None], state
 
 
-def test_it_begins_with_the_strongest_setting() -> None:
-    assert after(stepwise(), [])[0] == [4]
+NAN, INF = math.nan, math.inf
+FLAT = {"loss_differences": (0.1, 0.05, 0.01)}
+REMOVED, RETURNS = (
+    "no step for 3 epochs, compression removed",
+    "dense interval over, compression returns",
+)
 
 
-def test_each_threshold_passed_is_a_step_down() -> None:
-    rungs, _ = after(stepwise(), [(10, 2), (50, 1.5), (69.9, 1.2), (70, 1), (85, 0.5), (99, 0.1)])
-    assert rungs == [4, 4, 3, 3, 2, 1, 1]
-
-
-def test_a_jump_passes_several_thresholds_at_once() -> None:
-    rungs, state = after(stepwise(), [(75, 1)])
-    assert rungs == [4, 2]
-    assert state["trace"][0]["reason"] == "validation accuracy 75.00 % passed 70 %"
-
-
-def test_steps_are_never_taken_back() -> None:
-    rungs, _ = after(stepwise(dense_epochs=0), [(75, 1), (10, 3), (0, 9), (math.nan, math.nan)])
-    assert rungs == [4, 2, 2, 2, 2]
-
-
-def test_a_flat_loss_takes_one_step_an_epoch() -> None:
-    policy = stepwise(loss_differences=(0.1, 0.05, 0.01))
-    losses = [2.0, 1.95, 1.91, 1.85, 1.845, 1.845]
-    rungs, state = after(policy, [(10, loss) for loss in losses])
-    # |2.0 - 1.95| < 0.1; 0.04 < 0.05; 0.06 is not < 0.01; 0.005 is; at the end of the ladder.
-    assert rungs == [4, 4, 3, 2, 2, 1, 1]
-    reasons = [entry["reason"] for entry in state["trace"]]
-    assert reasons[1] == "loss changed by 0.0500, less than 0.1"
-    assert reasons[0] == reasons[3] == reasons[5] == ""
-
-
-def test_a_loss_that_is_no_number_takes_no_step() -> None:
-    policy = stepwise(loss_differences=(9.0, 9.0, 9.0))
-    for broken in (math.nan, math.inf):
-        assert after(policy, [(10, 2), (10, broken), (10, 2)])[0] == [4, 4, 4, 4]
-
-
-def test_stagnation_removes_compression_and_it_returns() -> None:
-    policy = stepwise(patience_epochs=3, dense_epochs=2)
-    rungs, state = after(policy, [(10, 1)] * 10)
-    # Three epochs on a step, two dense, and once more: dense epochs do not count.
-    assert rungs == [4, 4, 4, 0, 0, 4, 4, 4, 0, 0, 4]
-    reasons = [entry["reason"] for entry in state["trace"]]
-    assert reasons[2] == reasons[7] == "no step for 3 epochs, compression removed"
-    assert reasons[4] == reasons[9] == "dense interval over, compression returns"
-    assert [r for i, r in enumerate(reasons) if i not in (2, 4, 7, 9)] == [""] * 6
-
-
-def test_a_step_begins_the_patience_anew() -> None:
-    policy = stepwise(patience_epochs=3, dense_epochs=1)
-    rungs, _ = after(policy, [(10, 1), (10, 1), (55, 1), (55, 1), (55, 1), (55, 1), (55, 1)])
-    assert rungs == [4, 4, 4, 3, 3, 3, 0, 3]
-
-
-def test_a_threshold_passed_while_dense_ends_the_interval_one_step_down() -> None:
-    policy = stepwise(patience_epochs=1, dense_epochs=5)
-    assert after(policy, [(10, 1), (60, 1), (60, 1)])[0] == [4, 0, 3, 0]
-
-
-def test_without_dense_epochs_stagnation_changes_nothing() -> None:
-    assert after(stepwise(patience_epochs=1, dense_epochs=0), [(10, 1)] * 4)[0] == [4] * 5
+@pytest.mark.parametrize(
+    ("settings", "epochs", "rungs", "reasons"),
+    [
+        # It begins with the strongest setting; each threshold passed is a step down, several at once too.
+        ({}, [], [4], {}),
+        ({}, [(10, 2), (50, 1.5), (69.9, 1.2), (70, 1), (85, 0.5), (99, 0.1)], [4, 4, 3, 3, 2, 1, 1], {}),
+        ({}, [(75, 1)], [4, 2], {0: "validation accuracy 75.00 % passed 70 %"}),
+        # Steps are never taken back.
+        ({"dense_epochs": 0}, [(75, 1), (10, 3), (0, 9), (NAN, NAN)], [4, 2, 2, 2, 2], {}),
+        # A flat loss takes one step an epoch: |2.0 - 1.95| < 0.1; 0.04 < 0.05; 0.06 and 0.015 are not < 0.01;
+        # 0.005 is; then the ladder ends.
+        (FLAT, [(10, loss) for loss in (2.0, 1.95, 1.91, 1.85, 1.835, 1.83, 1.83)],
+         [4, 4, 3, 2, 2, 2, 1, 1],
+         {0: "", 1: "loss changed by 0.0500, less than 0.1", 3: "", 4: "", 6: ""}),
+        # A loss that is no number takes none.
+        *(({"loss_differences": (9.0, 9.0, 9.0)}, [(10, 2), (10, broken), (10, 2)], [4, 4, 4, 4], {})
+          for broken in (NAN, INF)),
+        # Three epochs on a step, two dense, and once more: dense epochs do not count.
+        ({"patience_epochs": 3, "dense_epochs": 2}, [(10, 1)] * 10, [4, 4, 4, 0, 0, 4, 4, 4, 0, 0, 4],
+         {2: REMOVED, 4: RETURNS, 7: REMOVED, 9: RETURNS, **dict.fromkeys((0, 1, 3, 5, 6, 8), "")}),
+        # A step begins the patience anew.
+        ({"patience_epochs": 3, "dense_epochs": 1}, [(10, 1)] * 2 + [(55, 1)] * 5,
+         [4, 4, 4, 3, 3, 3, 0, 3], {}),
+        # A threshold passed while dense ends the interval one step down.
+        ({"patience_epochs": 1, "dense_epochs": 5}, [(10, 1), (60, 1), (60, 1)], [4, 0, 3, 0], {}),
+        # Without dense epochs stagnation changes nothing; a ladder of one setting needs no thresholds.
+        ({"patience_epochs": 1, "dense_epochs": 0}, [(10, 1)] * 4, [4] * 5, {}),
+        ({"values": (4,), "accuracy_thresholds": (), "patience_epochs": 1}, [(99, 1)] * 2, [1, 0, 1], {}),
+    ],
+)  # fmt: skip
+def test_rungs_and_their_reasons(
+    settings: dict[str, Any],
+    epochs: list[tuple[float, float]],
+    rungs: list[int],
+    reasons: dict[int, str],
+) -> None:
+    found, state = after(stepwise(**settings), epochs)
+    assert found == rungs
+    assert {epoch: state["trace"][epoch]["reason"] for epoch in reasons} == reasons
 
 
 def test_the_trace_tells_every_epoch() -> None:
@@ -146,52 +131,3 @@ def test_whatever_it_sees_it_only_steps_down_and_keeps_no_secrets(
     torch.save(state, file)
     file.seek(0)
     assert repr(torch.load(file, weights_only=True)) == repr(state)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"accuracy_thresholds": (50.0, 70.0)},
-            "accuracy_thresholds: one for each step down, 3 for the 4",
-        ),
-        ({"accuracy_thresholds": ()}, "accuracy_thresholds: one for each step down, 3 for the 4"),
-        (
-            {"accuracy_thresholds": (70, 50, 80)},
-            "accuracy_thresholds: percentages (0 to 100), ascending",
-        ),
-        (
-            {"accuracy_thresholds": (50, 70, 101)},
-            "accuracy_thresholds: percentages (0 to 100), ascending",
-        ),
-        (
-            {"accuracy_thresholds": (-1, 70, 80)},
-            "accuracy_thresholds: percentages (0 to 100), ascending",
-        ),
-        (
-            {"accuracy_thresholds": (50, math.nan, 80)},
-            "accuracy_thresholds: percentages (0 to 100), ascending",
-        ),
-        (
-            {"loss_differences": (0.1,)},
-            "loss_differences: one for each step down, 3 for the 4 values",
-        ),
-        (
-            {"loss_differences": (0.1, -1, 0.1)},
-            "loss_differences: a list, each a number from 0, or null",
-        ),
-        ({"patience_epochs": 0}, "patience_epochs: a whole number from 1"),
-        ({"dense_epochs": -1}, "dense_epochs: a whole number from 0, got -1"),
-        ({"values": ()}, "values: a list of one or more settings"),
-        ({"values": (8, 8, 4, 2)}, "values: a list of one or more settings"),
-        ({"field": None}, "field: a word, got None"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        stepwise(**settings)
-
-
-def test_a_ladder_of_one_setting_needs_no_thresholds() -> None:
-    policy = stepwise(values=(4,), accuracy_thresholds=(), patience_epochs=1)
-    assert after(policy, [(99, 1), (99, 1)])[0] == [1, 0, 1]

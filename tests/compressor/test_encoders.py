@@ -1,0 +1,211 @@
+"""What all quantizers owe alike: both kernels give the same bits, sizes, draws, and no hidden NaN."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from laws import same_bits
+from numeric import (
+    both_kernels,
+    context,
+    finite_kinds,
+    heavy_tailed,
+    kinds,
+    needs_c,
+    run,
+    same_but_for_nan,
+    three_threads,
+    without_c,
+)
+from torch import Tensor
+
+from dgc_repro import (
+    QSGD,
+    EFSignSGD,
+    Natural,
+    OneBit,
+    RandomK,
+    SignSGD,
+    TernGrad,
+    Threshold,
+    Uniform,
+)
+from dgc_repro.compressor.uniform import ROUNDINGS
+from dgc_repro.exchange.payload import Codes, Gathered, num_bytes
+
+SIZES = (1, 7, 513, 4096, 4097, 9001)
+UNIFORM = [
+    Uniform(bits, rounding, block)
+    for bits in range(2, 17)
+    for rounding in ROUNDINGS
+    for block in (None, 7, 512)
+]
+CODED = [
+    *(QSGD(levels, bucket, norm) for levels, bucket, norm in (
+        (1, None, "two"), (1, 64, "max"), (3, 512, "two"), (4, None, "max"), (16, 64, "two"),
+        (127, 64, "max"), (127, 512, "two"), (5000, None, "two"), (5000, 512, "max"))),
+    TernGrad(), TernGrad(None),
+]  # fmt: skip
+SIGNED = [Natural(), OneBit(), SignSGD(), EFSignSGD()]
+FEW = [Uniform(4), Uniform(6, "stochastic", 512), *CODED[::4], *SIGNED]
+
+
+def decoded(payload: Any, size: int) -> list[Tensor]:
+    added, copied, left = (torch.linspace(-1, 1, size) for _ in range(3))
+    payload.add_to_(added, 1 / 3)
+    payload.copy_to_(copied, 1 / 3)
+    payload.subtract_from_(left)
+    return [added, copied, left, payload.dense()]
+
+
+def check_alike(method: Any, x: Tensor) -> None:
+    ours = method.encode(x, context())
+    found = decoded(ours, x.numel())
+    with without_c():
+        theirs = method.encode(x, context())
+        expected = decoded(theirs, x.numel())
+    for one, other in zip(ours.parts, theirs.parts, strict=True):
+        if isinstance(method, OneBit):
+            one, other = one.nan_to_num(), other.nan_to_num()  # any NaN will do
+        assert same_bits(one, other), (method, x.shape, x.view(-1)[:5])
+    assert all(map(same_but_for_nan, found, expected)), (method, x.shape, x.view(-1)[:5])
+
+
+@needs_c
+@pytest.mark.parametrize("bits", range(2, 17))
+def test_c_and_tensors_quantize_uniformly_alike(bits: int) -> None:
+    for method in UNIFORM:
+        if method.bits == bits:
+            for size in (1, 7, 1024, 4097):
+                for x in finite_kinds(size):
+                    check_alike(method, x)
+
+
+@needs_c
+@pytest.mark.parametrize("method", [*CODED, *SIGNED], ids=str)
+def test_c_and_tensors_encode_alike(method: Any) -> None:
+    """The code of a NaN is undefined; that it is not hidden is tested below."""
+    for size in SIZES:
+        for x in kinds(size) if method in SIGNED else finite_kinds(size):
+            check_alike(method, x)
+    if isinstance(method, OneBit):
+        for x in kinds(64 * 81):
+            for shape in ((64, 81), (9, 576), (16, 4, 81)):
+                check_alike(method, x.view(shape))
+
+
+@pytest.mark.parametrize(
+    "method", [*UNIFORM[::9], *UNIFORM[1::9], *UNIFORM[2::9], *SIGNED], ids=str
+)
+def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count, size in itertools.product((1, 2, 5, 33), SIZES):
+        payloads = [method.encode(heavy_tailed(size, i), context(i)) for i in range(count)]
+        together = Gathered(payloads).mean(torch.empty(size))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(payloads[0]), "copy_sum_to_", lambda *_: False)
+            one_by_one = Gathered(payloads).mean(torch.empty(size))
+        assert same_bits(together, one_by_one), (count, size)
+
+
+@pytest.mark.parametrize("method", FEW, ids=str)
+def test_the_number_of_threads_changes_no_bit(method: Any) -> None:
+    x = heavy_tailed(300_001)
+    one, found = method.encode(x, context()), run(method, x).mean
+    with three_threads():
+        three = method.encode(x, context())
+        assert all(map(same_bits, one.parts, three.parts))
+        assert same_bits(one.dense(), three.dense())
+        assert same_bits(found, run(method, x).mean)
+
+
+@both_kernels
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    # The rows in which a broken value may break others: buckets, blocks, or the tensor.
+    [(Uniform(8), 200), (Uniform(8, block=50), 50), (QSGD(7, None), 200), (QSGD(7, 50), 50),
+     (TernGrad(), 200), (TernGrad(None), 200), (Natural(), 1), (EFSignSGD(), 200), (OneBit(), 200)],
+    ids=str,
+)  # fmt: skip
+def test_what_is_not_finite_is_not_hidden_and_stays_in_its_row(method: Any, rows: int) -> None:
+    for broken in (torch.nan, -torch.nan, torch.inf, -torch.inf):
+        x = torch.linspace(-1, 1, 200)
+        x[60] = broken
+        found = method.encode(x, context()).dense()
+        assert not bool(found[60].isfinite()), broken
+        start = 60 // rows * rows
+        assert bool(found[:start].isfinite().all()), broken
+        assert bool(found[start + rows :].isfinite().all()), broken
+
+
+@pytest.mark.parametrize(
+    "method",
+    [Uniform(4, "stochastic"), QSGD(7), TernGrad(), Natural(), RandomK(0.1, shared=False),
+     Threshold(0.01)],
+    ids=str,
+)  # fmt: skip
+def test_steps_workers_tensors_and_seeds_draw_apart_and_alike_when_repeated(method: Any) -> None:
+    x = heavy_tailed(100_000)
+
+    def sent(**where: Any) -> Tensor:
+        return run(method, x, context(**where)).own.dense()
+
+    first = sent()
+    assert torch.equal(first, sent())
+    for other in ({"step": 1}, {"rank": 1}, {"name": "v"}, {"seed": 12}):
+        assert not torch.equal(first, sent(**other)), other
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "size", "bits"),
+    [
+        (Uniform(4), (8192,), 4 + 4096, 4),  # half a byte a code, one scale
+        (Uniform(6), (8192,), 4 + 6144, 6),  # 4 codes in 3 bytes
+        (Uniform(12), (8192,), 4 + 12288, 12),  # 2 codes in 3 bytes
+        (Uniform(16), (10,), 4 + 20, 16),
+        (Uniform(2), (10,), 4 + 3, 2),  # 4 codes a byte, the third filled up
+        (Uniform(4, block=2048), (8193,), 4 * 5 + 4097, 4),
+        (Uniform(8, block=7), (15,), 4 * 3 + 15, 8),
+        (Uniform(4), (0,), 0, 4),
+        (Uniform(4, block=16), (0,), 0, 4),
+        *((QSGD(levels, 512), (1024,), 2 * 4 + 128 * bits, bits) for levels, bits in (
+            (1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (127, 8), (128, 9), (32767, 16))),
+        (TernGrad(), (5003,), 4 + 1251, 2),
+        (TernGrad(), (0,), 0, 2),
+        (Natural(), (33,), 33 + 8, 9),
+        (Natural(), (5003,), 5003 + 4 * 157, 9),
+        (SignSGD(), (33,), 8, 1),
+        (SignSGD(), (8192,), 1024, 1),
+        (EFSignSGD(), (33,), 4 + 8, 1),
+        (EFSignSGD(), (0,), 0, 1),
+        (OneBit(), (), 8 + 4, 1),
+        (OneBit(), (33,), 8 + 8, 1),
+        (OneBit(), (64, 27), 8 * 27 + 4 * 54, 1),
+        (OneBit(), (3, 0), 0, 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bytes_are_what_the_bits_say(
+    method: Any, shape: tuple[int, ...], size: int, bits: int
+) -> None:
+    own = method.encode(torch.ones(shape), context())
+    assert num_bytes(own) == size
+    assert own.num_floats == math.prod(shape) * bits / 32
+    if isinstance(own, Codes):
+        assert own.layout.num_bytes == size
+
+
+@pytest.mark.parametrize("method", [Natural(), OneBit(), SignSGD()], ids=str)
+def test_a_payload_of_another_size_is_refused(method: Any) -> None:
+    own = method.encode(torch.ones(100), context())
+    parts = list(own.parts)
+    for index, part in enumerate(parts):
+        with pytest.raises(ValueError, match="of another size"):
+            own.like([*parts[:index], part[:-1], *parts[index + 1 :]])
+    with pytest.raises(ValueError, match="of another size"):
+        own.like([*parts, parts[0]])

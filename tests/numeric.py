@@ -1,0 +1,152 @@
+"""What tests of compressors and kernels share: surroundings, values, and pieces of numpy references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Context
+from dgc_repro.exchange.payload import Gathered
+from dgc_repro.exchange.requests import Mean, Outcome
+from dgc_repro.kernel import counter, native
+from dgc_repro.kernel.workspace import Workspace
+
+Array = NDArray[Any]
+EPS = 2.0**-24  # largest relative error of one float32 operation
+both_kernels = pytest.mark.usefixtures("kernels")  # C, then tensor operations (conftest.py)
+needs_c = pytest.mark.skipif(native.library() is None, reason="no C kernels here")
+
+
+@contextmanager
+def without_c() -> Iterator[None]:
+    """Tensor operations serve."""
+    with patch.object(native, "library", lambda: None):
+        yield
+
+
+@contextmanager
+def three_threads() -> Iterator[None]:
+    torch.set_num_threads(3)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+
+
+def context(
+    step: int = 0, rank: int = 0, path: tuple[str, ...] = (), *, name: str = "w", seed: int = 11
+) -> Context:
+    return Context(name, step, seed, rank, 2, 0, (0, 0), Workspace(), path)
+
+
+def run(compressor: Any, x: Tensor, where: Context | None = None) -> Outcome:
+    """An exchange between workers that all send the same."""
+    running = compressor.exchange(x, compressor.init(x), where or context())
+    asked = next(running)
+    try:
+        while True:
+            same = asked.tensor.clone() if isinstance(asked, Mean) else Gathered([asked.payload])
+            asked = running.send(same)
+    except StopIteration as end:
+        found: Outcome = end.value
+        return found
+
+
+# Values.
+
+
+def gaussian(size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def heavy_tailed(size: int = 5003, seed: int = 0, spread: float = 2.0) -> Tensor:
+    """As gradients are: normal values whose scale varies by orders of magnitude."""
+    source = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, generator=source)
+    return x * torch.exp(spread * torch.randn(size, generator=source))
+
+
+def finite_kinds(size: int) -> Iterator[Tensor]:
+    """Values of every size that has broken a kernel."""
+    x = heavy_tailed(size, size)
+    yield x
+    yield x.clamp(-1, 1) * 3e38
+    yield x * 1e-37
+    yield x * 1e-41
+    yield torch.zeros(size)
+    yield torch.full((size,), -0.37)
+    mixed = x.clone()
+    mixed[::3], mixed[1::5] = 0.0, -0.0
+    yield mixed
+    # Halves of a step, where rounding to even shows.
+    source = torch.Generator().manual_seed(size)
+    yield (torch.randint(-14, 15, (size,), generator=source) / 2).float()
+
+
+def kinds(size: int) -> Iterator[Tensor]:
+    """The same, and values that are not finite."""
+    yield from finite_kinds(size)
+    for value in (torch.nan, torch.inf, -torch.inf):
+        broken = heavy_tailed(size, size)
+        broken[size // 2] = value
+        yield broken
+
+
+def random_steps(size: int, workers: int, steps: int) -> list[list[Tensor]]:
+    """Gradients of each step and worker, f32[size]."""
+    source = np.random.default_rng(5)
+    drawn = source.standard_normal((steps, workers, size)).astype(np.float32)
+    return [list(map(torch.from_numpy, step)) for step in drawn]
+
+
+# References.
+
+
+def largest(x: Array, k: int) -> Array:
+    """The places of the k largest magnitudes, ascending; of equal ones the lower."""
+    return np.sort(np.argsort(-np.abs(x), kind="stable")[:k])
+
+
+def topk(x: Array, k: int) -> Array:
+    """The k entries of largest magnitude, ties to the lower index; 0 elsewhere."""
+    sent = np.zeros_like(x)
+    kept = largest(x, k)
+    sent[kept] = x[kept]
+    return sent
+
+
+def hashed_bits(index: Array, key: int) -> Array:
+    """kernel/counter.py in unsigned arithmetic: lowbias32 of index and key, the key twice. u32."""
+    with np.errstate(over="ignore"):
+        k = np.uint32(key & 0xFFFFFFFF)
+        h = index.astype(np.uint32) ^ k
+        h = (h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)
+        h = (h ^ (h >> np.uint32(15)) ^ (k * np.uint32(0x7FEB352D))) * np.uint32(0x846CA68B)
+        return h ^ (h >> np.uint32(16))
+
+
+def hashed_uniform(index: Array, key: int) -> Array:
+    """The counter's uniform numbers: f64 in (0, 1)."""
+    return ((hashed_bits(index, key) >> np.uint32(9)).astype(np.float64) + 0.5) * 2.0**-23
+
+
+def sampled_places(n: int, m: int, key: int) -> Array:
+    """The sample of m of n that the key draws."""
+    width, offset = n // m, (counter.key(key) & 0xFFFFFFFF) * n // 2**32
+    drawn = (hashed_bits(np.arange(m), key) >> np.uint32(9)).astype(np.int64)
+    return (offset + np.arange(m) * width + drawn * width // 2**23) % n
+
+
+def same_but_for_nan(first: Tensor, second: Tensor) -> bool:
+    """Equal bits; a NaN equals any NaN (no standard says which one comes out of a sum)."""
+    nan = first.isnan() & second.isnan()
+    ours, theirs = first.masked_fill(nan, 0), second.masked_fill(nan, 0)
+    return torch.equal(ours, theirs) and torch.equal(ours.signbit(), theirs.signbit())
