@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("stopping",): ("stopping",),
+    ("stopping",): ("goal",),
     ("exchange", "overlap"): ("exchange", "junction"),
     ("exchange", "aggregation"): ("exchange", "combine"),
 }

@@ -61,8 +61,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
     targets = [str((kept.get(group) or {}).get("_target_", "")) for group in ("policy", "study")]
     if any(target.endswith(REVISED) for target in targets):
         kept["revision"] = 2
-    if (kept.get("stopping") or {}).get("target") is None:
-        kept.pop("stopping", None)
+    if (kept.get("goal") or {}).get("target") is None:
+        kept.pop("goal", None)
     if _unnamed(kept.get("network")):
         kept.pop("network", None)
     if (kept.get("experiment") or {}).get("paper") == "none":

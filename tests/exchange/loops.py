@@ -293,7 +293,7 @@ def unit_of_model(overlap: bool) -> str:
 
 
 def unknown_overlap(overlap: bool) -> str:
-    return raised(lambda: attached(True))  # type: ignore[arg-type]
+    return raised(lambda: attached("per_bucket"))  # type: ignore[arg-type]
 
 
 LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4), TopK(factor=8))))

@@ -146,7 +146,7 @@ def test_of_words_there_is_no_top5() -> None:
 def test_first_names_of_keys_are_read_and_make_the_same_run() -> None:
     now = tiny("stopping.target=80", "exchange.overlap=true", "exchange.aggregation=sharded")
     first = deepcopy(now)
-    first["stopping"] = first.pop("stopping")
+    first["goal"] = first.pop("stopping")
     first["exchange"] |= {"junction": "per_bucket", "combine": "scatter"}
     del first["exchange"]["overlap"], first["exchange"]["aggregation"]
     assert with_current_names(first) == now
