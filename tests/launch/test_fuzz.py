@@ -13,11 +13,12 @@ import pytest
 from fuzzing import VALUES, Outcome
 from tiny_run import TINY
 
-from dgc_repro.launch import calibrate, cli_args, main, measure, predict, reproduce
+from dgc_repro.launch import cli_args, main, measure, reproduce
 from dgc_repro.launch.build import SECTIONS
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.study import build_study
+from dgc_repro.predict import calibrate, prediction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 VALUES_A_KEY = 2
@@ -79,7 +80,7 @@ def test_no_composition_ends_in_a_traceback(tmp_path: Path) -> None:
 def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     """(key, what reads it) of all settings of sub-commands, studies and measurements."""
     found: list[tuple[str, Callable[[str], Any]]] = []
-    for known in (predict.KEYS, calibrate.KEYS):
+    for known in (prediction.KEYS, calibrate.KEYS):
         for key in known:
             found.append((key, lambda o, known=known: cli_args.split([o], known, SECTIONS)))
     for name in reproduce.artifacts():
