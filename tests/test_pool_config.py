@@ -21,6 +21,7 @@ from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
+from dgc_repro.results import published_runs
 
 pytestmark = pytest.mark.slow
 
@@ -138,8 +139,12 @@ def test_small_is_a_thousand_steps_with_ten_evaluations_or_more_and_quick_is_six
 )
 def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, scale: str) -> None:
     config = row_config(model, "dense", scale)
-    words = component(config["dataset"], "dataset").load().num_classes if model == "lstm" else 10
-    ratio = PARAMETERS[model] / parameters(config, words)
+    if model == "lstm":  # its text, and so its vocabulary, differs between versions of Python
+        published = published_runs(f"gravac/{scale}")
+        size = next(r.summary["parameters"] for r in published if r.row == "lstm.dense")
+    else:
+        size = parameters(config, 10)
+    ratio = PARAMETERS[model] / size
     assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
 
 

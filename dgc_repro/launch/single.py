@@ -89,13 +89,15 @@ def own_name(overrides: Sequence[str]) -> str:
     """The name of a run of one's own: the compressor and the given settings, such as ``topk-density0.01``."""
     compressor, parts = "dense", []
     for override in overrides:
-        key, value = key_of(override), override.partition("=")[2]
+        key, value = key_of(override), override.partition("=")[2].strip("[]'\"") or "none"
+        group, _, last = key.rpartition(".")
         if key == "compressor":
             compressor = value
         elif not (
             key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override[0] == "~"
         ):
-            parts.append(f"{key.rpartition('.')[2]}{value}" if "." in key else value)
+            is_member = any((root / key).is_dir() for root in conf_dirs())
+            parts.append(value if is_member else f"{last}{value}" if group else f"{key}_{value}")
     return file_name("-".join([compressor, *parts]))[:80]
 
 

@@ -240,7 +240,7 @@ def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "", unit: str = "
         axes.set(**{f"{name}scale": "log"})
         axis = axes.xaxis if name == "x" else axes.yaxis
         low, high = axis.get_view_interval()
-        plain_log(axis, (1.0, 2.0, 5.0) if high < 10_000 * low else (1.0,), unit)
+        plain_log(axis, (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,), unit)
 
 
 def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "") -> None:

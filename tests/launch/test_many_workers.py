@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from processes import World
 from tiny_run import PLAIN, configured, play, without_times
+from told import told_here
 
 from dgc_repro.launch import local
 from dgc_repro.launch.build import build_run
@@ -31,30 +30,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_SECONDS + 20)]
 
 
 def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Path) -> None:
-    jobs = {"dense": DENSE, "gather": RUN, "scatter": (*RUN, "exchange.aggregation=sharded")}
-    real = {name: configured("launch=local", *job) for name, job in jobs.items()}
-    (tmp_path / "jobs.json").write_text(json.dumps(real))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={WORKERS}", str(TESTS / "train" / "world.py")]
-    done = subprocess.run(
-        [*command, str(tmp_path / "jobs.json"), str(tmp_path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(WORKERS)]
+    jobs = {"dense": DENSE, "gather": RUN, "sharded": (*RUN, "exchange.aggregation=sharded")}
+    world = World(WORKERS)
+    try:
+        real = {
+            name: world(told_here, configured("launch=local", *job), tmp_path / name)
+            for name, job in jobs.items()
+        }
+    finally:
+        world.stop()
     for name, job in jobs.items():
-        assert len({rank[name]["parameters"] for rank in told}) == 1, name
-        assert len(told[0][name]["losses"]) == 4
+        told = real[name]
+        assert len({rank["parameters"] for rank in told}) == 1, name
+        assert len(told[0]["losses"]) == 4
         simulated = play(
             build_run(configured("launch=simulated", *job), torch.device("cpu")),
             folder=tmp_path / "simulated" / name,
         )
-        assert told[0][name]["losses"] == pytest.approx(simulated.losses, rel=1e-4)
-        ours, theirs = told[0][name]["records"][-1], without_times(simulated.records[-1])
+        assert told[0]["losses"] == pytest.approx(simulated.losses, rel=1e-4)
+        ours, theirs = told[0]["records"][-1], without_times(simulated.records[-1])
         for key in ("comm/payload_bytes", "comm/wire_bytes"):
             assert ours[key] == theirs[key], name
 

@@ -5,20 +5,19 @@ Each chain ends with the record of a run that was never stopped, number for numb
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import PATHS, PATIENCE_SECONDS, TESTS, Command, wait_for
+from commands import PATIENCE_SECONDS, Command, wait_for
+from processes import World
 from ranks import processes_of
 from tiny_run import TINY, UNIFORM4_EF, configured, without_times
+from told import told_here
 
 from dgc_repro.launch import local
 from dgc_repro.launch.local import RunStopped
@@ -36,24 +35,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def uninterrupted(
+    two_workers: World, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     """The last record of each of the two runs, made by two ranks that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    jobs = folder / "jobs.json"
     runs = {"dense": configured(*DENSE), "fed back": configured(*FED_BACK)}
-    jobs.write_text(json.dumps(runs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(TESTS / "train" / "world.py"), str(jobs), str(folder)],
-        env=os.environ | PATHS,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads((folder / "0.json").read_text())
-    return {name: told[name]["records"][-1] for name in runs}
+    told = {name: two_workers(told_here, run, folder / name) for name, run in runs.items()}
+    return {name: ranks[0]["records"][-1] for name, ranks in told.items()}
 
 
 def finish(command: Command, record: dict[str, Any]) -> None:

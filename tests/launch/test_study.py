@@ -179,7 +179,11 @@ def test_other_settings_depart_from_the_scale_and_are_another_run() -> None:
         ),
         (WAITING, ["study.trials=3"], r"^study\.trials: lecture/waiting has study\.waiting\."),
         (WAITING, ["study.waiting.trials=0"], r"^study\.waiting\.trials: "),
-        (WAITING, ["study.waiting.workers=[4,2]"], r"^study\.waiting\.workers: ascending"),
+        (
+            WAITING,
+            ["study.waiting.workers=[4,2]"],
+            r"^study\.waiting\.workers: a list, .*, ascending",
+        ),
         (WAITING, ["model.width=4"], r"^model\.width: lecture/waiting is computed"),
         (WAITING, ["measure.repeats=3"], r"^measure\.repeats: lecture/waiting is computed"),
         ("dynamic/table1", ["study.x.y=3"], r"^study\.x\.y: dynamic/table1 is trained"),

@@ -35,15 +35,15 @@ METHODS: dict[str, tuple[Compressor, str, tuple[int, int]]] = {
     "top-k": (ErrorFeedback(TopK(density=0.05)), "gather", LARGE),
     "4-bit": (ErrorFeedback(Uniform(bits=4)), "gather", LARGE),
     "PowerSGD": (PowerSGD(rank=64), "gather", LARGE),
-    "top-k, scatter": (TopK(density=0.05), "scatter", LARGE),
-    "4-bit, scatter": (Uniform(bits=4), "scatter", LARGE),
+    "top-k, sharded": (TopK(density=0.05), "sharded", LARGE),
+    "4-bit, sharded": (Uniform(bits=4), "sharded", LARGE),
     "GraVAC": (
         ErrorFeedback(Ladder((Dense(), TopK(factor=10), TopK(factor=1000)))),
         "gather",
         LARGE,
     ),
 }
-"""By name: method, combine, shape of the tensor: about a megabyte of payload a step."""
+"""By name: method, aggregation, shape of the tensor: about a megabyte of payload a step."""
 POLICIES = {
     # Of noise, a tenth of the values is 0.44 of the energy: theta_min is sent, the candidate is not.
     "GraVAC": GraVAC(theta_min=10, theta_max=1000, scaling=GEOMETRIC, ratio=100, eps=0.4, window=1)
@@ -73,13 +73,13 @@ class Rungs:
 
 def measured(
     method: Compressor,
-    combine: str,
+    aggregation: str,
     shape: tuple[int, int],
     policy: GraVAC | None = None,
 ) -> dict[str, float]:
     """What some steps of a method have sent, by ledger and by counter, the mean over ranks."""
     link = Link(ProcessGroupWire(CPU), Ledger(), Clock(CPU))
-    method = aggregated(method, combine, {"w": shape[0] * shape[1]}, link.wire.world_size)
+    method = aggregated(method, aggregation, {"w": shape[0] * shape[1]}, link.wire.world_size)
     rungs = Rungs(policy)
     exchange = GradientExchange(
         method, {"w": torch.empty(shape)}, link, seed=1, choose=rungs.choose

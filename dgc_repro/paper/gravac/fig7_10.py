@@ -344,7 +344,10 @@ def draw_throughput(one: Course, found: pd.DataFrame, rows: Mapping[str, Look], 
             if values := frames.of(found, THROUGHPUT, row, at_factor(factor)):
                 aside = [factor * 1.12 ** (place - (len(rows) - 1) / 2)] * len(values)
                 plot.points(axes, {row: (aside, values)}, {row: replace(look, label="")})
-    _factor_axis(axes, f"gain x {steps.samples_unit(one.runs)}", "xy")
+    unit = steps.samples_unit(one.runs).replace(
+        " of ", "\nof "
+    )  # else longer than the panel is high
+    _factor_axis(axes, f"gain x {unit}", "xy")
 
 
 def _regrets(found: pd.DataFrame, rows: Mapping[str, Look], axes: Axes) -> None:

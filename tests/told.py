@@ -1,0 +1,48 @@
+"""What a run did, in a form that processes can send: losses, records, and digests of its state."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tiny_run import play, without_times
+from torch import Tensor
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import build_run
+from dgc_repro.train.run import Run
+
+
+def digest(tensors: list[Tensor]) -> str:
+    """One text for the bits of all of them."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def told_by(run: Run, worker: int = 0, folder: Path | None = None) -> dict[str, Any]:
+    """Train to the end; losses, records and digests of one worker hosted here."""
+    try:
+        story = play(run, folder=folder)
+    except UserError as error:
+        return {"error": str(error)}
+    return {
+        "losses": story.losses,
+        "records": [without_times(record) for record in story.records],
+        "parameters": digest(list(run.module.parameters())),
+        "buffers": digest(list(run.module.buffers())),
+        "state": digest(tensors_of(run.exchange.states[worker])),
+    }
+
+
+def told_here(config: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """A job of a rank: the whole run, as torchrun would start it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", str(dist.get_rank()))
+        return told_by(build_run(config, torch.device("cpu")), 0, folder)
