@@ -13,7 +13,9 @@ which runs after every field has been found to fit.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -126,15 +128,24 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
 @cache
 def _kinds(cls: type) -> dict[str, Kind]:
     """What each field that the constructor takes allows."""
-    unknown: dict[str, Any] = {}
-    while True:
-        try:
-            hints = get_type_hints(cls, localns=unknown, include_extras=True)
-            break
-        except NameError as error:  # a name that is imported for type checkers only
-            unknown[str(error.name)] = Any
-    given = (field.name for field in dataclasses.fields(cls) if field.init)
-    return {name: kind_of(hints[name]) for name in given}
+    return {
+        field.name: _kind_of_field(cls, field.name)
+        for field in dataclasses.fields(cls)
+        if field.init
+    }
+
+
+def _kind_of_field(cls: type, name: str) -> Kind:
+    """What a field allows; `ANYTHING` where its annotation cannot be evaluated here, such as a name that is
+    imported for type checkers only."""
+    try:
+        owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
+        hint = inspect.get_annotations(owner)[name]
+        one = types.SimpleNamespace(__annotations__={name: hint})
+        found = get_type_hints(one, vars(sys.modules[owner.__module__]), include_extras=True)
+        return kind_of(found[name])
+    except Exception:  # whatever evaluating a user's annotation may raise
+        return ANYTHING
 
 
 def _is_number(value: object) -> bool:
@@ -182,13 +193,17 @@ def kind_of(hint: Any) -> Kind:
     if origin in (Union, types.UnionType):
         return _either([kind_of(one) for one in inner])
     if origin in (Sequence, list, tuple):
-        return _list_of(origin, kind_of(inner[0]) if inner[1:] in ((), (...,)) else ANYTHING)
+        return _list_of(kind_of(inner[0]) if inner[1:] in ((), (...,)) else ANYTHING)
     if origin is Mapping:
         return _by_name(kind_of(inner[0]), kind_of(inner[1]))
     return ANYTHING
 
 
 def _instance_of(cls: type) -> Kind:
+    """An object of this package. Other classes are not checked: a user's component may make a Path or an
+    Enum of the word in its config."""
+    if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return ANYTHING
     try:
         isinstance(None, cls)
     except TypeError:  # a protocol that cannot tell
@@ -210,9 +225,11 @@ def _either(kinds: Sequence[Kind]) -> Kind:
     )
 
 
-def _list_of(origin: type, each: Kind) -> Kind:
+def _list_of(each: Kind) -> Kind:
+    """A sequence of any type: a config has lists where a component has tuples."""
+
     def fits(value: Any) -> bool:
-        is_list = isinstance(value, origin) and not isinstance(value, str)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and all(each.fits(one) for one in value)
 
     words = "a list" if each is ANYTHING else f"a list, each {each.words}"

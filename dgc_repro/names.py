@@ -1,4 +1,5 @@
-"""Config keys and values that were renamed: records keep the first names, and so do the hashes of runs."""
+"""Config keys and values that were renamed. Records written before have the first names; hashes of runs use
+them always."""
 
 from __future__ import annotations
 
@@ -18,6 +19,17 @@ FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
     ("policy", "gain"): {"energy": "error_fed"},
 }
 """The first name of each renamed value, by the key's new name."""
+
+
+def renamed(key: str) -> str:
+    """A clause that names the new key in the place of a dotted first one; empty where it was not renamed."""
+    for new, first in FIRST_KEYS.items():
+        old = ".".join(first)
+        if key == old or key.startswith(f"{old}."):
+            values = [f"{v} is {str(k).lower()}" for k, v in FIRST_VALUES.get(new, {}).items()]
+            now = ".".join(new) + key[len(old) :]
+            return f"it is {now} now" + (f" ({', '.join(values)})" if values else "")
+    return ""
 
 
 def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
@@ -29,6 +30,8 @@ from dgc_repro.launch.typed import made
 
 if TYPE_CHECKING:
     from decimal import Decimal
+
+    import numpy as np
 
 EVEN = Rule("{}, an even one", lambda value: value % 2 == 0)
 
@@ -176,3 +179,27 @@ def test_a_component_that_checks_nothing_is_checked_when_it_is_made_from_a_confi
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             made(Own, settings, "compressor")
     assert made(Own, {"rank": 3}, "compressor") == Own(3)
+
+
+def test_a_component_of_ones_own_is_checked_where_its_annotations_can_be_read() -> None:
+    """Names for type checkers only, and classes that no config can hold, are left to the component."""
+    own = made(
+        Own, {"sizes": [1, 2], "pair": (0.9, 1), "root": "here", "array": None}, "compressor"
+    )
+    assert own.root == "here"
+    with pytest.raises(UserError, match=r"^compressor\.count: a whole number, got 'two'"):
+        made(
+            Own,
+            {"sizes": [1], "pair": [1, 2], "root": "", "array": None, "count": "two"},
+            "compressor",
+        )
+
+
+@dataclass
+class Own:
+    sizes: Ints[int]  # type: ignore[name-defined]  # noqa: F821  # as if imported for type checkers only
+    pair: tuple[float, float]
+    root: Path
+    array: np.ndarray  # type: ignore[name-defined]
+    count: int = 1
+    shape: tuple[int, ...] = (1,)

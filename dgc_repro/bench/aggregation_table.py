@@ -87,7 +87,7 @@ def table(n: int) -> str:
 
 def command() -> None:
     """Entry point of scripts/aggregation_table.py: print the table; with --write, put it into the page."""
-    print("combine-table: a few minutes", file=sys.stderr, flush=True)
+    print("aggregation-table: a few minutes", file=sys.stderr, flush=True)
     made = table(NUM_VALUES)
     print(made, end="")
     if "--write" in sys.argv[1:]:

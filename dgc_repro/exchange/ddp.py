@@ -180,7 +180,7 @@ class PerBucket:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
         if self._has_all:
             raise self._error or UserError(
-                "overlap: true has sent the gradients of a backward already, and another backward "
+                "overlap=true: the gradients of a backward have been sent, and another backward "
                 "began before exchange.step(); run all but the last backward of a step under "
                 "`with model.no_sync():`, or use overlap=false"
             )
@@ -199,7 +199,7 @@ class PerBucket:
             raise self._error
         if not self._has_all:
             raise UserError(
-                "exchange.overlap: true has not seen a whole backward since the last step; leave the "
+                "exchange.overlap=true: there was no whole backward since the last step; leave the "
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
             )
@@ -409,7 +409,7 @@ def refuse_skipping(model: DistributedDataParallel) -> None:
     """Raise UserError where DDP may leave buckets out."""
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise UserError(
-            "exchange.overlap: true needs every bucket in every step, the model was wrapped "
+            "exchange.overlap=true: every step needs every bucket, and the model was wrapped "
             "with skip_all_reduce_unused_params; use exchange.overlap=false"
         )
 
@@ -465,19 +465,19 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
         raise UserError(f"exchange.overlap: true or false, got {overlap!r}")
     if overlap and unit == MODEL:
         raise UserError(
-            "exchange.overlap: true sends each bucket as it comes, exchange.unit=model needs "
-            "all gradients first; use exchange.overlap=false"
+            "exchange.overlap=true: each bucket is sent as it comes, and exchange.unit=model "
+            "needs all gradients first; use exchange.overlap=false"
         )
     if overlap and policy.chooses:
         other = " or policy.decide=last" if hasattr(policy, "decide") else ""
         raise UserError(
-            "exchange.overlap: true needs plans made before the step, and this policy decides "
+            "exchange.overlap=true: plans are needed before the step, and this policy decides "
             f"from the step's gradients; use exchange.overlap=false{other}"
         )
     if overlap and policy.watches in (OWN, SPREAD):
         raise UserError(
-            "exchange.overlap: true sends each worker's own gradient away, and this policy looks "
-            "at it; use exchange.overlap=false"
+            "exchange.overlap=true: each worker's own gradient is sent away, and this policy "
+            "needs it; use exchange.overlap=false"
         )
     if unit == MODEL and policy.watches in (MEAN, OWN):
         raise UserError(

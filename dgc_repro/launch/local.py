@@ -8,6 +8,7 @@ docs/architecture.md, "When a rank is lost".
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -32,6 +33,8 @@ LOG_FILE, LOCK_FILE = "launch.log", "lock"
 POLL_SECONDS = 0.05
 KILL_AFTER_SECONDS = 5.0  # what the other ranks have to end once the reason of a failure is known
 REPORT_SECONDS = 30.0  # more, while no rank has written the reason yet
+STOP_SECONDS = 600.0  # for the ranks' last checkpoint after a stop signal
+KILLING_SIGNAL = 3  # the third stop signal kills the ranks
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -62,6 +65,8 @@ class Ranks:
         self.store = store
         self.processes: list[subprocess.Popen[bytes]] = []
         self.stopped_by: int | None = None
+        self.num_stops = 0
+        self.kill_at = math.inf
         self.failed: tuple[int, int] | None = None  # the rank that failed first, its exit code
 
     def popen(
@@ -86,31 +91,41 @@ class Ranks:
         before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
         try:
             for rank in range(self.workers):
-                self.processes.append(self.popen(rank, command, environment))
-                if self.stopped_by is not None:  # while the ranks were started
-                    self.processes[-1].send_signal(signal.SIGTERM)
+                if not self.num_stops:
+                    self.processes.append(self.popen(rank, command, environment))
+            if self.num_stops:  # perhaps between a start and its entry in the list
+                self._signal(signal.SIGTERM)
             self._wait()
         finally:
             self._signal(signal.SIGKILL)
+            for process in self.processes:
+                process.wait()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def killed(self) -> str:
-        """The rank that a signal ended, in words; empty where none was."""
-        if self.failed is None or self.failed[1] >= 0:
+    def ended(self) -> str:
+        """How the rank that failed first ended, in words; empty where none failed."""
+        if self.failed is None:
             return ""
         rank, number = self.failed[0], -self.failed[1]
         who = f"rank {rank}" if self.workers > 1 else "the process"
+        if number < 0:
+            return f"{who} ended with exit code {-number}"
         known = number in set(signal.Signals)
         name = signal.Signals(number).name if known else f"signal {number}"
         why = " (by hand, or by the system for lack of memory)" if name == "SIGKILL" else ""
         return f"{who} was killed by {name}{why}"
 
     def _stop(self, number: int, frame: object) -> None:
-        """Ask the ranks to stop, once: at a second signal they may be writing their checkpoint."""
-        if self.stopped_by is None:
+        """Ask the ranks to stop, once: at a second signal they may be writing their checkpoint. A third one
+        kills them."""
+        self.num_stops += 1
+        if self.num_stops == 1:
             self.stopped_by = number
+            self.kill_at = time.monotonic() + STOP_SECONDS
             self._signal(signal.SIGTERM)
+        elif self.num_stops >= KILLING_SIGNAL:
+            self.kill_at = 0.0
 
     def _wait(self) -> None:
         """Until all have ended. Once one has failed the others get SIGTERM, and SIGKILL where they hang."""
@@ -123,7 +138,8 @@ class Ranks:
                 self._signal(signal.SIGTERM)
             has_reason = (self.folder / FAILURE_FILE).is_file()
             patience = KILL_AFTER_SECONDS + (0 if has_reason else REPORT_SECONDS)
-            if failed_at is not None and time.monotonic() > failed_at + patience:
+            failed_long_ago = failed_at is not None and time.monotonic() > failed_at + patience
+            if failed_long_ago or time.monotonic() > self.kill_at:
                 self._signal(signal.SIGKILL)
         if failed_at is None:
             self.failed = self._failure()
@@ -158,8 +174,11 @@ def execute(config: Mapping[str, Any], folder: Path, make: MakeRanks | None = No
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
             ranks = Ranks(folder, log, launch["workers"], store)
         ranks.run(command, os.environ | threads | {"PYTHONUNBUFFERED": "1"})
-    failed = any(process.returncode != FINISHED for process in ranks.processes)
-    raise_unless_finished(folder, ranks.stopped_by, failed=failed, killed=ranks.killed())
+    codes = {process.returncode for process in ranks.processes}
+    stopped_by = ranks.stopped_by
+    if STOPPED in codes and codes <= {FINISHED, STOPPED}:
+        stopped_by = stopped_by or signal.SIGTERM  # sent to a rank; all have agreed to stop
+    raise_unless_finished(folder, stopped_by, failed=codes != {FINISHED}, ended=ranks.ended())
 
 
 def rank_variables(rank: int, workers: int, address: str, port: int) -> dict[str, str]:
@@ -192,7 +211,7 @@ def held(folder: Path) -> Iterator[IO[bytes]]:
 
 
 def raise_unless_finished(
-    folder: Path, stopped_by: int | None, *, failed: bool, killed: str = ""
+    folder: Path, stopped_by: int | None, *, failed: bool, ended: str = ""
 ) -> None:
     """Raise UserError, RunStopped or RunFailed unless the run has finished."""
     if (folder / ERROR_FILE).is_file():
@@ -200,19 +219,23 @@ def raise_unless_finished(
     if stopped_by is not None:
         raise RunStopped(stopped_by, has_checkpoint=last_checkpoint(folder) is not None)
     if failed:
-        raise RunFailed(what_failed(folder, killed))
+        raise RunFailed(what_failed(folder, ended))
 
 
-def what_failed(folder: Path, killed: str = "") -> str:
-    """One line: the reason, the rank that was ``killed`` (in words), how to continue, and where to read."""
+def what_failed(folder: Path, ended: str = "") -> str:
+    """One line: the reason, how the first rank ``ended`` (in words), how to continue, and where to read."""
     log = folder / LOG_FILE
+    killed = (
+        ended if "was killed" in ended else ""
+    )  # else an exit code, which says less than a traceback
     try:
         reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
     except OSError:  # no rank was left to write it
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        reason = "" if killed else (lines or ["a rank ended without an error message"])[-1]
+        text = log.read_text(encoding="utf-8", errors="replace")
+        reason = "" if killed else _first_error(text) or ended
     if killed:
         reason = "; ".join(filter(None, (reason.replace(NO_ANSWER, ""), killed)))
+    reason = reason or "a rank ended without an error message"
     step = last_checkpoint(folder)
     next_start = (
         "no checkpoint yet, the same command starts again"
@@ -220,6 +243,13 @@ def what_failed(folder: Path, killed: str = "") -> str:
         else f"the checkpoint of step {step} is kept, the same command continues from it"
     )
     return f"{reason}; {next_start} (tracebacks: {log})"
+
+
+def _first_error(log: str) -> str:
+    """The last line of the first traceback in a log; empty where there is none."""
+    _, found, rest = log.partition("Traceback (most recent call last):\n")
+    lines = (line for line in rest.splitlines() if line and not line[0].isspace())
+    return next(lines, "") if found else ""
 
 
 def last_checkpoint(folder: Path) -> int | None:

@@ -37,6 +37,7 @@ from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
 from dgc_repro.launch.sweep import is_plain, sweep
 from dgc_repro.launch.typed import nearest
+from dgc_repro.names import renamed
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
@@ -189,6 +190,8 @@ def in_one_line(error: Exception) -> str:
 
 def _nearest_key(key: str) -> str:
     """The likeliest key; one that exists belongs to another member of its group."""
+    if now := renamed(key):
+        return now
     group = key.partition(".")[0]
     members = sorted(
         path.stem for path in (conf_dir() / group).glob("*.yaml") if key in keys_of(path)

@@ -27,6 +27,7 @@ from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.local import POLL_SECONDS, Ranks, execute, rank_variables
 from dgc_repro.launch.netlab_config import CONTROL, FACTS, rates_at, rates_of
 from dgc_repro.launch.networks import network_of
+from dgc_repro.launch.rendezvous import HAS_STORE
 from dgc_repro.launch.worker import FAILURE_FILE, leave_line
 from dgc_repro.network.lab import Lab, clean
 from dgc_repro.network.profile import Network
@@ -77,6 +78,7 @@ class LabRanks(Ranks):
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
             FACTS: json.dumps({"facts": self.lab.facts(), "notes": self.lab.notes}),
             **rank_variables(rank, self.workers, self.lab.address(0), PORT),
+            HAS_STORE: "False",
             **({CONTROL: f"{ask},{answer}"} if controls else {}),
         }
         return self.lab.popen(

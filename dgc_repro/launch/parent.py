@@ -34,7 +34,7 @@ def end_with_starter() -> None:
     """Have a rank end with the process that started it. Our launcher's ranks get SIGTERM and write a
     checkpoint. A rank of torchrun is killed with its agent, which alone could stop or restart it: a rank that
     stayed could meet the next start of the same run in the same folder."""
-    if STARTED_BY in os.environ:
-        end_with_parent(signal.SIGTERM, int(os.environ[STARTED_BY]))
+    if starter := os.environ.pop(STARTED_BY, ""):  # a process that a rank starts is no rank
+        end_with_parent(signal.SIGTERM, int(starter))
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGKILL)

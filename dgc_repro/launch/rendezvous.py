@@ -1,6 +1,6 @@
 """The rendezvous of a run's ranks before their first collective, and its errors when some are missing.
 
-It is torch's TCPStore: that of torchrun's agent if torchrun started the ranks, else one in rank 0's process.
+It is torch's TCPStore: that of the launcher (ours or torchrun's agent), else one in rank 0's process.
 Torch's own errors are pages of C++ and name no rank, so this module tries ports and hosts first.
 
 A rank that exits with a user's error records it here (`Rendezvous.refuse`), so that the other ranks exit too.
@@ -26,7 +26,7 @@ from dgc_repro.errors import UserError
 KEY = "launch.start_timeout_seconds"
 HAS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True" where torchrun or our launcher hosts the store
 START_SECONDS = 300.0  # the default of KEY, for ranks that have not seen a config yet
-AGENT_SECONDS = 5.0  # the store of torchrun's agent is there before its ranks are
+AGENT_SECONDS = 5.0  # the launcher's store is there before its ranks are
 LOOK_EVERY_SECONDS = 0.05
 # Rank 0 hosts the store: it stays so long for ranks that still have to read from it.
 PATIENCE_SECONDS = 5.0
@@ -125,9 +125,9 @@ class Rendezvous:
             except OSError as error:
                 if self._of_agent and time.monotonic() > agent_until:
                     raise UserError(
-                        f"MASTER_ADDR: torchrun's store at {host}:{port} does not answer rank {self.rank} "
-                        f"({error.strerror or error}); its agent has ended, or this node cannot reach that "
-                        "address (torchrun --local-addr of node 0 sets it)"
+                        f"MASTER_ADDR: the store at {host}:{port} does not answer rank {self.rank} "
+                        f"({error.strerror or error}); the launcher (dgc_repro or torchrun) has ended, or "
+                        "this node cannot reach that address (torchrun --local-addr of node 0 sets it)"
                     ) from error
                 if time.monotonic() > self._until:
                     raise UserError(

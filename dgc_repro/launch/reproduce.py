@@ -138,7 +138,7 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     own: dict[str, Any] = {}
     others = []
     for override in given:
-        key, _, text = override.partition("=")
+        key, _, text = override.lstrip("+").partition("=")
         if key in readers:
             own[key] = readers[key](key, text)
         elif key.startswith(f"{ROOTS}."):
@@ -180,8 +180,8 @@ def _pool(root: Path, paper: str, scale: str) -> dict[str, Run]:
 def _refuse_settings_of_others(name: str, sections: DictConfig, given: Sequence[str]) -> None:
     """``measure.`` and ``study.`` belong to artifacts that have such a section."""
     how = "computed" if STUDY in sections else "measured" if MEASURE in sections else "trained"
-    for section in {MEASURE, STUDY} - set(sections):
-        if own := apart(given, section)[0]:
+    for section in (MEASURE, STUDY):
+        if section not in sections and (own := apart(given, section)[0]):
             raise UserError(f"{key_of(own[0])}: {name} is {how}, it has no such setting")
 
 

@@ -10,6 +10,7 @@ from dgc_repro.checked import MOST, Count, Rule, checked, one_of, within
 from dgc_repro.errors import UserError
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.typed import made, nearest
+from dgc_repro.names import renamed
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.sink.jsonl import EverySteps
 
@@ -108,7 +109,9 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
             )
     for name in config:
         if name not in known:
-            raise UserError(f"{name}: no such key; {nearest(str(name), known)}")
+            raise UserError(
+                f"{name}: no such key; {renamed(str(name)) or nearest(str(name), known)}"
+            )
     for name, kind in SECTIONS.items():
         section = mapping(config[name], name)
         if kind in OPEN:

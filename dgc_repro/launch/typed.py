@@ -9,6 +9,7 @@ from typing import Any
 
 from dgc_repro.checked import refuse
 from dgc_repro.errors import UserError
+from dgc_repro.names import renamed
 
 MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
 
@@ -30,7 +31,8 @@ def made(factory: type[Any], settings: Mapping[str, Any], place: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(factory) if field.init}
     for name in settings:
         if name not in fields:
-            raise UserError(f"{place}.{name}: no such key; {nearest(str(name), fields)}")
+            likely = renamed(f"{place}.{name}") or nearest(str(name), fields)
+            raise UserError(f"{place}.{name}: no such key; {likely}")
     for name, field in fields.items():
         has_default = not field.default is field.default_factory is dataclasses.MISSING
         if name not in settings and not has_default:

@@ -20,7 +20,6 @@ FULL_MODELS = {
 """Parameters of the models at full size, as the papers train them. Tied: one matrix for words in and out."""
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
-NEW_NAMES = {"error_fed": "energy"}
 """Settings that older runs record by another name."""
 ALIKE = (
     *("scale.name", "launch.kind", "launch.workers", "dataset", "model", "optimizer", "schedule"),
@@ -189,7 +188,7 @@ def short(value: Any) -> str:
         return "[" + ", ".join(map(short, value)) + "]"
     if isinstance(value, float):
         return f"{value:g}"
-    return "null" if value is None else NEW_NAMES.get(str(value), str(value))
+    return "null" if value is None else str(value)
 
 
 def used(runs: Sequence[Run], key: str) -> str:

@@ -210,6 +210,8 @@ def paired(check: Check, frame: pd.DataFrame) -> Values:
     for other in lower:
         with np.errstate(divide="ignore", invalid="ignore"):
             effect = upper / other if check.ratio else upper - other
+        if check.ratio:  # a negative value over zero is no ratio
+            effect = np.where((other == 0) & (upper <= 0), np.nan, effect)
         effect = effect[~(np.isinf(upper) & np.isinf(other))]
     return effect
 

@@ -27,7 +27,8 @@ Rungs = Annotated[Sequence[Any], ladder(1, "one or more settings")]
 
 
 class PlansAhead:
-    """A policy that plans before the step and asks for nothing besides; `init` and `plan` are its own."""
+    """The answers of a policy that plans before the step; `init` and `plan` are its own. A policy that also
+    measures overrides the others."""
 
     @property
     def chooses(self) -> bool:

@@ -35,6 +35,7 @@ from dgc_repro.launch.build import choose_device, validate
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.measure import gradients_of, trained
 from dgc_repro.launch.worker import write_json
+from dgc_repro.names import with_first_names
 from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
 from dgc_repro.policy.interface import Plan, Policy, measures
 from dgc_repro.train.step import train_step
@@ -145,7 +146,8 @@ class Bench:
                 "policy: a prediction needs to know the rung; use policy=fixed and policy.rung"
             )
         plan = policy.plan(policy.init(), 0)
-        key = f"overlap={overlap} {_method(config)} {asdict(plan)}"
+        first = with_first_names({**config, "exchange": {**config["exchange"], "overlap": overlap}})
+        key = f"{first['exchange']['junction']} {_method(first)} {asdict(plan)}"
         example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
         fit_together(example, policy, config["exchange"]["unit"], overlap)
         shards = any(isinstance(part, Sharded) for part in nested(example))
@@ -313,13 +315,13 @@ def _identity(config: Config, threads: int) -> str:
 
 
 def _method(config: Config) -> str:
-    """What an exchange depends on."""
+    """What an exchange depends on, of a config with the first names: files of times keep their keys."""
     wrappers = {
         name: config["wrapper"][name] for name in config["wrap"] if name in config["wrapper"]
     }
     kept = [config["compressor"], list(config["wrap"]), wrappers, config["policy"]]
     return json.dumps(
-        [*kept, config["exchange"]["unit"], config["exchange"]["aggregation"]],
+        [*kept, config["exchange"]["unit"], config["exchange"]["combine"]],
         sort_keys=True,
         default=str,
     )

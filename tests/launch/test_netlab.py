@@ -171,7 +171,7 @@ def test_a_lab_that_loses_a_namespace_ends_its_ranks_and_says_so(
         ranks = ranks_of(lab, tmp_path, DEAF, "network=ethernet_1gbit")
         thread.join()
     assert codes_of(ranks) == [-signal.SIGKILL] * 2
-    line = what_failed(tmp_path, ranks.killed())
+    line = what_failed(tmp_path, ranks.ended())
     said = f"the process that held the namespace of {title} was ended; no checkpoint yet"
     assert line.startswith(f"the lab has lost links: {said}, the same command starts again")
     assert "killed" not in line  # the ranks were, by the launcher
@@ -257,7 +257,7 @@ def test_a_rank_that_fails_ends_the_others(
         set_rank = "import os\nrank = int(os.environ['RANK'])\n"
         ranks = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
     assert 0 not in codes_of(ranks)
-    assert what_failed(tmp_path, ranks.killed()).startswith(f"{line}; no checkpoint yet")
+    assert what_failed(tmp_path, ranks.ended()).startswith(f"{line}; no checkpoint yet")
     assert time.monotonic() - begin < 30
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +117,10 @@ def test_a_run_with_residuals_survives_ctrl_c_and_a_closed_terminal(
     command = commands(*FED_BACK)
     stop(command, 30, signal.SIGINT)
     stop(command, command.steps_saved()[-1] + 5, signal.SIGHUP)
+    command.start()
+    command.wait_for_step(command.steps_saved()[-1] + 5)
+    os.kill(command.ranks()["0"], signal.SIGTERM)  # one rank alone: all agree to stop
+    assert command.end() == (143, ["error: stopped after a checkpoint; the same command continues"])
     finish(command, uninterrupted["fed back"])
 
 
@@ -148,3 +154,22 @@ def test_the_reason_of_a_failure_without_a_file_is_the_last_line_of_the_log(tmp_
     assert local.what_failed(tmp_path, "rank 1 was killed") == f"rank 1 was killed{ending}"
     log.write_text("")
     assert local.what_failed(tmp_path) == f"a rank ended without an error message{ending}"
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+
+
+def test_a_third_signal_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
+    def press_three_times() -> None:
+        for _ in range(3):
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press_three_times)
+    with (tmp_path / "log").open("wb") as log:
+        ranks = local.Ranks(tmp_path, log, 2)
+        presses.start()
+        ranks.run([sys.executable, "-c", DEAF], os.environ)
+        presses.join()
+    assert [process.returncode for process in ranks.processes] == [-signal.SIGKILL] * 2
+    assert ranks.stopped_by == signal.SIGINT
