@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, frame, page
+from dgc_repro.paper import facts, frame, page, pool
 from dgc_repro.paper.gravac import (
     DENSE,
     LSTM,
@@ -397,8 +398,12 @@ def test_runs_of_unlike_settings_make_no_page() -> None:
         made_page("fig7", [made(f"{RESNET101}.dense"), other])
 
 
-def test_a_setting_without_a_value_is_not_set_and_an_old_name_is_the_new_one() -> None:
-    run = made(f"{RESNET101}.gravac07", policy={"gain": "error_fed", "value": None})
+def test_a_setting_without_a_value_is_not_set_and_an_old_name_is_the_new_one(
+    tmp_path: Path,
+) -> None:
+    old = made(f"{RESNET101}.gravac07", policy={"gain": "error_fed", "value": None})
+    pool.write([old], tmp_path)
+    (run,) = pool.read(tmp_path)
     assert facts.used([run], "policy.gain") == "energy"
     assert facts.used([run], "policy.value") == "not set"
     assert facts.used([run], "policy.eps") == "-"
