@@ -38,7 +38,7 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
     written = output(new.split(), tmp_path).splitlines()
     assert written[:-1] == [f"mypaper/{name}" for name in template()]
     printed = output(tiny.split(), tmp_path)
-    assert "Table 1 of mypaper (reduced scale: custom)" in printed
+    assert "Table 1 of mypaper (example numbers: replace them) (reduced scale: custom)" in printed
     folder = tmp_path / "reproduced" / "mypaper" / "custom" / "table1"
     page = (folder / "table.md").read_text(encoding="utf-8")
     for part in ("top-k 1 %", "92.4", "Top-k sends at least ten times less.", "indicative (+)"):
