@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 
@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
-from dgc_repro.launch.local import RunFailed, RunStopped
+from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.overrides import check_overrides, resolved
 from dgc_repro.launch.parent import inside_torchrun
@@ -61,7 +61,15 @@ def main() -> None:
     )
     if inside_torchrun():
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)))
-    sys.exit(answer(dispatch))
+    leave(answer(dispatch))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process. After a stop a second signal changes nothing, while Python ends."""
+    if code > 128:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def dispatch(execute: torchrun.Execute | None = None) -> None:
@@ -110,7 +118,7 @@ def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None
     given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
 
     if code := answer(lambda: report_run(resolved(config), given, execute)):
-        sys.exit(code)
+        leave(code)
 
 
 def report_run(
