@@ -100,8 +100,11 @@ class Ranks:
             self._signal(signal.SIGKILL)
             for process in self.processes:
                 process.wait()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if (
+                not self.num_stops
+            ):  # else another signal would end this process before it reports the stop
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def ended(self) -> str:
         """How the rank that failed first ended, in words; empty where none failed."""

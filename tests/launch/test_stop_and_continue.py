@@ -166,10 +166,15 @@ def test_a_third_signal_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     presses = threading.Thread(target=press_three_times)
-    with (tmp_path / "log").open("wb") as log:
-        ranks = local.Ranks(tmp_path, log, 2)
-        presses.start()
-        ranks.run([sys.executable, "-c", DEAF], os.environ)
-        presses.join()
+    before = {number: signal.getsignal(number) for number in local.STOP_SIGNALS}
+    try:
+        with (tmp_path / "log").open("wb") as log:
+            ranks = local.Ranks(tmp_path, log, 2)
+            presses.start()
+            ranks.run([sys.executable, "-c", DEAF], os.environ)
+            presses.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert [process.returncode for process in ranks.processes] == [-signal.SIGKILL] * 2
     assert ranks.stopped_by == signal.SIGINT
