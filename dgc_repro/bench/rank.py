@@ -316,7 +316,7 @@ def serve(jobs: Connection, answers: Connection, rank: Rank) -> None:
 
 
 def main() -> None:
-    """``replay_rank <rank> <workers> <store> <interface or -> <seconds> <backend>``."""
+    """``python -m dgc_repro.bench.rank <rank> <workers> <store> <interface or -> <seconds> <backend>``."""
     number, workers, store, interface, timeout, backend = sys.argv[1:]
     end_with_parent()  # in the middle of a job too, where nothing is read
     jobs, answers = Connection(os.dup(0)), Connection(os.dup(1))

@@ -87,7 +87,8 @@ class Ranks:
         return True
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start all ranks and wait until all have ended. A stop signal goes to all of them."""
+        """Start all ranks and wait until all have ended. A stop signal goes to all of them; after it our
+        handlers stay in place, and the caller is expected to end."""
         before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
         try:
             for rank in range(self.workers):
