@@ -20,19 +20,23 @@ Letters: n = values, mu = momentum, eta = learning rate (eta_last: of the step t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.error_feedback import shares_storage
-from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 
 
 @checked
-class BlockMomentum:
+class BlockMomentum(ByBatch):
     """Wraps any compressor; its residual is its own, so no `ErrorFeedback` belongs in the nest.
     State: ``momentum``, ``residual`` (shape of the tensor, f32), ``learning_rate``, ``inner``."""
 
@@ -53,28 +57,38 @@ class BlockMomentum:
             "inner": self.inner.init(tensor),
         }
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        momentum = context.spare("momentum", state["momentum"])
-        torch.add(tensor, state["momentum"], alpha=self.momentum, out=momentum)
-        fed = context.spare("residual", state["residual"])
-        torch.add(tensor, momentum, alpha=self.momentum, out=fed)
-        fed.add_(state["residual"], alpha=stretch(state["learning_rate"], context.learning_rate))
-        context.fed_with(fed, tensor)
-        del tensor
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        rate = context.learning_rate
+        before = [state["momentum"] for state in states]
+        momentum = kernels.add(batch, before, context.spares("momentum", before), self.momentum)
+        residuals = [state["residual"] for state in states]
+        to = context.spares("residual", residuals)
+        fed = kernels.add(batch, momentum.tensors, to, self.momentum)
+        del batch
+        stretches = [stretch(state["learning_rate"], rate) for state in states]
+        for eta in set(stretches):
+            here = [i for i, own in enumerate(stretches) if own == eta]
+            some = fed.part(here)
+            kernels.add(some, [residuals[i] for i in here], some.tensors, eta)
         inside = context.within("block_momentum", reads_own=True)
-        outcome = yield from self.inner.exchange(fed, state["inner"], inside)
+        inner = [state["inner"] for state in states]
+        outcome = yield from exchange_all(self.inner, fed, inner, inside)
         own = outcome.own
-        if context.own_is_read and shares_storage(own, fed):
+        if context.own_is_read and shares_storage(own, fed.tensors):
             own = own.like([part.clone() for part in own.parts])
         own.subtract_from_(fed)
-        if context.learning_rate == 0:  # no weight changes: what is owed stays owed
-            fed = state["residual"]
-        after = {
-            "momentum": momentum,
-            "residual": fed,
-            "learning_rate": context.learning_rate or state["learning_rate"],
-            "inner": outcome.state,
-        }
+        owed = fed.tensors if rate else residuals  # no weight changes: what is owed stays owed
+        after = [
+            {
+                "momentum": m,
+                "residual": e,
+                "learning_rate": rate or state["learning_rate"],
+                "inner": inner,
+            }
+            for m, e, state, inner in zip(
+                momentum.tensors, owed, states, outcome.state, strict=True
+            )
+        ]
         return Outcome(outcome.mean, own, after)
 
 

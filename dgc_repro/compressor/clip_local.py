@@ -16,20 +16,22 @@ Letters: N = workers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from dgc_repro.checked import Positive, checked, one_of
-from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 
 SHARE, MEAN = OF = ("share", "mean")
 
 
 @checked
-class ClipLocal:
+class ClipLocal(ByBatch):
     """Wraps any compressor, as the outermost wrapper. ``threshold``: the norm that the exchanged
     gradient of all workers is to keep to. ``of``: what of a worker is compared with
     threshold N^-1/2: its ``share`` g / N of the sum, or its g (``mean``)."""
@@ -41,15 +43,17 @@ class ClipLocal:
     def init(self, tensor: Tensor) -> State:
         return {"inner": self.inner.init(tensor)}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         assert context.gradient_norm is not None, "clip_local needs the norm of the whole gradient"
         factor = self.factor(context.gradient_norm(), context.world_size)
         if factor < 1:
-            clipped = context.scratch("clipped", tensor.numel(), torch.float32, tensor.device)
-            tensor = torch.mul(tensor, factor, out=clipped.view(tensor.shape))
+            clipped = batch.like(context.buffers("clipped", batch))
+            kernels.scale(batch, factor, clipped)
+            batch = clipped
         inside = context.within("clip_local")
-        outcome = yield from self.inner.exchange(tensor, state["inner"], inside)
-        return Outcome(outcome.mean, outcome.own, {"inner": outcome.state})
+        inner = [state["inner"] for state in states]
+        outcome = yield from exchange_all(self.inner, batch, inner, inside)
+        return Outcome(outcome.mean, outcome.own, [{"inner": state} for state in outcome.state])
 
     def factor(self, norm: float, num_workers: int) -> float:
         """What the gradient of this norm is multiplied by: 1 where it is short enough, or a NaN."""

@@ -6,26 +6,41 @@ and rung 0 of a ladder is this.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome
-from dgc_repro.kernel import select
+from dgc_repro.compressor.interface import Context, Measured, State, joined
+from dgc_repro.exchange.payload import Wholes
+from dgc_repro.exchange.requests import Exchange, Mean, Outcome, together
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 
 
 @dataclass(frozen=True)
-class Dense:
-    """Send everything."""
+class Dense(Measured):
+    """Send everything. Tensors of a batch may be of any float types."""
 
     def init(self, tensor: Tensor) -> State:
         return {}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        mean = yield Mean(tensor, in_place=not context.own_is_read)
-        return Outcome(mean, Whole(tensor), state)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        dtypes = {tensor.dtype: None for tensor in batch.tensors}
+        if len(dtypes) > 1:
+            by_dtype = [
+                tuple(i for i, tensor in enumerate(batch.tensors) if tensor.dtype == dtype)
+                for dtype in dtypes
+            ]
+            parts = {
+                places: self.exchange_batch(
+                    batch.part(places), [states[i] for i in places], context
+                )
+                for places in by_dtype
+            }
+            return joined((yield from together(parts)))
+        means = yield Mean(batch, in_place=not context.own_is_read)
+        return Outcome(means, Wholes(batch), states)
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return select.energy(tensor)
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return kernels.energies(batch)

@@ -15,18 +15,29 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.interface import Compressor, Context, State, nested
+from dgc_repro.compressor.interface import (
+    ByBatch,
+    Compressor,
+    Context,
+    State,
+    exchange_all,
+    nested,
+)
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.exchange.payload import Payload
 from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 
 
 @checked
-class ErrorFeedback:
+class ErrorFeedback(ByBatch):
     """Wraps any compressor. State: ``residual`` (shape of the tensor, f32), ``inner``."""
 
     inner: Compressor
@@ -42,21 +53,22 @@ class ErrorFeedback:
         residual = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
         return {"residual": residual, "inner": self.inner.init(tensor)}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        fed = context.spare("residual", state["residual"])
-        torch.add(tensor, state["residual"], out=fed)
-        context.fed_with(fed, tensor)
-        del tensor  # with many simulated workers this frees each one's gradient in turn
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        residuals = [state["residual"] for state in states]
+        fed = kernels.add(batch, residuals, context.spares("residual", residuals))
+        del batch  # with many simulated workers this frees each one's gradient in turn
         inside = context.within("error_feedback", reads_own=True)
-        outcome = yield from self.inner.exchange(fed, state["inner"], inside)
+        inner = [state["inner"] for state in states]
+        outcome = yield from exchange_all(self.inner, fed, inner, inside)
         own = outcome.own
-        if context.own_is_read and shares_storage(own, fed):
+        if context.own_is_read and shares_storage(own, fed.tensors):
             own = own.like([part.clone() for part in own.parts])
         own.subtract_from_(fed)
-        return Outcome(outcome.mean, own, {"residual": fed, "inner": outcome.state})
+        pairs = zip(fed.tensors, outcome.state, strict=True)
+        return Outcome(outcome.mean, own, [{"residual": e, "inner": s} for e, s in pairs])
 
 
-def shares_storage(payload: Payload, tensor: Tensor) -> bool:
-    """Whether a payload is made of the tensor itself: it would change with it."""
-    storage = tensor.untyped_storage().data_ptr()
-    return any(part.untyped_storage().data_ptr() == storage for part in payload.parts)
+def shares_storage(payload: Payload, tensors: Sequence[Tensor]) -> bool:
+    """Whether a payload is made of one of the tensors: it would change with it."""
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    return any(part.untyped_storage().data_ptr() in storages for part in payload.parts)

@@ -9,16 +9,18 @@ one; it may reuse the storage of the old one only through `Context.spare`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.exchange.payload import Alone, Parted, Separate
+from dgc_repro.exchange.requests import Exchange, Outcome, together
 from dgc_repro.kernel import counter
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Finite, Workspace
 
 State = dict[str, Any]
@@ -38,8 +40,11 @@ class Context:
     nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
     ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for norms.
-    ``tell_energies``: takes the energies that `Choose` would, where the plan asks for them and knows the
-    rung all the same.
+    ``tell_energies``: takes the energies that `Choose` would, with the names of their tensors, where the
+    plan asks for them and knows the rung all the same.
+
+    Of a batch, ``name`` is the batch's, ``into`` and ``raw_energy`` (f64[tensors]) hold something for each
+    tensor, and ``rungs`` are planned for each, where they are not all alike.
     """
 
     name: str
@@ -52,13 +57,14 @@ class Context:
     workspace: Workspace
     path: tuple[str, ...] = ()
     own_is_read: bool = True
-    into: Tensor | None = None
+    into: Any = None  # Tensor, of a batch Sequence[Tensor]
     finite: Finite | None = None
     gradient_norm: Callable[[], float] | None = None
     learning_rate: float = 1.0
-    selection: Selection | None = None
+    selection: Any = None  # Selection, of a batch Sequence[Selection]
     raw_energy: Tensor | None = None
-    tell_energies: Callable[[Tensor], None] | None = None
+    tell_energies: Callable[[tuple[str, ...], Tensor], None] | None = None
+    rungs: Sequence[int | None] | None = None
 
     def within(
         self, label: str, *, reads_own: bool = False, reads_gradient: bool = False
@@ -71,11 +77,47 @@ class Context:
             self.workspace, (*self.path, label), self.own_is_read or reads_own,
             None if reads_gradient else self.into, self.finite, self.gradient_norm,
             self.learning_rate, raw_energy=self.raw_energy, tell_energies=self.tell_energies,
+            rungs=self.rungs,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
+
+    def part(self, label: str, places: Sequence[int], rung: int | None = None) -> Context:
+        """The context of some tensors of a batch: its buffers are its own, its random numbers are not
+        others. ``rung``: the one that all of them have."""
+
+        def some(values: Any) -> Any:
+            return None if values is None else [values[i] for i in places]
+
+        energy = self.raw_energy
+        return replace(
+            self,
+            name=f"{self.name}/{label}",
+            into=some(self.into),
+            raw_energy=None if energy is None else energy[list(places)],
+            rung=self.rung if rung is None else rung,
+            rungs=some(self.rungs) if rung is None else None,
+        )
+
+    def of(self, place: int, name: str) -> Context:
+        """The context of one tensor of a batch."""
+        return replace(
+            self,
+            name=name,
+            into=None if self.into is None else self.into[place],
+            raw_energy=None if self.raw_energy is None else self.raw_energy[place],
+            rung=self.rung if self.rungs is None else self.rungs[place],
+            rungs=None,
+            selection=None if self.selection is None else self.selection[place],
+        )
 
     def scratch(self, label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A reused 1-d buffer of ``size`` elements; content undefined; valid during this exchange."""
         return self.workspace.scratch((self.name, *self.path, label), size, dtype, device)
+
+    def buffers(self, label: str, batch: Batch) -> list[Tensor]:
+        """Reused f32 buffers with the shapes of a batch; content undefined; valid during this exchange."""
+        flat = self.scratch(label, sum(batch.sizes), torch.float32, batch.device)
+        shaped = zip(flat.split(batch.sizes), batch.tensors, strict=True)
+        return [part.view(tensor.shape) for part, tensor in shaped]
 
     def result(self, tensor: Tensor) -> Tensor:
         """A 1-d buffer for the mean of tensors like this one, f32; content undefined.
@@ -93,6 +135,12 @@ class Context:
             return self.scratch("mean", tensor.numel(), torch.float32, tensor.device)
         return into.view(-1)
 
+    def results(self, batch: Batch) -> Batch:
+        """The same for a batch."""
+        if self.into is not None:
+            return Batch(batch.names, self.into, set())
+        return Batch(batch.names, self.buffers("mean", batch), set())
+
     def found_finite(self, tensor: Tensor) -> None:
         """A kernel has read all of this tensor and met neither NaN nor infinity."""
         if self.finite is not None:
@@ -107,6 +155,15 @@ class Context:
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""
         return self.workspace.spare((self.name, *self.path, label), current)
+
+    def spares(self, label: str, current: Sequence[Tensor]) -> list[Tensor]:
+        """The same for the tensors of a batch."""
+        return self.workspace.spares((self.name, *self.path, label), current)
+
+    def keys(self, names: Sequence[str], *, shared: bool) -> counter.Numbers:
+        """The keys of the tensors of a batch: i32[tensors]."""
+        after = (*self.path, -1 if shared else self.rank)
+        return counter.keys((self.seed, self.step), names, after)
 
     def key(self, *, shared: bool) -> int:
         """A 32-bit key for random numbers of this step and tensor: one for all workers, or one each."""
@@ -125,6 +182,105 @@ class Compressor(Protocol):
 
         The tensor is read only, but for the answer that `Context.result` puts there, and it may hold
         NaN and infinities: the step is then discarded, when every exchange has been opened."""
+
+
+@runtime_checkable
+class Batched(Compressor, Protocol):
+    """A compressor that handles all tensors of a step in one exchange: in few kernels."""
+
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        """`exchange` of every tensor of a batch, each with its state. The `Outcome` has lists."""
+
+
+def exchange_all(
+    compressor: Compressor, batch: Batch, states: Sequence[State], context: Context
+) -> Exchange:
+    """The exchange of a batch: in one, where the compressor can, else tensor by tensor."""
+    together_as_one = getattr(compressor, "exchange_batch", None)
+    if together_as_one is not None and batch.names:
+        exchange: Exchange = together_as_one(batch, states, context)
+        return exchange
+    return one_by_one(compressor, batch, states, context)
+
+
+class ByBatch:
+    """A method that is written for batches. A single tensor is a batch of one."""
+
+    def exchange(self: Batched, tensor: Tensor, state: State, context: Context) -> Exchange:
+        batch = Batch((context.name,), [tensor])
+        del tensor
+        raw, into = context.raw_energy, context.into
+        inside = replace(
+            context,
+            into=None if into is None or not _fits(into, batch) else [into],
+            raw_energy=None if raw is None else raw.view(1),
+        )
+        outcome = yield from self.exchange_batch(batch, [state], inside)
+        return Outcome(outcome.mean[0], Alone(outcome.own), outcome.state[0])
+
+
+class Measured(ByBatch):
+    """One that can tell the energies of what it would send (`Measurable`)."""
+
+    @abstractmethod
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        """||x||^2 - ||x - C(x)||^2 of each tensor, f64[tensors], without changing anything."""
+
+    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+        """The same of one tensor: f64[]."""
+        return self.energies(Batch((context.name,), [tensor]), context)[0]
+
+
+def energies_of(compressor: object, batch: Batch, context: Context) -> Tensor:
+    """f64[tensors]: what a `Measurable` compressor would explain of each tensor."""
+    if isinstance(compressor, Measured):
+        return compressor.energies(batch, context)
+    assert isinstance(compressor, Measurable), "the builder refuses what cannot be measured"
+    alone = enumerate(zip(batch.names, batch.tensors, strict=True))
+    return torch.stack([compressor.energy(x, context.of(i, name)) for i, (name, x) in alone])
+
+
+def _fits(into: Tensor, batch: Batch) -> bool:
+    """Whether the mean of a batch of one may be written there."""
+    return (
+        into.numel() == batch.sizes[0]
+        and into.dtype == torch.float32
+        and into.device == batch.device
+        and into.is_contiguous()
+    )
+
+
+def joined(outcomes: Mapping[tuple[int, ...], Outcome]) -> Outcome:
+    """The outcome of a batch from those of its parts, by the places of their tensors."""
+    means: dict[int, Tensor] = {}
+    states: dict[int, State] = {}
+    for places, outcome in outcomes.items():
+        means.update(zip(places, outcome.mean, strict=True))
+        states.update(zip(places, outcome.state, strict=True))
+    order = range(len(means))
+    own = Parted(tuple(outcome.own for outcome in outcomes.values()), tuple(outcomes))
+    return Outcome([means[i] for i in order], own, [states[i] for i in order])
+
+
+def one_by_one(
+    compressor: Compressor, batch: Batch, states: Sequence[State], context: Context
+) -> Exchange:
+    """The exchange of a batch by a method that is written for one tensor."""
+    opened = {
+        name: compressor.exchange(tensor, state, context.of(i, name))
+        for i, (name, tensor, state) in enumerate(
+            zip(batch.names, batch.tensors, states, strict=True)
+        )
+    }
+    names = batch.names
+    del batch
+    outcomes = yield from together(opened)
+    ended = [outcomes[name] for name in names]
+    return Outcome(
+        [outcome.mean for outcome in ended],
+        Separate(tuple(outcome.own for outcome in ended)),
+        [outcome.state for outcome in ended],
+    )
 
 
 def nested(compressor: object) -> Iterator[object]:

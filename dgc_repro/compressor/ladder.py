@@ -17,21 +17,32 @@ top-k finds all rungs in one pass over the tensor, and chooses what it would hav
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
+from dgc_repro.compressor.interface import (
+    ByBatch,
+    Compressor,
+    Context,
+    State,
+    energies_of,
+    exchange_all,
+    joined,
+)
 from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
-from dgc_repro.exchange.requests import Choose, Exchange, Outcome
+from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
+from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 
 
 @checked
-class Ladder:
+class Ladder(ByBatch):
     """``rungs``: weakest first. State: ``rungs``, one state a rung, only the chosen one moves."""
 
     rungs: tuple[Compressor, ...]
@@ -43,25 +54,62 @@ class Ladder:
     def init(self, tensor: Tensor) -> State:
         return {"rungs": [rung.init(tensor) for rung in self.rungs]}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        chosen = context.rung
-        selections: dict[int, Selection] = {}
-        if chosen is None or context.tell_energies is not None:
-            selections = self._selections(tensor, context)
-            energies = self._energies(tensor, selections, context)
-            if chosen is None:
-                chosen = yield Choose(energies)
-            elif context.tell_energies is not None:
-                context.tell_energies(energies)
-        if not 0 <= chosen < len(self.rungs):
-            raise ValueError(f"the policy chose rung {chosen} of a ladder of {len(self.rungs)}")
-        states = list(state["rungs"])
-        inside = context.within(f"rung{chosen}")
-        if chosen in selections:
-            inside = replace(inside, selection=selections[chosen])
-        outcome = yield from self.rungs[chosen].exchange(tensor, states[chosen], inside)
-        states[chosen] = outcome.state
-        return Outcome(outcome.mean, outcome.own, {"rungs": states})
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        planned = context.rungs or [context.rung] * len(batch)
+        asking = [i for i, rung in enumerate(planned) if rung is None]
+        selections: list[dict[int, Selection]] = [{} for _ in planned]
+        if asking or context.tell_energies is not None:
+            selections = [
+                self._selections(tensor, context.of(i, name))
+                for i, (name, tensor) in enumerate(zip(batch.names, batch.tensors, strict=True))
+            ]
+            energies = self._energies(batch, selections, context)
+            if asking:
+                names = tuple(batch.names[i] for i in asking)
+                answer = yield Choose(energies[asking], names)
+                planned = [answer if rung is None else rung for rung in planned]
+            if context.tell_energies is not None:
+                told = [i for i in range(len(batch)) if i not in set(asking)]
+                context.tell_energies(tuple(batch.names[i] for i in told), energies[told])
+        places: dict[int, list[int]] = {}
+        for i, rung in enumerate(planned):
+            if not 0 <= rung < len(self.rungs):
+                raise ValueError(f"the policy chose rung {rung} of a ladder of {len(self.rungs)}")
+            places.setdefault(rung, []).append(i)
+        parts = {
+            tuple(here): self._of_rung(rung, here, batch, states, context, selections)
+            for rung, here in places.items()
+        }
+        rung_of = {tuple(here): rung for rung, here in places.items()}
+        del batch, selections
+        outcomes = yield from together(parts)
+        for here, outcome in outcomes.items():
+            after = []
+            for i, state in zip(here, outcome.state, strict=True):
+                moved = list(states[i]["rungs"])
+                moved[rung_of[here]] = state
+                after.append({"rungs": moved})
+            outcomes[here] = Outcome(outcome.mean, outcome.own, after)
+        return joined(outcomes)
+
+    def _of_rung(
+        self,
+        rung: int,
+        places: Sequence[int],
+        batch: Batch,
+        states: Sequence[State],
+        context: Context,
+        selections: Sequence[Mapping[int, Selection]],
+    ) -> Exchange:
+        """The exchange of the tensors that go through one rung."""
+        inside = context.within(f"rung{rung}")
+        some = batch
+        if len(places) < len(batch):
+            some, inside = batch.part(places), inside.part("rung", places)
+        if all(rung in selections[i] for i in places):
+            inside = replace(inside, selection=[selections[i][rung] for i in places])
+        inner = [states[i]["rungs"][rung] for i in places]
+        return exchange_all(self.rungs[rung], some, inner, inside)
 
     def _selections(self, tensor: Tensor, context: Context) -> dict[int, Selection]:
         """What those candidates choose that are sparsifiers, each among the survivors of the one
@@ -94,20 +142,18 @@ class Ladder:
         return found
 
     def _energies(
-        self, tensor: Tensor, selections: dict[int, Selection], context: Context
+        self, batch: Batch, selections: Sequence[Mapping[int, Selection]], context: Context
     ) -> Tensor:
-        """The numbers of `requests.Choose`: f64[3], or f64[6] with norms."""
+        """The numbers of `requests.Choose`: f64[tensors, 3], or f64[tensors, 6] with norms."""
         of_rung: dict[int, Tensor] = {}
         for index in set(context.candidates):
             rung = self.rungs[index]
-            if index in selections:
-                of_rung[index] = explained_by(rung, selections[index])
-                continue
-            assert isinstance(rung, Measurable), (
-                "the builder refuses ladders that cannot be measured"
-            )
-            of_rung[index] = rung.energy(tensor, context.within(f"rung{index}"))
-        energies = [select.energy(tensor), *(of_rung[index] for index in context.candidates)]
+            if all(index in chosen for chosen in selections):
+                explained = [explained_by(rung, chosen[index]) for chosen in selections]
+                of_rung[index] = torch.stack(explained)
+            else:
+                of_rung[index] = energies_of(rung, batch, context.within(f"rung{index}"))
+        columns = [kernels.energies(batch), *(of_rung[index] for index in context.candidates)]
         if context.raw_energy is not None:
-            energies += [context.raw_energy.sqrt(), *(e.clamp(min=0).sqrt() for e in energies[1:])]
-        return torch.stack(energies)
+            columns += [context.raw_energy.sqrt(), *(e.clamp(min=0).sqrt() for e in columns[1:])]
+        return torch.stack(columns, 1)

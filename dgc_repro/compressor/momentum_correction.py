@@ -23,21 +23,23 @@ Letters: n = values, m = momentum, u = velocity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
-from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.exchange.payload import Payload
+from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 
 Momentum = Annotated[float, within(0, below=1)]
 
 
 @checked
-class MomentumCorrection:
+class MomentumCorrection(ByBatch):
     """Wraps any compressor, usually an `ErrorFeedback`. ``masking``: momentum factor masking (3.2).
     State: ``velocity`` (shape of the tensor, f32), ``inner``."""
 
@@ -50,26 +52,19 @@ class MomentumCorrection:
         velocity = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
         return {"velocity": velocity, "inner": self.inner.init(tensor)}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        velocity = context.spare("velocity", state["velocity"])
-        torch.add(tensor, state["velocity"], alpha=self.momentum, out=velocity)
-        step = self._nesterov(tensor, velocity, context) if self.nesterov else velocity
-        context.fed_with(step, tensor)
-        del tensor
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        before = [state["velocity"] for state in states]
+        velocity = kernels.add(batch, before, context.spares("velocity", before), self.momentum)
+        step = velocity
+        if self.nesterov:  # g + m u
+            to = context.buffers("nesterov", batch)
+            step = kernels.add(batch, velocity.tensors, to, self.momentum)
+        del batch
         inside = context.within("momentum_correction", reads_own=True)
-        outcome = yield from self.inner.exchange(step, state["inner"], inside)
+        inner = [state["inner"] for state in states]
+        outcome = yield from exchange_all(self.inner, step, inner, inside)
         if self.masking:
-            zero_where_sent(velocity, outcome.own)
-        return Outcome(outcome.mean, outcome.own, {"velocity": velocity, "inner": outcome.state})
-
-    def _nesterov(self, tensor: Tensor, velocity: Tensor, context: Context) -> Tensor:
-        """g + m u"""
-        step = context.scratch("nesterov", tensor.numel(), torch.float32, tensor.device)
-        return torch.add(tensor, velocity, alpha=self.momentum, out=step.view(tensor.shape))
-
-
-def zero_where_sent(velocity: Tensor, own: Payload) -> None:
-    """In place; nothing where the payload has no places."""
-    indices = getattr(own, "indices", None)  # HasPlaces; isinstance of a protocol is slow
-    if indices is not None:
-        velocity.view(-1).index_fill_(0, indices.long(), 0.0)
+            outcome.own.zero_at_(velocity)
+        pairs = zip(velocity.tensors, outcome.state, strict=True)
+        after = [{"velocity": u, "inner": inner} for u, inner in pairs]
+        return Outcome(outcome.mean, outcome.own, after)

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.compressor.interface import (
+    ByBatch,
+    Compressor,
+    Context,
+    State,
+    exchange_all,
+    joined,
+)
+from dgc_repro.exchange.requests import Exchange, Outcome, together
+from dgc_repro.kernel.batch import Batch
 
 VECTORS = "vectors"
 
 
 @checked
-class PerLayer:
+class PerLayer(ByBatch):
     """``dense``: what goes uncompressed, each entry ``vectors`` (tensors of at most one dimension)
     or a pattern on parameter names such as ``fc.*``; ``smaller_than``: so do tensors with fewer
     values."""
@@ -37,20 +47,53 @@ class PerLayer:
         # The name is not known here: where a pattern exempts the tensor, `inner`'s state lies idle.
         return {"inner": self.inner.init(tensor)}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        if self.exempt(tensor, context.name):
-            return (yield from Dense().exchange(tensor, state, context))
-        outcome = yield from self.inner.exchange(
-            tensor, state["inner"], context.within("per_layer")
-        )
-        return type(outcome)(outcome.mean, outcome.own, {"inner": outcome.state})
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        shapes = tuple([tensor.shape for tensor in batch.tensors])
+        dense, others = _parts(tuple(self.dense), self.smaller_than, batch.names, shapes)
+        parts = {}
+        if dense:
+            kept = [states[i] for i in dense]
+            parts[dense] = Dense().exchange_batch(
+                batch.part(dense), kept, context.part("dense", dense)
+            )
+        if others:
+            inner = [states[i]["inner"] for i in others]
+            inside = (context.part("others", others) if dense else context).within("per_layer")
+            parts[others] = exchange_all(self.inner, batch.part(others), inner, inside)
+        del batch
+        outcomes = yield from together(parts)
+        if others:
+            outcome = outcomes[others]
+            wrapped = [{"inner": state} for state in outcome.state]
+            outcomes[others] = Outcome(outcome.mean, outcome.own, wrapped)
+        return joined(outcomes)
 
     def exempt(self, tensor: Tensor, name: str) -> bool:
         """Whether this tensor goes dense."""
-        return self._exempt_by_shape(tensor) or any(
-            entry != VECTORS and fnmatchcase(name, entry) for entry in self.dense
-        )
+        dense, _ = _parts(tuple(self.dense), self.smaller_than, (name,), (tensor.shape,))
+        return bool(dense)
 
     def _exempt_by_shape(self, tensor: Tensor) -> bool:
-        vector = tensor.dim() <= 1 and VECTORS in self.dense
-        return vector or tensor.numel() < self.smaller_than
+        return _is_exempt(tuple(self.dense), self.smaller_than, tensor.shape)
+
+
+def _is_exempt(dense: Sequence[str], smaller_than: int, shape: torch.Size) -> bool:
+    return (len(shape) <= 1 and VECTORS in dense) or shape.numel() < smaller_than
+
+
+@lru_cache(maxsize=4096)
+def _parts(
+    dense: tuple[str, ...],
+    smaller_than: int,
+    names: tuple[str, ...],
+    shapes: tuple[torch.Size, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The places of the tensors that go dense, and of the others."""
+    patterns = [entry for entry in dense if entry != VECTORS]
+    exempt = [
+        _is_exempt(dense, smaller_than, shape)
+        or any(fnmatchcase(name, pattern) for pattern in patterns)
+        for shape, name in zip(shapes, names, strict=True)
+    ]
+    places = range(len(names))
+    return tuple(i for i in places if exempt[i]), tuple(i for i in places if not exempt[i])

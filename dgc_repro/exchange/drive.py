@@ -1,6 +1,6 @@
-"""The lockstep driver: advances the exchanges of all tensors together, one collective a kind a round.
+"""The lockstep driver: advances the exchanges of all workers together, one collective a kind a round.
 
-``open`` runs one worker's exchanges up to their first request (compressing, states untouched);
+``open`` runs one worker's exchange up to its first requests (compressing, states untouched);
 ``send`` begins the collectives of a round, ``receive`` waits for them and resumes the exchanges;
 ``finish`` goes on so until every exchange has returned. Simulated workers are opened one after
 another, so that at most two gradients exist at a time (the first worker's is where the means are
@@ -11,16 +11,18 @@ gives up before the end: exchanges leave no trace (the purity law).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.packing import Answers, Batch, PerWorker, Seat, batch_key, make_batch
-from dgc_repro.exchange.requests import Exchange, Outcome, Request
+from dgc_repro.exchange.packing import Answers, Collective, Key, PerWorker, Seat, make_collective
+from dgc_repro.exchange.packing import kind as kind_of
+from dgc_repro.exchange.requests import Exchange, Many, Outcome, Request, together
 from dgc_repro.exchange.wire import Link, RanksDisagree
-from dgc_repro.kernel.workspace import Finite, Workspace
+from dgc_repro.kernel.workspace import Workspace
 
 Chooser = Callable[[Tensor], int]
+Kind = tuple[int, str]
 
 
 class Lockstep:
@@ -33,131 +35,126 @@ class Lockstep:
         choose: Chooser | None = None,
         *,
         part: int = 0,
-        finite: Finite | None = None,
         absent: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._link = link
-        self._live: list[dict[str, Exchange]] = []
-        self._outcomes: list[dict[str, Outcome]] = []
-        seat = Seat(link, buffers, 0, part, finite, absent)
-        self._round = _Round(seat, choose or _nobody_to_choose)
+        self._buffers = buffers
+        self._choose = choose or _nobody_to_choose
+        self._part = part
+        self._absent = absent
+        self._round = 0
+        self._live: dict[int, Exchange] = {}
+        self._asked: dict[int, Request | Many] = {}
+        self._kinds: dict[Key, Kind] = {}  # of what the first worker asks in this round
+        self._collectives: dict[Kind, Collective] = {}
+        self._outcomes: dict[int, Outcome] = {}
         self._sent = False
 
-    def open(self, exchanges: Mapping[str, Exchange]) -> None:
-        """Start one worker's exchanges, by tensor name, all workers in the same order."""
-        worker = len(self._live)
-        self._live.append(dict(exchanges))
-        self._outcomes.append({})
+    def open(self, exchange: Exchange) -> None:
+        """Start one worker's exchange."""
+        worker = len(self._live) + len(self._outcomes)
+        self._live[worker] = exchange
         with self._link.clock.span("compress"):
-            self._round.add(worker, self._advance(worker, None))
+            self._advance(worker, None)
 
     def send(self) -> None:
         """Begin the collectives of this round; nothing where they are under way, or none is left."""
         if not self._sent:
-            self._round.send()
+            for kind in sorted(self._collectives):
+                self._collectives[kind].send()
             self._sent = True
 
     def receive(self) -> None:
         """Wait for the collectives that were sent, and run the exchanges to their next request."""
-        if not self._sent or not self._round.batches:
+        if not self._sent or not self._collectives:
             return
-        answers = self._round.answers()
-        self._round = self._round.next()
-        self._sent = False
+        self._wait()
+        answers: Answers = {}
+        for kind in sorted(self._collectives):
+            answers.update(self._collectives[kind].answers())
+        self._collectives, self._sent = {}, False
+        self._round += 1
         with self._link.clock.span("decompress") as span:
-            for worker in range(len(self._live)):
-                self._round.add(worker, self._advance(worker, answers))
-            if self._round.batches:
+            for worker in list(self._live):
+                self._advance(worker, answers)
+            if self._collectives:
                 span.name = "compress"
 
     @property
     def landed(self) -> bool:
         """Whether `receive` need not wait."""
-        return self._sent and self._round.landed
+        return self._sent and all(
+            one.landing and one.landing.is_completed() for one in self._collectives.values()
+        )
 
-    def finish(self) -> list[dict[str, Outcome]]:
-        """Rounds until all exchanges have returned; outcomes by worker and tensor."""
-        while self._round.batches:
+    def finish(self) -> list[Outcome]:
+        """Rounds until all exchanges have returned; their outcomes by worker."""
+        while self._collectives:
             self.send()
             self.receive()
-        return self._outcomes
+        return [self._outcomes[worker] for worker in sorted(self._outcomes)]
 
     def close(self) -> None:
         """Drop all exchanges that have not returned, when nothing of them is under way any more."""
-        self._round.wait()
-        for exchanges in self._live:
-            for exchange in exchanges.values():
-                exchange.close()
-        self._live = []
+        self._wait()
+        for exchange in self._live.values():
+            exchange.close()
+        self._live = {}
 
-    def _advance(self, worker: int, answers: Answers | None) -> dict[str, Request]:
-        """Resume this worker's live exchanges; what they ask next."""
-        asked: dict[str, Request] = {}
-        live = self._live[worker]
-        for name, exchange in list(live.items()):
-            try:
-                if answers is None:
-                    asked[name] = next(exchange)
-                else:
-                    answer = answers[name]
-                    own = answer.by_worker[worker] if isinstance(answer, PerWorker) else answer
-                    asked[name] = exchange.send(own)
-            except StopIteration as end:
-                self._outcomes[worker][name] = end.value
-                del live[name]
-        return asked
+    def _wait(self) -> None:
+        for kind in sorted(self._collectives):
+            if landing := self._collectives[kind].landing:
+                landing.wait()
 
+    def _advance(self, worker: int, answers: Answers | None) -> None:
+        """Resume this worker's exchange, and take what it asks next."""
+        answer = None if answers is None else _answer(self._asked[worker], answers, worker)
+        try:
+            self._asked[worker] = asked = self._live[worker].send(answer)
+        except StopIteration as end:
+            self._outcomes[worker] = end.value
+            del self._live[worker]
+            return
+        self._add(worker, _flat(asked))
 
-class _Round:
-    """What has been asked in one round, batched by kind."""
-
-    def __init__(self, seat: Seat, choose: Chooser) -> None:
-        self._seat = seat
-        self._choose = choose
-        self._kinds: dict[str, tuple[int, str]] = {}
-        self.batches: dict[tuple[int, str], Batch] = {}
-
-    def next(self) -> _Round:
-        seat = replace(self._seat, round=self._seat.round + 1)
-        return _Round(seat, self._choose)
-
-    def add(self, worker: int, asked: Mapping[str, Request]) -> None:
-        kinds = {name: batch_key(request) for name, request in asked.items()}
+    def _add(self, worker: int, asked: Mapping[Key, Request]) -> None:
+        kinds = {key: kind_of(request) for key, request in asked.items()}
         if worker == 0:
             self._kinds = kinds
         elif kinds != self._kinds:
             wrong = next(n for n in kinds | self._kinds if kinds.get(n) != self._kinds.get(n))
+            name = wrong[-1] if wrong else "its tensors"
             raise RanksDisagree(
-                f"simulated worker {worker} asks otherwise than worker 0 about {wrong}"
+                f"simulated worker {worker} asks otherwise than worker 0 about {name}"
             )
-        for key in sorted(set(kinds.values())):
-            same = {name: request for name, request in asked.items() if kinds[name] == key}
-            if key not in self.batches:
+        for kind in sorted(set(kinds.values())):
+            same = {key: request for key, request in asked.items() if kinds[key] == kind}
+            if kind not in self._collectives:
+                seat = Seat(self._link, self._buffers, self._round, self._part, self._absent)
                 first = next(iter(same.values()))
-                self.batches[key] = make_batch(first, self._seat, self._choose)
-            self.batches[key].add(same)
+                self._collectives[kind] = make_collective(first, seat, self._choose)
+            self._collectives[kind].add(same)
 
-    def send(self) -> None:
-        for key in sorted(self.batches):
-            self.batches[key].send()
 
-    @property
-    def landed(self) -> bool:
-        return all(
-            batch.landing and batch.landing.is_completed() for batch in self.batches.values()
-        )
+def _flat(asked: Request | Many, key: Key = ()) -> dict[Key, Request]:
+    """Every request by its way through the nest."""
+    if not isinstance(asked, Many):
+        return {key: asked}
+    found: dict[Key, Request] = {}
+    for inner, request in asked.asked.items():
+        found.update(_flat(request, (*key, inner)))
+    return found
 
-    def wait(self) -> None:
-        for key in sorted(self.batches):
-            if landing := self.batches[key].landing:
-                landing.wait()
 
-    def answers(self) -> Answers:
-        self.wait()
-        answers: Answers = {}
-        for key in sorted(self.batches):
-            answers.update(self.batches[key].answers())
-        return answers
+def _answer(asked: Request | Many, answers: Answers, worker: int, key: Key = ()) -> Any:
+    """What a worker gets, in the nest of its requests."""
+    if isinstance(asked, Many):
+        return {
+            inner: _answer(request, answers, worker, (*key, inner))
+            for inner, request in asked.asked.items()
+        }
+    answer = answers[key]
+    return answer.by_worker[worker] if isinstance(answer, PerWorker) else answer
 
 
 def _nobody_to_choose(energies: Tensor) -> int:
@@ -170,5 +167,5 @@ def drive(
     """Open all workers and finish: one step in one call, with fresh buffers."""
     lockstep = Lockstep(link, Workspace(), choose)
     for exchanges in workers:
-        lockstep.open(exchanges)
-    return lockstep.finish()
+        lockstep.open(together(exchanges))  # type: ignore[arg-type]
+    return lockstep.finish()  # type: ignore[return-value]

@@ -21,14 +21,21 @@ import torch
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor, Context, FitsModel, State, nested
+from dgc_repro.compressor.interface import (
+    Compressor,
+    Context,
+    FitsModel,
+    State,
+    exchange_all,
+    nested,
+)
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.drive import Chooser, Lockstep
-from dgc_repro.exchange.requests import Exchange
 from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel import select
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Finite, Workspace
 from dgc_repro.policy.interface import Plan
 
@@ -100,7 +107,8 @@ class GradientExchange:
         self.non_finite: dict[int, str] = {}
         self._finite = Finite()
         # The first worker's gradients of this step: where the means may be written.
-        self._means: dict[str, Tensor] = {}
+        self._means: dict[int, Sequence[Tensor]] = {}  # by part
+        self._opened: dict[int, tuple[str, ...]] = {}  # the names in a part
         # By worker hosted here: of this step's tensors, where the plan measures them.
         self._energies: list[dict[str, Tensor]] = [{} for _ in self._workspaces]
 
@@ -119,22 +127,27 @@ class GradientExchange:
                 self._buffers,
                 self.choose,
                 part=part,
-                finite=self._finite,
                 absent=lambda: self.absent,
             )
         gradients = {name: self._converted(worker, name, g) for name, g in gradients.items()}
         tensors: Mapping[str, Tensor] = gradients
         if self.unit == MODEL:
             tensors = {MODEL: self._joined(worker, gradients)}
+        batch = Batch(tuple(tensors), list(tensors.values()))
+        self._opened[part] = batch.names
         if worker == 0:
-            self._means.update(tensors)
+            self._means[part] = batch.tensors
         self._finite.clear()  # another worker's tensor may have lain where one of these does
-        if self.unit == MODEL:
-            self._finite.add_with(tensors[MODEL], gradients.values())
         norm = functools.cache(lambda: self._norm(gradients))
-        opened = {n: self._exchange(worker, n, g, plan, norm) for n, g in tensors.items()}
-        self._under_way[part].open(opened)
-        unseen = {n: g for n, g in gradients.items() if g not in self._finite}
+        context = self._context(worker, batch, plan, norm, part)
+        states = [self.states[worker][name] for name in batch.names]
+        unchecked = batch.unchecked
+        exchange = exchange_all(self.compressor, batch, states, context)
+        del batch, context
+        self._under_way[part].open(exchange)
+        if MODEL in unchecked:
+            unchecked = set(gradients)
+        unseen = {n: g for n, g in gradients.items() if n in unchecked and g not in self._finite}
         if bad := first_non_finite(unseen):
             self.non_finite.setdefault(worker, bad)
 
@@ -154,10 +167,13 @@ class GradientExchange:
         """Serve all requests; the means by parameter name, valid until the next step."""
         outcomes = self._under_way[part].finish()
         del self._under_way[part]
-        for following, results in zip(self._next, outcomes, strict=True):
-            following.update({name: outcome.state for name, outcome in results.items()})
-        means = {name: outcome.mean for name, outcome in outcomes[0].items()}
-        return self._parted(means[MODEL]) if self.unit == MODEL else means
+        names = self._opened[part]
+        for following, outcome in zip(self._next, outcomes, strict=True):
+            following.update(zip(names, outcome.state, strict=True))
+        means = outcomes[0].mean
+        return (
+            self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
+        )
 
     def energies(self, plan: Plan) -> list[float]:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over
@@ -243,36 +259,33 @@ class GradientExchange:
                 self._finite.add(gradient)
         return norm
 
-    def _exchange(
-        self,
-        worker: int,
-        name: str,
-        gradient: Tensor,
-        plan: Plan,
-        norm: Callable[[], float],
-    ) -> Exchange:
-        context = Context(
-            name=name,
+    def _context(
+        self, worker: int, batch: Batch, plan: Plan, norm: Callable[[], float], part: int
+    ) -> Context:
+        energies = self._energies[worker]
+
+        def tell(names: Sequence[str], measured: Tensor) -> None:
+            energies.update(zip(names, measured, strict=True))
+
+        rungs = [plan.for_tensor(name) for name in batch.names] if plan.by_tensor else None
+        return Context(
+            name=f"batch {part}",
             step=self.step,
             seed=self.seed,
             rank=self.link.wire.rank + worker,
             world_size=self.link.wire.world_size,
-            rung=plan.for_tensor(name),
+            rung=plan.rung,
             candidates=plan.candidates,
             workspace=self._workspaces[worker],
             own_is_read=False,
-            into=self._means[name],
+            into=self._means[part],
             finite=self._finite,
             gradient_norm=norm,
             learning_rate=self.learning_rate,
-            raw_energy=select.energy(gradient) if plan.norms else None,
-            tell_energies=(
-                functools.partial(self._energies[worker].__setitem__, name)
-                if plan.measures
-                else None
-            ),
+            raw_energy=kernels.energies(batch) if plan.norms else None,
+            tell_energies=tell if plan.measures else None,
+            rungs=rungs,
         )
-        return self.compressor.exchange(gradient, self.states[worker][name], context)
 
     def _converted(self, worker: int, name: str, gradient: Tensor) -> Tensor:
         """The gradient in float32, unless it goes uncompressed."""

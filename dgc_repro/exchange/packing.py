@@ -1,6 +1,6 @@
 """One flat buffer and one collective for all requests of a kind in one round.
 
-A `Batch` takes the requests of one worker after another (`add`), so that simulated workers need
+A `Collective` takes the requests of one worker after another (`add`), so that simulated workers need
 one gradient at a time, is then sent (`send`: the collective is under way), and answers when it has
 landed. Buffers are reused from step to step.
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import Gathered, Payload, num_bytes
+from dgc_repro.exchange.payload import BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -30,10 +30,13 @@ from dgc_repro.exchange.requests import (
     Request,
 )
 from dgc_repro.exchange.wire import Landing, Link, Sizes
-from dgc_repro.kernel import native
-from dgc_repro.kernel.workspace import Finite, Workspace
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.workspace import Workspace
 
-Answers = dict[str, Any]
+Key = tuple[Any, ...]
+"""Where in the nest of its worker's exchange a request stands: the last entry may be a tensor's name."""
+Answers = dict[Key, Any]
 _I64_BYTES = 8
 Places = list[tuple[int, int, torch.dtype]]
 Kind = tuple[int, torch.dtype]  # length and type of a part
@@ -48,15 +51,14 @@ class PerWorker:
 
 @dataclass(frozen=True)
 class Seat:
-    """What a batch needs: the link, buffers, its place in the step. Exchanges under way at the same
+    """What a collective needs: the link, buffers, its place in the step. Exchanges under way at the same
     time (buckets) differ in ``part``, and so do their buffers. ``absent``: tensors whose energies do not
-    count, known when a batch is sent (exchange/settle.py)."""
+    count, known when the requests are sent (exchange/settle.py)."""
 
     link: Link
     buffers: Workspace
     round: int
     part: int = 0
-    finite: Finite | None = None  # told of tensors that packing has found finite
     absent: Callable[[], Collection[str]] = tuple
 
     def slot(self, label: str) -> str:
@@ -68,12 +70,12 @@ class Seat:
         return self.buffers.scratch(key, size, dtype, self.link.wire.device)
 
 
-class Batch(Protocol):
+class Collective(Protocol):
     """Requests of one kind of one round."""
 
     landing: Landing | None  # of the collective that answers; None before `send`
 
-    def add(self, asked: Mapping[str, Any]) -> None:
+    def add(self, asked: Mapping[Key, Any]) -> None:
         """The requests of the next worker hosted here, in the order of tensors."""
 
     def send(self) -> None:
@@ -95,78 +97,85 @@ class Reduction:
         self._seat = seat
         self._dtype = dtype
         self._maximum = maximum
-        self._views: dict[str, Tensor] = {}
+        self._asked: Mapping[Key, Mean | Max] = {}  # of the first worker
+        self._views: list[Tensor] = []
         self._flat: Tensor | None = None
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, Mean | Max]) -> None:
+    def add(self, asked: Mapping[Key, Mean | Max]) -> None:
         wire = self._seat.link.wire
+        batches = [_as_batch(key, request.tensor) for key, request in asked.items()]
+        tensors = [tensor for batch in batches for tensor in batch.tensors]
         weight = 1.0 / wire.world_size
         first = self._flat is None
-        if first and wire.local_workers == 1 and self._reduce_where_they_lie(asked, weight):
-            return
         if first:
-            self._lay_out(asked)
-        for name, request in asked.items():
-            view, tensor = self._views[name], request.tensor
-            if self._maximum:
-                view.copy_(tensor) if first else torch.maximum(view, tensor, out=view)
-            elif first:
-                if _scale(tensor, weight, view) and self._seat.finite is not None:
-                    self._seat.finite.add(tensor)
+            self._asked = asked
+            in_place = wire.local_workers == 1 and all(
+                isinstance(request, Mean) and request.in_place for request in asked.values()
+            )
+            self._flat = side_by_side(tensors) if in_place else None
+            if self._flat is not None:
+                # The collective is the same as after packing (one, of this size, in this order), so that a
+                # rank whose tensors lie otherwise still fits in.
+                self._views = tensors
             else:
+                self._lay_out(batches)
+        if self._maximum:
+            for view, tensor in zip(self._views, tensors, strict=True):
+                view.copy_(tensor) if first else torch.maximum(view, tensor, out=view)
+        elif first:
+            views = iter(self._views)
+            for batch in batches:
+                kernels.scale(batch, weight, batch.like([next(views) for _ in batch.tensors]))
+        else:
+            for view, tensor in zip(self._views, tensors, strict=True):
                 # Not add_(alpha=weight): that fuses, and real processes round the product first.
                 view.add_(tensor * weight)
 
     def send(self) -> None:
         assert self._flat is not None
         link = self._seat.link
+        names = [n for key, r in self._asked.items() for n in _as_batch(key, r.tensor).names]
         label = (
-            sized((name, view.nbytes) for name, view in self._views.items()) if link.check else ""
+            sized((n, view.nbytes) for n, view in zip(names, self._views, strict=True))
+            if link.check
+            else ""
         )
         combine = link.max_ if self._maximum else link.sum_
         self.landing = combine(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
 
     def answers(self) -> Answers:
-        return dict(self._views)
+        views = iter(self._views)
+        return {
+            key: [next(views) for _ in request.tensor.names]
+            if isinstance(request.tensor, Batch)
+            else next(views)
+            for key, request in self._asked.items()
+        }
 
-    def _reduce_where_they_lie(self, asked: Mapping[str, Mean | Max], weight: float) -> bool:
-        """Whether it could be done. The collective is the same as after packing (one, of this size, in
-        this order), so that a rank whose tensors lie otherwise still fits in."""
-        if not all(isinstance(request, Mean) and request.in_place for request in asked.values()):
-            return False
-        flat = side_by_side([request.tensor for request in asked.values()])
-        if flat is None:
-            return False
-        if _scale(flat, weight, flat) and self._seat.finite is not None:
-            for request in asked.values():
-                self._seat.finite.add(request.tensor)
-        self._flat = flat
-        self._views = {name: request.tensor for name, request in asked.items()}
-        return True
-
-    def _lay_out(self, asked: Mapping[str, Mean | Max]) -> None:
+    def _lay_out(self, batches: Sequence[Batch]) -> None:
         if not self._dtype.is_floating_point:
             raise TypeError(
-                f"Mean and Max take floating-point tensors, {next(iter(asked))} is {self._dtype}"
+                f"Mean and Max take floating-point tensors, {batches[0].names[0]} is {self._dtype}"
             )
-        size = sum(request.tensor.numel() for request in asked.values())
-        flat = self._seat.buffer("max" if self._maximum else "mean", size, self._dtype)
-        self._flat = flat
-        start = 0
-        for name, request in asked.items():
-            end = start + request.tensor.numel()
-            self._views[name] = flat[start:end].view(request.tensor.shape)
-            start = end
+        sizes = [size for batch in batches for size in batch.sizes]
+        label = "max" if self._maximum else "mean"
+        self._flat = self._seat.buffer(label, sum(sizes), self._dtype)
+        tensors = (tensor for batch in batches for tensor in batch.tensors)
+        self._views = [
+            part.view(tensor.shape)
+            for part, tensor in zip(self._flat.split(sizes), tensors, strict=True)
+        ]
 
 
-def _scale(tensor: Tensor, weight: float, to: Tensor) -> bool:
-    """to = weight * tensor; True where the same pass has found every value finite."""
-    if native.usable(tensor) and tensor.is_contiguous():
-        return native.scale(tensor, weight, to)
-    torch.mul(tensor, weight, out=to)
-    return False
+def _as_batch(key: Key, tensor: Tensor | Batch) -> Batch:
+    return tensor if isinstance(tensor, Batch) else Batch((_name(key),), [tensor.contiguous()])
+
+
+def _name(key: Key) -> str:
+    """The name of the tensor that a request is about."""
+    return str(key[-1]) if key else "the tensors"
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -192,21 +201,20 @@ class Gathering:
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._asked: Mapping[str, Gather] = {}  # of the first worker: the layout
+        self._asked: Mapping[Key, Gather] = {}  # of the first worker: the layout
         self._flats: list[Tensor] = []
         self._layouts: list[Places] = []  # by rank
         self._rows: list[Tensor] = []
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, Gather]) -> None:
+    def add(self, asked: Mapping[Key, Gather]) -> None:
         parts = [part for request in asked.values() for part in request.payload.parts]
         if not self._flats:
             self._asked = asked
             self._lay_out()
-        flat = self._seat.buffer(f"gather{len(self._flats)}", self._size, torch.uint8)
         rank = self._seat.link.wire.rank + len(self._flats)
-        write_parts(flat, parts, self._layouts[rank])
-        self._flats.append(flat)
+        label = f"gather{len(self._flats)}"
+        self._flats.append(packed(parts, self._layouts[rank], self._size, self._seat, label))
 
     def _lay_out(self) -> None:
         ranks = range(self._seat.link.wire.world_size)
@@ -221,22 +229,23 @@ class Gathering:
 
     def send(self) -> None:
         link = self._seat.link
-        payloads = {name: request.payload for name, request in self._asked.items()}
         label = ""
         if link.check:  # rank 0's sizes, which every rank knows
-            label = sized((n, num_bytes(_laid_out(r, 0))) for n, r in self._asked.items())
+            label = sized(
+                pair for key, r in self._asked.items() for pair in bytes_of(key, _laid_out(r, 0))
+            )
         slot = self._seat.slot("gather")
         self._rows, self.landing = link.gather(self._flats, GRADIENT, label, slot)
-        link.ledger.floats += sum(payload.num_floats for payload in payloads.values())
+        link.ledger.floats += sum(r.payload.num_floats for r in self._asked.values())
 
     def answers(self) -> Answers:
-        received: dict[str, list[Payload]] = {name: [] for name in self._asked}
+        received: dict[Key, list[Payload]] = {key: [] for key in self._asked}
         for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
             parts = iter(arrived)
-            for name, request in self._asked.items():
+            for key, request in self._asked.items():
                 payload = _laid_out(request, rank)
-                received[name].append(payload.like([next(parts) for _ in payload.parts]))
-        return {name: Gathered(payloads) for name, payloads in received.items()}
+                received[key].append(payload.like([next(parts) for _ in payload.parts]))
+        return {key: Gathered(payloads) for key, payloads in received.items()}
 
 
 def _laid_out(request: Gather | GatherRagged, rank: int) -> Payload:
@@ -249,54 +258,105 @@ def kinds(payloads: Iterable[Payload]) -> list[Kind]:
     return [(part.numel(), part.dtype) for payload in payloads for part in payload.parts]
 
 
+def packed(parts: Sequence[Tensor], layout: Places, size: int, seat: Seat, label: str) -> Tensor:
+    """The parts in one flat u8 buffer: a single part that is one already, or a buffer of the seat's."""
+    if len(parts) == 1 and parts[0].dtype == torch.uint8 and parts[0].numel() == size:
+        return parts[0]
+    flat = seat.buffer(label, size, torch.uint8)
+    write_parts(flat, parts, layout)
+    return flat
+
+
+def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:
+    """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
+    if isinstance(payload, BatchPayload):
+        return payload.bytes_by_tensor()
+    return [(_name(key), num_bytes(payload))]
+
+
 class RaggedGathering:
-    """`GatherRagged`: the lengths travel first (8 bytes a part), then everybody fills up to the
-    longest."""
+    """`GatherRagged`: the lengths travel first (8 bytes a part of each tensor), then everybody fills up
+    to the longest."""
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._asked: Mapping[str, GatherRagged] = {}  # of the first worker: the layouts
-        self._payloads: list[dict[str, Payload]] = []  # of every worker hosted here
-        self._layouts: list[tuple[list[tuple[int, int, torch.dtype]], int]] = []
+        self._asked: Mapping[Key, GatherRagged] = {}  # of the first worker: the layouts
+        self._payloads: list[list[Payload]] = []  # of every worker hosted here
+        self._lengths: list[list[list[int]]] = []  # by rank and payload
+        self._layouts: list[Places] = []  # by rank
         self._rows: list[Tensor] = []
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, GatherRagged]) -> None:
+    def add(self, asked: Mapping[Key, GatherRagged]) -> None:
         self._asked = self._asked or asked
-        self._payloads.append({name: request.payload for name, request in asked.items()})
+        self._payloads.append([request.payload for request in asked.values()])
 
     def send(self) -> None:
         link, slot = self._seat.link, self._seat.slot("ragged")
-        names = self._payloads[0]
-        label = f": {', '.join(names)}"
-        own_parts = [
-            [part for p in worker.values() for part in p.parts] for worker in self._payloads
+        label = ""
+        if link.check:
+            pairs = (pair for key, r in self._asked.items() for pair in bytes_of(key, r.payload))
+            label = f": {', '.join(name for name, _ in pairs)}"
+        lengths = [[lengths_of(payload) for payload in own] for own in self._payloads]
+        headers = [
+            torch.tensor([n for one in own for n in one], dtype=torch.int64) for own in lengths
         ]
-        lengths = [torch.tensor([part.numel() for part in parts]) for parts in own_parts]
-        headers = [length.view(torch.uint8).to(link.wire.device) for length in lengths]
-        told, landing = link.gather(headers, GRADIENT, f"sizes{label}", f"{slot} sizes")
+        told, landing = link.gather(
+            [header.view(torch.uint8).to(link.wire.device) for header in headers],
+            GRADIENT, f"sizes{label}", f"{slot} sizes",
+        )  # fmt: skip
         landing.wait()
-        everybody = [row.view(torch.int64).tolist() for row in told]
-        dtypes = [part.dtype for part in own_parts[0]]
-        self._layouts = [places(list(zip(sizes, dtypes, strict=True))) for sizes in everybody]
-        longest = max(size for _, size in self._layouts)
+        counts = [len(one) for one in lengths[0]]
+        self._lengths = []
+        self._layouts = []
+        sizes = []
+        for row in told:
+            numbers = iter(row.view(torch.int64).tolist())
+            by_payload = [[next(numbers) for _ in range(count)] for count in counts]
+            self._lengths.append(by_payload)
+            every = zip(self._payloads[0], by_payload, strict=True)
+            layout, size = places([part for p, n in every for part in parts_of_lengths(p, n)])
+            self._layouts.append(layout)
+            sizes.append(size)
+        longest = max(sizes)
         flats = []
-        for index, parts in enumerate(own_parts):
-            flat = self._seat.buffer(f"ragged{index}", longest, torch.uint8)
-            write_parts(flat, parts, self._layouts[link.wire.rank + index][0])
-            flats.append(flat)
+        for index, own in enumerate(self._payloads):
+            parts = [part for payload in own for part in payload.parts]
+            layout = self._layouts[link.wire.rank + index]
+            flats.append(packed(parts, layout, longest, self._seat, f"ragged{index}"))
         self._rows, self.landing = link.gather(flats, GRADIENT, label, slot)
-        link.ledger.floats += sum(payload.num_floats for payload in names.values())
+        link.ledger.floats += sum(payload.num_floats for payload in self._payloads[0])
 
     def answers(self) -> Answers:
-        received: dict[str, list[Payload]] = {name: [] for name in self._asked}
-        layouts = [layout for layout, _ in self._layouts]
-        for rank, arrived in enumerate(read_rows(self._rows, layouts)):
+        received: dict[Key, list[Payload]] = {key: [] for key in self._asked}
+        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
             parts = iter(arrived)
-            for name, request in self._asked.items():
+            for (key, request), lengths in zip(
+                self._asked.items(), self._lengths[rank], strict=True
+            ):
                 payload = _laid_out(request, rank)
-                received[name].append(payload.like([next(parts) for _ in payload.parts]))
-        return {name: Gathered(payloads) for name, payloads in received.items()}
+                own = [next(parts) for _ in payload.parts]
+                like = (
+                    payload.like_ragged(own, lengths)
+                    if isinstance(payload, BatchPayload)
+                    else payload.like(own)
+                )
+                received[key].append(like)
+        return {key: Gathered(payloads) for key, payloads in received.items()}
+
+
+def lengths_of(payload: Payload) -> list[int]:
+    """What travels before a ragged payload: how long each part of each tensor is."""
+    if isinstance(payload, BatchPayload):
+        return payload.lengths
+    return [part.numel() for part in payload.parts]
+
+
+def parts_of_lengths(payload: Payload, lengths: Sequence[int]) -> list[Kind]:
+    """The parts of a payload like this one whose lengths have come."""
+    if isinstance(payload, BatchPayload):
+        return payload.kinds(lengths)
+    return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
 
 class AllToAllBatch:
@@ -306,14 +366,14 @@ class AllToAllBatch:
     def __init__(self, seat: Seat, *, ragged: bool) -> None:
         self._seat = seat
         self._ragged = ragged
-        self._asked: list[Mapping[str, AllToAll]] = []  # of every worker hosted here
+        self._asked: list[Mapping[Key, AllToAll]] = []  # of every worker hosted here
         self._flats: list[Tensor] = []
         self._sent: list[list[int]] = []  # bytes by worker hosted here and destination
         self._layouts: list[list[Places]] = []  # by worker hosted here and source
         self._rows: list[list[Tensor]] = []
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, AllToAll]) -> None:
+    def add(self, asked: Mapping[Key, AllToAll]) -> None:
         """Packed at once: a simulated worker may use its buffers again when it is resumed."""
         index, wire = len(self._asked), self._seat.link.wire
         own = wire.rank + index
@@ -332,7 +392,7 @@ class AllToAllBatch:
 
     def send(self) -> None:
         link = self._seat.link
-        label = f": {', '.join(self._asked[0])}"
+        label = f": {', '.join(map(_name, self._asked[0]))}"
         come = self._send_lengths(label) if self._ragged else self._known()
         sizes = []
         for sent, sources in zip(self._sent, come, strict=True):
@@ -347,7 +407,7 @@ class AllToAllBatch:
             link.ledger.floats += sum(payload.num_floats for payload in others)
 
     def answers(self) -> Answers:
-        received: dict[str, list[list[Payload | None]]] = {name: [] for name in self._asked[0]}
+        received: dict[Key, list[list[Payload | None]]] = {name: [] for name in self._asked[0]}
         first = self._seat.link.wire.rank
         for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
             for name in asked:
@@ -401,12 +461,12 @@ class AllToAllBatch:
         ]
 
     @staticmethod
-    def _parts(asked: Mapping[str, AllToAll], rank: int) -> list[Tensor]:
+    def _parts(asked: Mapping[Key, AllToAll], rank: int) -> list[Tensor]:
         to = (request.payloads[rank] for request in asked.values())
         return [part for payload in to if payload is not None for part in payload.parts]
 
     @staticmethod
-    def _expected(asked: Mapping[str, AllToAll], own: int, source: int) -> list[Kind]:
+    def _expected(asked: Mapping[Key, AllToAll], own: int, source: int) -> list[Kind]:
         if source == own:
             return []
         come = (request.expected[source] for request in asked.values())
@@ -418,11 +478,11 @@ class Agreement:
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
-        self._asked: Mapping[str, Agree] = {}
+        self._asked: Mapping[Key, Agree] = {}
         self._parts: list[Tensor] = []
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, Agree]) -> None:
+    def add(self, asked: Mapping[Key, Agree]) -> None:
         self._asked = self._asked or asked
 
     def send(self) -> None:
@@ -431,7 +491,7 @@ class Agreement:
         layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
         flat = self._seat.buffer("agree", size, torch.uint8)
         write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
-        self.landing = link.broadcast_(flat, GRADIENT, f": {', '.join(tensors)}")
+        self.landing = link.broadcast_(flat, GRADIENT, f": {', '.join(map(_name, tensors))}")
         link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
         self._parts = read_parts(flat, layout)
 
@@ -447,17 +507,17 @@ class Choice:
     def __init__(self, seat: Seat, choose: Any) -> None:
         self._seat = seat
         self._choose = choose
-        self._asked: list[Mapping[str, Choose]] = []  # of every worker hosted here
+        self._asked: list[Mapping[Key, Choose]] = []  # of every worker hosted here
         self._sum: Tensor | None = None
         self.landing: Landing | None = None
 
-    def add(self, asked: Mapping[str, Choose]) -> None:
+    def add(self, asked: Mapping[Key, Choose]) -> None:
         self._asked.append(asked)
 
     def send(self) -> None:
-        names, absent = list(self._asked[0]), self._seat.absent()
+        names, absent = self._names(self._asked[0]), self._seat.absent()
         for asked in self._asked:
-            energies = self._of_worker(asked, absent)
+            energies = self._of_worker(asked, names, absent)
             self._sum = energies if self._sum is None else self._sum + energies
         assert self._sum is not None
         # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
@@ -470,28 +530,39 @@ class Choice:
         self._seat.link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._asked[0], rung)
 
-    def _of_worker(self, asked: Mapping[str, Choose], absent: Collection[str]) -> Tensor:
-        every = torch.stack([request.energies for request in asked.values()]).double()
-        for index, name in enumerate(asked):
+    @staticmethod
+    def _names(asked: Mapping[Key, Choose]) -> list[str]:
+        return [n for key, request in asked.items() for n in request.names or (_name(key),)]
+
+    def _of_worker(
+        self, asked: Mapping[Key, Choose], names: Sequence[str], absent: Collection[str]
+    ) -> Tensor:
+        every = torch.cat([torch.atleast_2d(r.energies) for r in asked.values()]).double()
+        for index, name in enumerate(names if absent else ()):
             if name in absent:
                 every[index] = 0
         return every.sum(0) * (1.0 / self._seat.link.wire.world_size)
 
 
-def batch_key(request: Request) -> tuple[int, str]:
-    """Requests with one key share a collective; keys sort into the order they are served in."""
+def kind(request: Request) -> tuple[int, str]:
+    """Requests of one kind share a collective; kinds sort into the order they are served in."""
     order = (Choose, Agree, Max, Mean, Gather, GatherRagged, AllToAll)
-    dtype = str(request.tensor.dtype) if isinstance(request, Mean | Max) else ""
+    dtype = str(_dtype(request)) if isinstance(request, Mean | Max) else ""
     if isinstance(request, AllToAll) and request.ragged:
         dtype = "ragged"
     return order.index(type(request)), dtype
 
 
-def make_batch(request: Request, seat: Seat, choose: Any) -> Batch:
-    """The batch that serves requests like this one."""
+def _dtype(request: Mean | Max) -> torch.dtype:
+    tensor = request.tensor
+    return (tensor.tensors[0] if isinstance(tensor, Batch) else tensor).dtype
+
+
+def make_collective(request: Request, seat: Seat, choose: Any) -> Collective:
+    """The collective that serves requests like this one."""
     match request:
         case Mean() | Max():
-            return Reduction(seat, request.tensor.dtype, maximum=isinstance(request, Max))
+            return Reduction(seat, _dtype(request), maximum=isinstance(request, Max))
         case Gather():
             return Gathering(seat)
         case GatherRagged():

@@ -19,23 +19,25 @@ never after.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from dgc_repro.exchange.payload import Payload
+from dgc_repro.kernel.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Average a floating-point tensor over workers; the answer is a tensor of the same shape.
+    """Average a floating-point tensor over workers; the answer is a tensor of the same shape. Of a batch
+    (of one type) the answer is a list of tensors.
 
     ``in_place``: the asker has no more use for the tensor's values, the answer may take its storage.
     """
 
-    tensor: Tensor
+    tensor: Tensor | Batch
     in_place: bool = False
 
 
@@ -43,7 +45,7 @@ class Mean:
 class Max:
     """The element-wise maximum over workers."""
 
-    tensor: Tensor
+    tensor: Tensor | Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +101,53 @@ class Choose:
     (The explained energy of a sparsifier is ||C(g)||^2. It does not count a quantizer's noise as signal.)
     With `Plan.norms` three L2 norms follow: of the gradient without its residual, and the square roots of
     the two explained energies. All are summed over tensors and averaged over workers before the policy sees
-    them, so that every rank gets the same answer.
+    them, so that every rank gets the same answer. Of a batch: f64[tensors, 3 or 6], and the ``names``.
     """
 
     energies: Tensor
+    names: tuple[str, ...] = ()
 
 
 Request = Mean | Max | Agree | Gather | GatherRagged | AllToAll | Choose
-Exchange = Generator[Request, Any, "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Several requests at once, each by a key of its own. Answer: a dict by the same keys."""
+
+    asked: Mapping[Any, Request | Many]
+
+
+Exchange = Generator[Request | Many, Any, "Outcome"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one exchange of one tensor ended.
+    """How one exchange of one tensor ended; of a batch, lists in its order.
 
     ``mean``: the average over workers of what was sent, the shape of the tensor. ``own``: this
     worker's payload as sent. ``state``: the state for the next step.
     """
 
-    mean: Tensor
+    mean: Any  # Tensor, or Sequence[Tensor]
     own: Payload
-    state: dict[str, Any]
+    state: Any  # dict[str, Any], or a list of them
+
+
+def together(exchanges: Mapping[Any, Exchange]) -> Generator[Many, Any, dict[Any, Outcome]]:
+    """Advance several exchanges side by side; their outcomes by the same keys."""
+    outcomes: dict[Any, Outcome] = {}
+    answers: dict[Any, Any] = dict.fromkeys(exchanges)
+    try:
+        while answers:
+            asked: dict[Any, Request | Many] = {}
+            for key, answer in answers.items():
+                try:
+                    asked[key] = exchanges[key].send(answer)
+                except StopIteration as end:
+                    outcomes[key] = end.value
+            answers = (yield Many(asked)) if asked else {}
+    finally:
+        for exchange in exchanges.values():
+            exchange.close()
+    return outcomes

@@ -9,10 +9,16 @@ for int32 and not for uint32.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Numbers = npt.NDArray[np.int32]
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # the same 32 bits as a signed integer
 _MASK_64 = (1 << 64) - 1
@@ -29,6 +35,34 @@ def key(*parts: int | str) -> int:
         state ^= state >> 31
     low = state & 0xFFFFFFFF
     return low - (1 << 32) if low >= 1 << 31 else low
+
+
+def keys(before: Sequence[int | str], names: Sequence[str], after: Sequence[int | str]) -> Numbers:
+    """`key` of (*before, name, *after) for every name: i32[names]."""
+    state = np.full(len(names), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for part in before:
+        state = _mixed(state, _number(part))
+    state = _mixed(state, _checksums(tuple(names)))
+    for part in after:
+        state = _mixed(state, _number(part))
+    return (state & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+
+
+def _mixed(state: Any, number: Any) -> Any:
+    state = state + number
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _number(part: int | str) -> np.uint64:
+    number = zlib.crc32(part.encode()) if isinstance(part, str) else int(part)
+    return np.uint64(number & _MASK_64)
+
+
+@lru_cache(maxsize=1024)
+def _checksums(names: tuple[str, ...]) -> Any:
+    return np.array([zlib.crc32(name.encode()) for name in names], dtype=np.uint64)
 
 
 def bits(counter: Tensor, key: Tensor) -> Tensor:

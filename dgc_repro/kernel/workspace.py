@@ -6,7 +6,7 @@ can be thrown away between steps, and no checkpoint knows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,7 @@ class Workspace:
     def __init__(self) -> None:
         self._scratch: dict[tuple[str, ...], Tensor] = {}
         self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+        self._lists: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def scratch(
         self, key: tuple[str, ...], size: int, dtype: torch.dtype, device: torch.device
@@ -74,3 +75,15 @@ class Workspace:
         if pair is None or all(current is not one for one in pair):
             pair = self._spares[key] = (current, torch.empty_like(current))
         return pair[1] if current is pair[0] else pair[0]
+
+    def spares(self, key: tuple[str, ...], current: Sequence[Tensor]) -> list[Tensor]:
+        """The same for a list of tensors."""
+        pairs = self._lists.setdefault(key, [])
+        pairs += [(tensor, torch.empty_like(tensor)) for tensor in current[len(pairs) :]]
+        found = []
+        for i, tensor in enumerate(current):
+            one, other = pairs[i]
+            if tensor is not one and tensor is not other:
+                one, other = pairs[i] = (tensor, torch.empty_like(tensor))
+            found.append(other if tensor is one else one)
+        return found

@@ -20,30 +20,42 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 """
 
 from dgc_repro.exchange.payload.codes import CodeLayout, Codes
-from dgc_repro.exchange.payload.interface import DecodesTogether, Gathered, Payload, num_bytes
+from dgc_repro.exchange.payload.interface import (
+    BatchPayload,
+    DecodesTogether,
+    Gathered,
+    Payload,
+    num_bytes,
+)
 from dgc_repro.exchange.payload.keyed import Keyed
 from dgc_repro.exchange.payload.low_rank import LowRank
 from dgc_repro.exchange.payload.pieces import Pieces
 from dgc_repro.exchange.payload.powers import Powers
+from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
 from dgc_repro.exchange.payload.shared_value import SharedValue
 from dgc_repro.exchange.payload.signs import Signs, vote
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Whole
+from dgc_repro.exchange.payload.whole import Whole, Wholes
 
 __all__ = [
+    "Alone",
+    "BatchPayload",
     "CodeLayout",
     "Codes",
     "DecodesTogether",
     "Gathered",
     "Keyed",
     "LowRank",
+    "Parted",
     "Payload",
     "Pieces",
     "Powers",
+    "Separate",
     "SharedValue",
     "Signs",
     "Sparse",
     "Whole",
+    "Wholes",
     "num_bytes",
     "vote",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor
+
+from dgc_repro.kernel.batch import Batch
 
 
 class Payload(Protocol):
@@ -35,6 +39,66 @@ class Payload(Protocol):
 
     def dense(self) -> Tensor:
         """The decoded values as a new tensor: f32[n]. For tests and references."""
+
+
+class BatchPayload(ABC):
+    """What one worker sends for a batch, in the buffer in which it travels. Decoding takes a `Batch` where
+    a payload of one tensor takes a buffer; `dense` gives a list."""
+
+    names: tuple[str, ...]
+    buffer: Tensor  # u8, its size a multiple of 8
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return (self.buffer,)
+
+    @property
+    @abstractmethod
+    def num_floats(self) -> float:
+        """As of `Payload`."""
+
+    @abstractmethod
+    def bytes_by_tensor(self) -> list[tuple[str, int]]:
+        """Names and sizes, for people."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """What must travel first where sizes differ between workers."""
+        raise NotImplementedError
+
+    def kinds(self, lengths: Sequence[int]) -> list[tuple[int, torch.dtype]]:
+        """Length and type of the part that comes from a worker with these lengths."""
+        raise NotImplementedError
+
+    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Any:
+        """The payload of a worker with these lengths, whose part arrived."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def like(self, parts: Sequence[Tensor]) -> Any:
+        """As of `Payload`."""
+
+    @abstractmethod
+    def add_sum_to_(
+        self, others: Sequence[Any], batch: Batch, weight: float, *, accumulate: bool
+    ) -> None:
+        """batch = or += weight * (this + others), added in this order, in one pass."""
+
+    def add_to_(self, batch: Batch, weight: float) -> None:
+        self.add_sum_to_((), batch, weight, accumulate=True)
+
+    def copy_to_(self, batch: Batch, weight: float) -> None:
+        self.add_sum_to_((), batch, weight, accumulate=False)
+
+    def copy_sum_to_(self, others: Sequence[Any], batch: Batch, weight: float) -> bool:
+        self.add_sum_to_(others, batch, weight, accumulate=False)
+        return True
+
+    def subtract_from_(self, batch: Batch) -> None:
+        self.add_to_(batch, -1.0)
+
+    def zero_at_(self, batch: Batch) -> None:
+        """Zero the entries that were sent; nothing where the payload has no places."""
 
 
 def num_bytes(payload: Payload) -> int:

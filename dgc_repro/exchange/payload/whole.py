@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import narrow
+from dgc_repro.kernel.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,35 @@ class Whole:
     @property
     def _is_narrow(self) -> bool:
         return self.values.dtype in narrow.KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Wholes:
+    """The tensors of a batch themselves."""
+
+    batch: Batch
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return tuple(tensor.view(-1) for tensor in self.batch.tensors)
+
+    @property
+    def num_floats(self) -> float:
+        return sum(tensor.nbytes for tensor in self.batch.tensors) / 4
+
+    def like(self, parts: Sequence[Tensor]) -> Wholes:
+        shaped = zip(parts, self.batch.tensors, strict=True)
+        return Wholes(self.batch.like([part.view(like.shape) for part, like in shaped]))
+
+    def subtract_from_(self, batch: Batch) -> None:
+        if batch.native and self.batch.native:
+            kernels.add(batch, self.batch.tensors, batch.tensors, -1.0)
+            return
+        for tensor, values in zip(batch.tensors, self.batch.tensors, strict=True):
+            Whole(values).subtract_from_(tensor)
+
+    def zero_at_(self, batch: Batch) -> None:
+        """Nothing: it has no places."""
+
+    def dense(self) -> list[Tensor]:
+        return [Whole(values).dense() for values in self.batch.tensors]

@@ -1,0 +1,133 @@
+"""Payloads of a batch whose tensors were not all compressed together: one by one, or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dgc_repro.exchange.payload.interface import BatchPayload, Payload
+from dgc_repro.kernel.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Separate:
+    """A payload for each tensor, or for each part of a batch. It is never sent as such: its payloads
+    have been."""
+
+    payloads: tuple[Payload, ...]
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return tuple(part for payload in self.payloads for part in payload.parts)
+
+    @property
+    def num_floats(self) -> float:
+        return sum(payload.num_floats for payload in self.payloads)
+
+    def like(self, parts: Sequence[Tensor]) -> Separate:
+        given = iter(parts)
+        payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
+        return Separate(tuple(payloads))
+
+    def subtract_from_(self, batch: Batch) -> None:
+        for payload, tensor in zip(self.payloads, batch.tensors, strict=True):
+            payload.subtract_from_(tensor)
+
+    def zero_at_(self, batch: Batch) -> None:
+        """Zero the entries that were sent; nothing where a payload has no places."""
+        for payload, tensor in zip(self.payloads, batch.tensors, strict=True):
+            zero_where_sent(tensor, payload)
+
+    def dense(self) -> list[Tensor]:
+        return [payload.dense() for payload in self.payloads]
+
+
+def zero_where_sent(tensor: Tensor, payload: Any) -> None:
+    """Zero the entries that were sent; nothing where the payload has no places."""
+    if hasattr(payload, "zero_at_"):
+        payload.zero_at_(tensor)
+        return
+    indices = getattr(payload, "indices", None)  # HasPlaces; isinstance of a protocol is slow
+    if indices is not None:
+        tensor.view(-1).index_fill_(0, indices.long(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A payload for each part of a batch. ``places``: which tensors a part has."""
+
+    payloads: tuple[Any, ...]  # of batches
+    places: tuple[tuple[int, ...], ...]
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return tuple(part for payload in self.payloads for part in payload.parts)
+
+    @property
+    def num_floats(self) -> float:
+        return sum(payload.num_floats for payload in self.payloads)
+
+    def like(self, parts: Sequence[Tensor]) -> Parted:
+        given = iter(parts)
+        payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
+        return Parted(tuple(payloads), self.places)
+
+    def subtract_from_(self, batch: Batch) -> None:
+        for payload, where in zip(self.payloads, self.places, strict=True):
+            payload.subtract_from_(batch.part(where))
+
+    def zero_at_(self, batch: Batch) -> None:
+        for payload, where in zip(self.payloads, self.places, strict=True):
+            payload.zero_at_(batch.part(where))
+
+    def dense(self) -> list[Tensor]:
+        found = {
+            place: values
+            for payload, where in zip(self.payloads, self.places, strict=True)
+            for place, values in zip(where, payload.dense(), strict=True)
+        }
+        return [found[place] for place in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The payload of a batch of one, as that of its tensor."""
+
+    payload: Any
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        parts: tuple[Tensor, ...] = self.payload.parts
+        return parts
+
+    @property
+    def num_floats(self) -> float:
+        number: float = self.payload.num_floats
+        return number
+
+    def like(self, parts: Sequence[Tensor]) -> Alone:
+        return Alone(self.payload.like(parts))
+
+    def add_to_(self, buffer: Tensor, weight: float) -> None:
+        self.payload.add_to_(_batch(buffer), weight)
+
+    def copy_to_(self, buffer: Tensor, weight: float) -> None:
+        self.payload.copy_to_(_batch(buffer), weight)
+
+    def subtract_from_(self, buffer: Tensor) -> None:
+        self.payload.subtract_from_(_batch(buffer))
+
+    def zero_at_(self, buffer: Tensor) -> None:
+        self.payload.zero_at_(_batch(buffer))
+
+    def dense(self) -> Tensor:
+        (values,) = self.payload.dense()
+        alone: Tensor = values
+        return alone
+
+
+def _batch(tensor: Tensor) -> Batch:
+    return Batch(("alone",), [tensor])

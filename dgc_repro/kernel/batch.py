@@ -1,0 +1,120 @@
+"""Tensors that one exchange handles together, and what the kernels do to all of them in one call.
+
+A kernel gets the addresses and the sizes of all tensors. They need not lie side by side: gradients stay
+in DDP's buckets, and nothing is copied to form a batch or a part of one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from dgc_repro.kernel import native, select
+from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
+
+_add = Function(
+    "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, INTEGER
+)  # fmt: skip
+_scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
+_energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
+
+
+class Batch:
+    """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
+
+    ``unchecked``: names of tensors that may hold a NaN or an infinity: nobody has looked yet. A batch and
+    all that are made of it share the set."""
+
+    __slots__ = ("_pointers", "names", "native", "sizes", "tensors", "unchecked")
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        tensors: Sequence[Tensor],
+        unchecked: set[str] | None = None,
+    ) -> None:
+        self.names = names
+        self.tensors = tensors
+        self.sizes = tuple([tensor.numel() for tensor in tensors])
+        self.native = all(map(native.usable, tensors))
+        self.unchecked = set(names) if unchecked is None else unchecked
+        self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    @property
+    def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
+        """Where the tensors lie, as an argument of a C function."""
+        if self._pointers is None:
+            self._pointers = native.pointers(self.tensors)
+        return self._pointers
+
+    @property
+    def lengths(self) -> ctypes.Array[ctypes.c_int64]:
+        """How many values each tensor has, as an argument of a C function."""
+        return integers(self.sizes)
+
+    def like(self, tensors: Sequence[Tensor]) -> Batch:
+        """Other tensors of the same names. If they are finite, so are the tensors of this batch."""
+        return Batch(self.names, tensors, self.unchecked)
+
+    def part(self, places: Iterable[int]) -> Batch:
+        """Some of the tensors."""
+        chosen = list(places)
+        names = tuple([self.names[i] for i in chosen])
+        return Batch(names, [self.tensors[i] for i in chosen], self.unchecked)
+
+    def found_finite(self) -> None:
+        """A kernel has read every value and met neither NaN nor infinity."""
+        self.unchecked.difference_update(self.names)
+
+
+def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0) -> Batch:
+    """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``."""
+    total = a.like(to)
+    if a.native and total.native:
+        if _add(
+            len(a), a.lengths, total.pointers, a.pointers, native.pointers(b), weight,
+            torch.get_num_threads(),
+        ):  # fmt: skip
+            total.found_finite()
+        return total
+    for one, two, three in zip(a.tensors, b, to, strict=True):
+        torch.add(one, two, alpha=weight, out=three)
+    return total
+
+
+def scale(x: Batch, weight: float, to: Batch) -> None:
+    """to = weight * x; may be one batch."""
+    if x.native and to.native:
+        if _scale(
+            len(x), x.lengths, to.pointers, x.pointers, weight, torch.get_num_threads()
+        ):  # fmt: skip
+            x.found_finite()
+        return
+    for one, two in zip(x.tensors, to.tensors, strict=True):
+        torch.mul(one, weight, out=two)
+
+
+def energies(x: Batch) -> Tensor:
+    """||x||^2 of each tensor: f64[tensors]. No square overflows."""
+    if not x.native:
+        return torch.stack([select.energy(tensor) for tensor in x.tensors])
+    found = torch.empty(len(x), dtype=torch.float64)
+    _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
+    return found
+
+
+@lru_cache(maxsize=1024)
+def integers(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
+    """Numbers as an argument of a C function; cached, because layouts repeat in each step."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)

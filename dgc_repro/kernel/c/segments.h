@@ -1,0 +1,24 @@
+/* Kernels over all tensors of a batch in one call. Every tensor is handled by the kernel for one tensor,
+ * whose result does not depend on the number of threads: large ones one after another by all threads,
+ * small ones side by side by one thread each.
+ */
+#ifndef DGC_SEGMENTS_H
+#define DGC_SEGMENTS_H
+
+#include "common.h"
+
+/* `call` works on tensor number s with `inner` threads, and may set `bad`; n[s] is its size. */
+#define EACH_TENSOR(count, n, threads, bad, call)                                                      \
+    for (int64_t s = 0; s < (count); s++)                                                              \
+        if ((threads) == 1 || (n)[s] >= PARALLEL_FROM) {                                               \
+            const int inner = (threads);                                                               \
+            call;                                                                                      \
+        }                                                                                              \
+    _Pragma("omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic, 4) reduction(| : bad)") \
+    for (int64_t s = 0; s < (count); s++)                                                              \
+        if ((threads) > 1 && (n)[s] < PARALLEL_FROM) {                                                 \
+            const int inner = 1;                                                                       \
+            call;                                                                                      \
+        }
+
+#endif
