@@ -117,6 +117,11 @@ class Alone:
     def copy_to_(self, buffer: Tensor, weight: float) -> None:
         self.payload.copy_to_(_batch(buffer), weight)
 
+    def copy_sum_to_(self, others: Sequence[Alone], buffer: Tensor, weight: float) -> bool:
+        every = [other.payload for other in others]
+        together: bool = self.payload.copy_sum_to_(every, _batch(buffer), weight)
+        return together
+
     def subtract_from_(self, buffer: Tensor) -> None:
         self.payload.subtract_from_(_batch(buffer))
 
