@@ -108,7 +108,7 @@ def scale(x: Batch, weight: float, to: Batch) -> None:
 def energies(x: Batch) -> Tensor:
     """||x||^2 of each tensor: f64[tensors]. No square overflows."""
     if not x.native:
-        return torch.stack([select.energy(tensor) for tensor in x.tensors])
+        return torch.stack([select.energy(tensor.view(-1)) for tensor in x.tensors])
     found = torch.empty(len(x), dtype=torch.float64)
     _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
     return found

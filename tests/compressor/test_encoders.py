@@ -196,8 +196,8 @@ def test_bytes_are_what_the_bits_say(
     own = method.encode(torch.ones(shape), context())
     assert num_bytes(own) == size
     assert own.num_floats == math.prod(shape) * bits / 32
-    if isinstance(own, Codes):
-        assert own.layout.num_bytes == size
+    if isinstance(own.payload, Codes):
+        assert own.payload.layout.tensors[0].num_bytes == size
 
 
 @pytest.mark.parametrize("method", [Natural(), OneBit(), SignSGD()], ids=str)
