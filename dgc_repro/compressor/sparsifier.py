@@ -138,8 +138,29 @@ def exchange_selected(
     return Outcome(payloads.mean(result).tensors, own, states)
 
 
+class Selecting(Measured):
+    """A method that is its `select`. ``ragged``: as of `Sparsifier`."""
+
+    needs: ClassVar[tuple[str, ...]] = ("select", "ragged")
+
+    def init(self, tensor: Tensor) -> State:
+        return {}
+
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        return (yield from exchange_selected(self, batch, states, context))
+
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return explained_by_all(self, self.select_all(batch, context))
+
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        """The entries to send of each tensor."""
+        select: Any = getattr(self, "select")  # noqa: B009  # a subclass's
+        each = enumerate(zip(batch.names, batch.tensors, strict=True))
+        return Selections.of([select(x, context.of(i, name)) for i, (name, x) in each])
+
+
 @checked
-class DensitySparsifier(Measured):
+class DensitySparsifier(Selecting):
     """A sparsifier of a share of the entries. ``density``: that share; or ``factor``: one of so many
     (neither: 1 %). ``indices``: auto (the smallest), int32, delta16 or bitmap; ``values``: fp32, fp16 or
     int8."""
@@ -157,20 +178,6 @@ class DensitySparsifier(Measured):
     def share_sent(self) -> float:
         """k / n."""
         return share_sent(self.density, self.factor)
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        return (yield from exchange_selected(self, batch, states, context))
-
-    def energies(self, batch: Batch, context: Context) -> Tensor:
-        return explained_by_all(self, self.select_all(batch, context))
-
-    def select_all(self, batch: Batch, context: Context) -> Selections:
-        """The entries to send of each tensor."""
-        each = enumerate(zip(batch.names, batch.tensors, strict=True))
-        return Selections.of([self.select(x, context.of(i, name)) for i, (name, x) in each])
 
     def num_kept(self, n: int) -> int:
         """k, of a tensor of n values."""

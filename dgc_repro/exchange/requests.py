@@ -134,8 +134,13 @@ class Outcome:
     state: Any  # dict[str, Any], or a list of them
 
 
-def together(exchanges: Mapping[Any, Exchange]) -> Generator[Many, Any, dict[Any, Outcome]]:
+def together(
+    exchanges: Mapping[Any, Exchange],
+) -> Generator[Request | Many, Any, dict[Any, Outcome]]:
     """Advance several exchanges side by side; their outcomes by the same keys."""
+    if len(exchanges) == 1:
+        ((key, exchange),) = exchanges.items()
+        return {key: (yield from exchange)}
     outcomes: dict[Any, Outcome] = {}
     answers: dict[Any, Any] = dict.fromkeys(exchanges)
     try:

@@ -106,7 +106,7 @@ class BatchPayload(ABC):
     def subtract_from_(self, batch: Batch) -> None:
         self.add_to_(batch, -1.0)
 
-    def zero_at_(self, batch: Batch) -> None:
+    def zero_at_(self, batch: Batch) -> None:  # noqa: B027
         """Zero the entries that were sent; nothing where the payload has no places."""
 
 

@@ -116,7 +116,8 @@ class Alone:
 
     @property
     def num_floats(self) -> float:
-        return float(self.payload.num_floats)
+        number: float = self.payload.num_floats
+        return number
 
     @property
     def num_bytes(self) -> int:
