@@ -162,7 +162,7 @@ class Context:
 
     def keys(self, names: Sequence[str], *, shared: bool) -> counter.Numbers:
         """The keys of the tensors of a batch: i32[tensors]."""
-        after = (*self.path, -1 if shared else self.rank)
+        after: tuple[int | str, ...] = (*self.path, -1 if shared else self.rank)
         return counter.keys((self.seed, self.step), names, after)
 
     def key(self, *, shared: bool) -> int:
@@ -297,11 +297,7 @@ def nested(compressor: object) -> Iterator[object]:
 def check_complete(compressor: object) -> None:
     """Raise ValueError where a part lacks what its exchange will ask for, before any rank has started."""
     for part in nested(compressor):
-        needed = ["init", "exchange"]
-        code = getattr(getattr(type(part), "exchange", None), "__code__", None)
-        if code is not None and "exchange_selected" in code.co_names:  # compressor/sparsifier.py
-            needed += ["select", "ragged"]
-        for name in needed:
+        for name in ("init", "exchange", *getattr(part, "needs", ())):
             if not hasattr(part, name):
                 raise ValueError(
                     f"compressor: {type(part).__name__} has no attribute {name}; give it one "

@@ -302,11 +302,11 @@ class CodeLayouts(Layout):
 
     def __init__(self, tensors: Sequence[CodeLayout]) -> None:
         super().__init__(
-            [((one.num_scales, torch.float32), (one.num_packed, torch.uint8)) for one in tensors]
+            tuple([one.n for one in tensors]),
+            [((one.num_scales, torch.float32), (one.num_packed, torch.uint8)) for one in tensors],
         )
         self.tensors = tuple(tensors)
         self.bits = tensors[0].bits
-        self.num_values = sum(one.n for one in tensors)
         self.native = (native.Layout * len(tensors))(*[one.native for one in tensors])
 
 

@@ -20,10 +20,12 @@ FILL = 8  # bytes
 
 
 class Layout:
-    """``kinds``: of the parts of each tensor, wider types first; ``starts``: where they begin, in bytes;
-    ``size``: of the buffer. Layouts repeat in each step: make them in a function with a cache."""
+    """``sizes``: values of each tensor; ``kinds``: of its parts, wider types first; ``starts``: where these
+    begin, in bytes; ``end``: where the last one ends; ``size``: of the buffer. Layouts repeat in each step:
+    make them in a function with a cache."""
 
-    def __init__(self, kinds: Sequence[tuple[Kind, ...]]) -> None:
+    def __init__(self, sizes: tuple[int, ...], kinds: Sequence[tuple[Kind, ...]]) -> None:
+        self.sizes = sizes
         self.kinds = tuple(kinds)
         starts: list[tuple[int, ...]] = []
         end = 0
@@ -34,6 +36,7 @@ class Layout:
                 end = here[-1] + length * dtype.itemsize
             starts.append(tuple(here))
         self.starts = tuple(starts)
+        self.end = end
         self.size = -(-end // FILL) * FILL
 
     def of(self, part: int) -> ctypes.Array[ctypes.c_int64]:

@@ -37,8 +37,8 @@ class PowerLayout(Layout):
     tensor."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
-        super().__init__([((signs.num_words(n), torch.int32), (n, torch.uint8)) for n in sizes])
-        self.sizes = sizes
+        kinds = [((signs.num_words(n), torch.int32), (n, torch.uint8)) for n in sizes]
+        super().__init__(sizes, kinds)
 
 
 def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -> None:

@@ -44,12 +44,12 @@ class SignLayout(Layout):
     def __init__(self, sizes: tuple[int, ...], num_levels: tuple[int, ...]) -> None:
         given = any(num_levels)
         super().__init__(
+            sizes,
             [
                 (*([(levels, torch.float32)] if given else []), (num_words(n), torch.int32))
                 for n, levels in zip(sizes, num_levels, strict=True)
-            ]
+            ],
         )
-        self.sizes = sizes
         self.num_levels = num_levels
 
 

@@ -59,10 +59,10 @@ REPORTS = (
 
 def reported(method: Any, x: Tensor, step: int = 0, state: Any = None) -> bool:
     """Whether x is known to be finite when it has been sent."""
-    seen, batch = Finite(), Batch(("w",), [x])
+    batch, seen = Batch(("w",), [x]), Finite()
     where = replace(context(step), finite=seen)
     next(exchange_all(method, batch, [state or method.init(x)], where))
-    return x in seen or not batch.unchecked
+    return not batch.unchecked or x in seen
 
 
 @needs_c

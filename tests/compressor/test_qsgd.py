@@ -69,7 +69,7 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
     # drawn number and both ends, each within the margin.
     buckets = SIZE / (setting.bucket or SIZE) + 1
     assert close.sum() <= buckets + 10 + 6 * margin.sum()
-    scales, _ = payload.parts
+    scales, _ = payload.payload.of(0)
     scales = scales.repeat_interleave(setting.bucket or SIZE)[:SIZE].double().numpy()
     np.testing.assert_allclose(scales, step, rtol=2.0**-21)
 

@@ -40,7 +40,7 @@ def test_values_equal_the_float64_reference_except_on_the_edge_of_a_step(
     random = hashed_uniform(np.arange(len(x)), key)
     sent, p, s = reference(x.double().numpy(), clip, random)
     payload = TernGrad(clip).encode(x, context())
-    assert abs(float(payload.parts[0]) - s) <= 2.0**-23 * s
+    assert abs(float(payload.payload.of(0)[0]) - s) <= 2.0**-23 * s
     edge = np.where(x.numpy() >= 0, p, 1 - p)
     close = (np.abs(random - edge) <= 2.0**-22) | (p >= 1 - 2.0**-22)
     found = payload.dense().double().numpy()

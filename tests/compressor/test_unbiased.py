@@ -57,7 +57,7 @@ def spread(method: Any, x: Tensor) -> tuple[Array, Array]:
         return low, np.where(size > 0, size / low - 1, 0)
     payload = sent(method, x, 0)
     (layout,) = payload.payload.layout.tensors
-    step = payload.parts[0].double()
+    step = payload.payload.of(0)[0].double()
     if layout.per_row:
         step = step.repeat_interleave(layout.width)[:n]
     gap = step.expand(n).numpy()

@@ -18,7 +18,7 @@ SIZE = 5003  # whole rows, whole blocks, and a rest
 
 def sent_codes(own: Alone) -> list[Array]:
     """The codes as they travel, a row each, filling removed: unpacked from the bytes."""
-    (layout,), (_, packed) = own.payload.layout.tensors, own.parts
+    (layout,), (_, packed) = own.payload.layout.tensors, own.payload.of(0)
     _, size = group(layout.bits)
     every = packed.split([layout.body_plane] * size + [layout.tail_plane] * size)
     rows: list[Array] = []
@@ -76,7 +76,8 @@ def check_float32(payload: Alone, x: Array, setting: Uniform, key: int) -> None:
     for sent, (code, _, _) in zip(sent_codes(payload), expected, strict=True):
         np.testing.assert_array_equal(sent, code)
     scales = [scale for _, _, scale in expected]
-    np.testing.assert_array_equal(payload.parts[0], scales if setting.block else scales[:1])
+    sent, _ = payload.payload.of(0)
+    np.testing.assert_array_equal(sent, scales if setting.block else scales[:1])
     zero = 2 ** (setting.bits - 1) - 1
     decoded = [(code - zero).astype(np.float32) * scale for code, _, scale in expected]
     np.testing.assert_array_equal(payload.dense().numpy(), np.concatenate(decoded))

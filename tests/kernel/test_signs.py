@@ -51,7 +51,7 @@ def by_hand(negative: list[bool], n: int) -> list[int]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_bit_is_where_the_docstring_says_and_comes_back_as_plus_or_minus_one(size: int) -> None:
     x = heavy_tailed(size, size)
-    (words,) = packed(x).parts
+    (words,) = packed(x).of(0)
     assert words.numpy().view(np.uint32).tolist() == by_hand((x < 0).tolist(), size)
     assert words.nbytes == 4 * -(-size // 32)
     assert torch.equal(dense(packed(x)), torch.where(x < 0, -1.0, 1.0))

@@ -22,12 +22,8 @@ class Codes(LaidOut):
     layout: CodeLayouts
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple([one.n for one in self.layout.tensors])
-
-    @property
-    def num_floats(self) -> float:
-        return self.layout.num_values * self.layout.bits / 32
+    def bits_per_value(self) -> int:
+        return self.layout.bits
 
     def add_sum_to_(
         self, others: Sequence[Codes], batch: Batch, weight: float, *, accumulate: bool

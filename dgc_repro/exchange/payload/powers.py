@@ -18,12 +18,8 @@ class Powers(LaidOut):
     layout: PowerLayout
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.layout.sizes
-
-    @property
-    def num_floats(self) -> float:
-        return sum(self.sizes) * 9 / 32
+    def bits_per_value(self) -> int:
+        return 9
 
     def add_sum_to_(
         self, others: Sequence[Powers], batch: Batch, weight: float, *, accumulate: bool

@@ -18,12 +18,8 @@ class Signs(LaidOut):
     layout: SignLayout
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.layout.sizes
-
-    @property
-    def num_floats(self) -> float:
-        return sum(self.sizes) / 32
+    def bits_per_value(self) -> int:
+        return 1
 
     def add_sum_to_(
         self, others: Sequence[Signs], batch: Batch, weight: float, *, accumulate: bool
