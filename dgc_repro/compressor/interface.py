@@ -124,7 +124,7 @@ class Context:
 
         It may be the storage of the gradient that the exchange began with: write when the last
         answer is there, and read no gradient afterwards. Simulated workers share it."""
-        into = self.into
+        into: Tensor | None = self.into
         if (
             into is None
             or into.numel() != tensor.numel()

@@ -72,7 +72,8 @@ class Parted:
 
     @property
     def num_floats(self) -> float:
-        return sum(payload.num_floats for payload in self.payloads)
+        number: float = sum(payload.num_floats for payload in self.payloads)
+        return number
 
     def by_tensor(self) -> list[tuple[int, float]]:
         """Bytes and floats of each tensor."""
