@@ -35,8 +35,6 @@ from dgc_repro.policy.interface import OWN, Plan, Policy
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-SYNC = "model.set_requires_gradient_sync(False)"
-
 
 class Unit:
     """The parameters whose gradients FSDP reduces together. ``name``: of the module."""
@@ -46,6 +44,7 @@ class Unit:
         self._module = module
         self._group = group  # torch's FSDPParamGroup
         self._names = names  # by id of the sharded parameter
+        self._learned = frozenset(self.parameters)  # when the compressor was attached
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -59,11 +58,15 @@ class Unit:
         """Views of this rank's parts of the parameters, without the filling. Raises UserError."""
         parameters = self.parameters
         sizes = [param.padded_sharded_param_size.numel() for param in parameters.values()]
+        if thawed := parameters.keys() - self._learned:
+            raise UserError(
+                f"model: {min(thawed)} was frozen when the compressor was attached and learns now; detach, "
+                "and attach again"
+            )
         if sum(sizes) != shard.numel():
             raise UserError(
-                f"model: in the unit {self.name!r} other parameters have a gradient than learned when the "
-                "compressor was attached; where a batch leaves some out, call "
-                "model.set_reduce_scatter_unused_params(True), and detach before you freeze or thaw any"
+                f"model: some parameters of the unit {self.name!r} have no gradient; call "
+                "model.set_reduce_scatter_unused_params(True), or freeze them"
             )
         pieces = zip(parameters.items(), shard.split(sizes), strict=True)
         return {
@@ -101,7 +104,8 @@ class PerUnit:
         if index in self._handed_over:
             raise UserError(
                 "backward: the gradients of an earlier backward were exchanged, and another began before "
-                f"exchange.step(); call {SYNC} before all but the last backward of a step"
+                "exchange.step(); run all but the last backward of a step under "
+                "model.set_requires_gradient_sync(False)"
             )
         gradients = self._units[index].parts(shard)
         self._handed_over.add(index)
@@ -125,8 +129,8 @@ class PerUnit:
     def open(self, worker: int) -> str | None:
         if not self._handed_over:
             raise UserError(
-                "exchange.step: FSDP has reduced no gradient since the last step; call it after a backward "
-                f"that is not under {SYNC}"
+                "backward: FSDP has reduced no gradient since the last exchange.step(); run the last "
+                "backward of a step under model.set_requires_gradient_sync(True)"
             )
         self._handed_over.clear()
         return self._exchange.non_finite.get(worker)

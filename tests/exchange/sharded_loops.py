@@ -12,20 +12,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from jobs import raised
-from laws import same
-from loops import LADDER, Broken, gravac
+from loops import LADDER, gravac
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached, attach
-from dgc_repro.policy.adaqs import AdaQS
+from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.interface import EpochReport
 
 EF4 = ErrorFeedback(Uniform(4))
@@ -47,14 +48,17 @@ class Layers(nn.Module):
         self.first = nn.Sequential(nn.Linear(6, 7), nn.Tanh())
         self.second = nn.Linear(7, 5)
         self.last = nn.Linear(5, 1)
+        self.end, self.side = nn.Linear(1, 3), nn.Linear(6, 3)
+        self.on = True  # a batch may leave `side` out
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.second(self.first(x))))  # type: ignore[no-any-return]
+        found = self.end(self.last(torch.tanh(self.second(self.first(x)))))
+        return found + self.side(x) if self.on else found  # type: ignore[no-any-return]
 
 
 @dataclass
 class Loop:
-    """``how``: ``ddp``, ``hsdp`` (FSDP averages over the nodes itself), ``attached``, ``detached`` (it was)."""
+    """``how``: ``ddp``, ``hsdp`` (FSDP averages over the nodes itself), ``attached``, ``detached``."""
 
     how: str = "attached"
     compressor: Compressor = EF4
@@ -85,19 +89,29 @@ def attached(model: Any, compressor: Compressor = EF4, policy: Any = None, **set
     return attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
 
 
+def told_of(misuse: str) -> str:
+    return MISUSES[misuse][0]()
+
+
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's shards, means and states, and what came of it."""
     rank, model = dist.get_rank(), built(loop)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     exchange = None
-    told: dict[str, Any] = {"message": "", "own": [], "means": [], "states": [], "sent": 0}
+    told: dict[str, Any] = {
+        "message": "",
+        "states": [],
+        "sent": 0,
+        "own": [],
+        "means": [],
+        "parts": [],
+    }
     if loop.how in ("attached", "detached"):
         exchange = attached(model, loop.compressor, **loop.settings)
+        watch(exchange, told)
         if loop.how == "detached":
             exchange.detach()
             exchange = None
-        else:
-            watch(exchange, told)
     source = torch.Generator().manual_seed(rank)
     for step in range(loop.steps):
         optimizer.zero_grad()
@@ -119,7 +133,7 @@ def play(loop: Loop) -> dict[str, Any]:
                 told["message"] = str(error)
             told["states"].append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
         told["means"].append(gradients(model))
-        told.setdefault("parts", []).append(gradients(model, whole=False))
+        told["parts"].append(gradients(model, whole=False))
         optimizer.step()
         if exchange is not None and loop.resume_at == step + 1:
             spoil_and_load(exchange)
@@ -171,28 +185,26 @@ def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:
     return found
 
 
-def norms_of(policy: Any) -> Mapping[str, float]:
-    """What `end_epoch` reports of gradients to a policy that asks for their norms, after two steps."""
-    seen: dict[str, float] = {}
-    observe = type(policy).observe
-
-    class Watching(type(policy)):  # type: ignore[misc]
-        def observe(self, state: Any, report: EpochReport) -> Any:
-            seen.update(report.gradient_norms)
-            return observe(policy, state, report)
-
-    watching = object.__new__(Watching)
-    watching.__dict__.update(policy.__dict__)
-    model = built()
-    exchange = attached(model, LADDER, watching)
+def norms_of_two_steps(how: str) -> Mapping[str, float]:
+    """The norms that Accordion is told of the dense gradients' sum."""
+    model = built(Loop(how))
+    policy = Accordion("factor", [2, 4, 8])
+    exchange = attached(model, Ladder((Dense(),) * 4), policy) if how == "attached" else None
+    sums: dict[str, Any] = {}
     for seed in range(2):
-        model(torch.randn(8, 6, generator=torch.Generator().manual_seed(seed))).sum().backward()
-        exchange.step()
-        for parameter in model.parameters():
-            parameter.grad = None
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(2 * seed + dist.get_rank()))
+        model(x).sum().backward()
+        if exchange is not None:
+            exchange.step()
+        for name, gradient in gradients(model).items():
+            sums[name] = sums.get(name, 0) + gradient
+        model.zero_grad()
+    if exchange is None:
+        return {name: float(total.norm()) for name, total in sums.items()}
     exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0, (0.1, 0.1)))
+    norms: Mapping[str, float] = exchange.state_dict()["policy"]["norms"]
     exchange.detach()
-    return seen
+    return norms
 
 
 # What a loop may do wrong: each returns what it was told.
@@ -211,6 +223,23 @@ def thawed() -> str:
     attached(model)
     model.first[0].weight.requires_grad_(True)
     return raised(lambda: backward(model))
+
+
+def unused() -> str:
+    model = built()
+    attached(model)
+    model.on = False
+    return raised(lambda: backward(model))
+
+
+def left_out() -> str:
+    model = built()
+    exchange = attached(model)
+    model.on = dist.get_rank() == 1
+    model.set_reduce_scatter_unused_params(True)
+    said = raised(lambda: backward(model))
+    exchange.step()
+    return said
 
 
 def backward_twice() -> str:
@@ -262,11 +291,10 @@ def hooked() -> str:
     return refused(model)
 
 
-def outside() -> str:
+def ignored() -> str:
     model = Layers()
-    fully_shard(model.first, mesh=nodes()["gpu"])
-    model.__class__ = type("FSDPOuter", (type(model.first),), {})
-    return refused(model)
+    left = {model.last.weight}
+    return refused(fully_shard(model, mesh=nodes()["gpu"], ignored_params=left))
 
 
 def other_ranks_state() -> str:
@@ -293,7 +321,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         r"^UserError: model: attach takes a DistributedDataParallel .* needs mesh= and dim=",
     ),
     "inner dimension": (lambda: refused(dim="gpu"), r"^UserError: mesh, dim: .* got .*dim='gpu'$"),
-    "flat mesh": (lambda: refused(mesh=nodes()["gpu"]), r"^UserError: mesh, dim: .* got .*\('gpu',\)"),
+    "flat mesh": (
+        lambda: refused(mesh=nodes()["gpu"]),
+        r"^UserError: mesh, dim: .* got .*\('gpu',\)",
+    ),
     "ddp": (
         lambda: refused(built(Loop("ddp"))),
         "^UserError: model: with mesh, .* sharded, got DistributedDataParallel$",
@@ -306,7 +337,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: refused(built(mesh=nodes()["node"])),
         r"^UserError: mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
     ),
-    "float16": (half_precision, "^UserError: model: .* is float16; with FSDP use float32 or bfloat16$"),
+    "float16": (
+        half_precision,
+        "^UserError: model: .* is float16; with FSDP use float32 or bfloat16$",
+    ),
     "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
     "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
     "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
@@ -314,13 +348,19 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: refused(None, LADDER, gravac("now")),
         '^UserError: policy: GraVAC decides .* take a policy with decide="last"$',
     ),
-    "clip": (lambda: refused(None, ClipLocal(Uniform(4))), "^UserError: compressor: clip_local needs"),
-    "thawed": (thawed, "^UserError: model: in the unit 'first' other parameters have a gradient"),
+    "clip": (
+        lambda: refused(None, ClipLocal(Uniform(4))),
+        "^UserError: compressor: clip_local needs",
+    ),
+    "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
+    "left out": (left_out, "^nothing$"),
     "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
-    "step first": (step_first, "^UserError: exchange.step: FSDP has reduced no gradient since"),
+    "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),
     "no step": (no_step, "^UserError: exchange.step: it was not called between backward and"),
     "scaler": (scaled, "^UserError: scaler: FSDP has exchanged the scaled gradients"),
     "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
     "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),
+    "ignored": (ignored, "^UserError: model: last.weight is in no unit of fully_shard"),
     "other rank's": (other_ranks_state, "^ValueError: rank: the state was saved by rank 9"),
 }
