@@ -42,7 +42,7 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.settle import settle
-from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.exchange.signals import refuse_first, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import (
@@ -161,9 +161,7 @@ class Attached:
         if scaler is None or any(problems):
             for parameter in (*self._parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
-        if first := next(filter(None, problems), None):
-            ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
-            raise UserError(f"{first} (rank {ranks})")
+        refuse_first(problems)
         if scaler is None:
             fix = (
                 "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
@@ -424,7 +422,12 @@ def _attach_sharded(
     )
     # Each part of a tensor has random numbers of its own.
     seed = seed * sharded.shards + sharded.shard
-    exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
+    problem = ""
+    try:
+        exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
+    except UserError as error:  # parts differ from rank to rank
+        problem = str(error)
+    refuse_first(everybody.tell_all(problem, purpose=None))
     hooks = sharded.hooks()
     hooks.junction = PerUnit(exchange, sharded.units)
     return Attached(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from jobs import raised
+from laws import same
 from loops import LADDER, gravac
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -23,6 +24,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached, attach
@@ -49,10 +51,12 @@ class Layers(nn.Module):
         self.second = nn.Linear(7, 5)
         self.last = nn.Linear(5, 1)
         self.end, self.side = nn.Linear(1, 3), nn.Linear(6, 3)
-        self.on = True  # a batch may leave `side` out
+        self.on = True  # a batch may leave `side` out, a part of the outer unit
+        self.skips = False  # it may leave `first` out, a whole unit
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.end(self.last(torch.tanh(self.second(self.first(x)))))
+        seven = nn.functional.pad(x, (0, 1)) if self.skips else self.first(x)
+        found = self.end(self.last(torch.tanh(self.second(seven))))
         return found + self.side(x) if self.on else found  # type: ignore[no-any-return]
 
 
@@ -157,21 +161,21 @@ def watch(exchange: Attached, told: dict[str, Any]) -> None:
     """Note every part that FSDP hands over, and the bytes that reach the wire between nodes."""
     joined: Any = exchange._junction
     wire: Any = exchange._exchange.link.wire
-    hand_over, sum_, gather = joined.hand_over, wire.sum_, wire.gather
+    hand_over = joined.hand_over
 
     def noted(index: int, shard: Tensor) -> None:
         told["own"][-1] |= {n: g.clone() for n, g in joined._units[index].parts(shard).items()}
         hand_over(index, shard)
 
-    def summed(flat: Tensor) -> Any:
-        told["sent"] += flat.nbytes
-        return sum_(flat)
+    def counted(send: Callable[..., Any]) -> Callable[..., Any]:
+        def sends(flat: Any, *slot: str) -> Any:
+            told["sent"] += flat[0].nbytes if isinstance(flat, list) else flat.nbytes
+            return send(flat, *slot)
 
-    def gathered(flats: list[Tensor], slot: str) -> Any:
-        told["sent"] += flats[0].nbytes
-        return gather(flats, slot)
+        return sends
 
-    joined.hand_over, wire.sum_, wire.gather = noted, summed, gathered
+    joined.hand_over = noted
+    wire.sum_, wire.max_, wire.gather = map(counted, (wire.sum_, wire.max_, wire.gather))
 
 
 def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:
@@ -205,6 +209,20 @@ def norms_of_two_steps(how: str) -> Mapping[str, float]:
     norms: Mapping[str, float] = exchange.state_dict()["policy"]["norms"]
     exchange.detach()
     return norms
+
+
+def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
+    """Of a step that leaves a unit out: which parameters have a gradient, and which residuals change."""
+    model = built()
+    exchange = attached(model)
+    for model.skips in (False, True):
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        model.zero_grad()
+        backward(model)
+        exchange.step()
+    after = exchange.state_dict()["exchange"]["tensors"]
+    changes = {name: not same(before[name], after[name]) for name in after}
+    return {name: g is not None for name, g in gradients(model).items()}, changes
 
 
 # What a loop may do wrong: each returns what it was told.
@@ -304,6 +322,11 @@ def other_ranks_state() -> str:
     return raised(lambda: exchange.load_state_dict(saved))
 
 
+def too_small() -> str:
+    """Rank 2 is too high for parts of 3 x 6, which ranks 1 and 3 have."""
+    return refused(None, ErrorFeedback(PowerSGD(2)))
+
+
 def half_precision() -> str:
     model = fully_shard(Layers().half(), mesh=nodes()["gpu"])
     return refused(model)
@@ -351,6 +374,10 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "clip": (
         lambda: refused(None, ClipLocal(Uniform(4))),
         "^UserError: compressor: clip_local needs",
+    ),
+    "too small": (
+        too_small,
+        r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
     ),
     "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
     "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),

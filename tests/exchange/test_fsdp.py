@@ -26,6 +26,7 @@ from sharded_loops import (
     norms_of_two_steps,
     play,
     told_of,
+    unit_left_out,
 )
 from torch import Tensor
 
@@ -202,7 +203,16 @@ def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: World) -
     assert ours[0] == pytest.approx(ddp[0], rel=1e-5)
 
 
-# Steps that go wrong.
+# Steps that go wrong, and units that stand still.
+
+
+def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
+    four_workers: World,
+) -> None:
+    for have_gradients, change in four_workers(unit_left_out):
+        assert all(has == (not name.startswith("first")) for name, has in have_gradients.items())
+        assert {name.split(".")[0] for name, does in change.items() if does} >= {"second", "side"}
+        assert not any(does for name, does in change.items() if name.startswith("first"))
 
 
 @pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
