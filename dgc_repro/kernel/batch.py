@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -108,7 +109,7 @@ def scale(x: Batch, weight: float, to: Batch) -> None:
 def energies(x: Batch) -> Tensor:
     """||x||^2 of each tensor: f64[tensors]. No square overflows."""
     if not x.native:
-        return torch.stack([select.energy(tensor) for tensor in x.tensors])
+        return torch.stack([select.energy(tensor.view(-1)) for tensor in x.tensors])
     found = torch.empty(len(x), dtype=torch.float64)
     _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
     return found
@@ -118,3 +119,9 @@ def energies(x: Batch) -> Tensor:
 def integers(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     """Numbers as an argument of a C function; cached, because layouts repeat in each step."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+@lru_cache(maxsize=1024)
+def starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Where stretches of such sizes begin that lie one after another."""
+    return tuple(accumulate(sizes, initial=0))[:-1]

@@ -35,7 +35,7 @@ from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
 from dgc_repro.exchange.payload.shared_value import SharedValue
 from dgc_repro.exchange.payload.signs import Signs, vote
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Whole, Wholes
+from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
     "Alone",
@@ -44,6 +44,7 @@ __all__ = [
     "Codes",
     "DecodesTogether",
     "Gathered",
+    "Halves",
     "Keyed",
     "LowRank",
     "Parted",
