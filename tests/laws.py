@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,25 @@ from law_settings.base import Setting
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor, Context, State
+from dgc_repro.compressor.interface import (
+    ByBatch,
+    Compressor,
+    Context,
+    Measured,
+    State,
+    energies_of,
+    exchange_all,
+)
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.payload import num_bytes
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.batch import Batch
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
@@ -81,7 +89,7 @@ Sent = tuple[Tensor, int, float]  # decoded, its bytes, its floats
 
 
 @dataclass
-class Leaf:
+class Leaf(Measured):
     """A compressor at the bottom of a nest, or one that may exempt a tensor, which notes what it
     sends at the moment it has been sent: an error feedback around `Dense` turns the very buffer
     that was sent into the residual. The innermost note stands."""
@@ -93,17 +101,15 @@ class Leaf:
         state: State = self.inner.init(tensor)
         return state
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
-        own = outcome.own
-        self.sent.setdefault(
-            (context.name, context.rank), (own.dense(), num_bytes(own), own.num_floats)
-        )
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
+        each = zip(batch.names, outcome.own.dense(), outcome.own.by_tensor(), strict=True)
+        for name, values, (size, floats) in each:
+            self.sent.setdefault((name, context.rank), (values, size, floats))
         return outcome
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        energy: Tensor = self.inner.energy(tensor, context)
-        return energy
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return energies_of(self.inner, batch, context)
 
 
 def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:
@@ -123,7 +129,7 @@ def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Co
     return Leaf(compressor, sent)
 
 
-class Watched:
+class Watched(ByBatch):
     """A compressor that notes what the nest inside does. It adds nothing to the state."""
 
     def __init__(self, nest: Compressor) -> None:
@@ -134,24 +140,15 @@ class Watched:
     def init(self, tensor: Tensor) -> State:
         return self.inner.init(tensor)
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        given, before = tensor.clone(), copied(state)
-        outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
-        assert outcome.mean.shape == given.shape
-        key = (context.name, context.rank)
-        own, size, floats = self.sent.pop(key)
-        self.seen.setdefault(context.name, []).append(
-            Seen(
-                key[1],
-                given,
-                before,
-                outcome.mean.clone(),
-                own,
-                size,
-                floats,
-                copied(outcome.state),
-            )
-        )
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        given, before = [tensor.clone() for tensor in batch.tensors], copied(states)
+        outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
+        for i, name in enumerate(batch.names):
+            assert outcome.mean[i].shape == given[i].shape
+            own, size, floats = self.sent.pop((name, context.rank))
+            mean, after = outcome.mean[i].clone(), copied(outcome.state[i])
+            seen = Seen(context.rank, given[i], before[i], mean, own, size, floats, after)
+            self.seen.setdefault(name, []).append(seen)
         return outcome
 
 

@@ -17,6 +17,7 @@ from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Gathered
 from dgc_repro.exchange.requests import Mean, Outcome
 from dgc_repro.kernel import counter, native
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 
 Array = NDArray[Any]
@@ -53,11 +54,19 @@ def run(compressor: Any, x: Tensor, where: Context | None = None) -> Outcome:
     asked = next(running)
     try:
         while True:
-            same = asked.tensor.clone() if isinstance(asked, Mean) else Gathered([asked.payload])
-            asked = running.send(same)
+            asked = running.send(answered(asked))
     except StopIteration as end:
         found: Outcome = end.value
         return found
+
+
+def answered(asked: Any) -> Any:
+    """What a lone worker gets for a request."""
+    if not isinstance(asked, Mean):
+        return Gathered([asked.payload])
+    if isinstance(asked.tensor, Batch):
+        return [tensor.clone() for tensor in asked.tensor.tensors]
+    return asked.tensor.clone()
 
 
 # Values.

@@ -162,7 +162,7 @@ class Context:
 
     def keys(self, names: Sequence[str], *, shared: bool) -> counter.Numbers:
         """The keys of the tensors of a batch: i32[tensors]."""
-        after = (*self.path, -1 if shared else self.rank)
+        after: tuple[int | str, ...] = (*self.path, -1 if shared else self.rank)
         return counter.keys((self.seed, self.step), names, after)
 
     def key(self, *, shared: bool) -> int:

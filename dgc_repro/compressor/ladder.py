@@ -33,11 +33,12 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
+from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by_all
+from dgc_repro.compressor.topk import largest
 from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 
 
@@ -55,14 +56,11 @@ class Ladder(ByBatch):
         return {"rungs": [rung.init(tensor) for rung in self.rungs]}
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        planned = context.rungs or [context.rung] * len(batch)
+        planned: list[int | None] = list(context.rungs or [context.rung] * len(batch))
         asking = [i for i, rung in enumerate(planned) if rung is None]
-        selections: list[dict[int, Selection]] = [{} for _ in planned]
+        selections: dict[int, Selections] = {}
         if asking or context.tell_energies is not None:
-            selections = [
-                self._selections(tensor, context.of(i, name))
-                for i, (name, tensor) in enumerate(zip(batch.names, batch.tensors, strict=True))
-            ]
+            selections = self._selections(batch, context)
             energies = self._energies(batch, selections, context)
             if asking:
                 names = tuple(batch.names[i] for i in asking)
@@ -73,7 +71,7 @@ class Ladder(ByBatch):
                 context.tell_energies(tuple(batch.names[i] for i in told), energies[told])
         places: dict[int, list[int]] = {}
         for i, rung in enumerate(planned):
-            if not 0 <= rung < len(self.rungs):
+            if rung is None or not 0 <= rung < len(self.rungs):
                 raise ValueError(f"the policy chose rung {rung} of a ladder of {len(self.rungs)}")
             places.setdefault(rung, []).append(i)
         parts = {
@@ -99,19 +97,19 @@ class Ladder(ByBatch):
         batch: Batch,
         states: Sequence[State],
         context: Context,
-        selections: Sequence[Mapping[int, Selection]],
+        selections: Mapping[int, Selections],
     ) -> Exchange:
         """The exchange of the tensors that go through one rung."""
         inside = context.within(f"rung{rung}")
         some = batch
         if len(places) < len(batch):
             some, inside = batch.part(places), inside.part("rung", places)
-        if all(rung in selections[i] for i in places):
-            inside = replace(inside, selection=[selections[i][rung] for i in places])
+        if rung in selections:
+            inside = replace(inside, selection=selections[rung].part(places))
         inner = [states[i]["rungs"][rung] for i in places]
         return exchange_all(self.rungs[rung], some, inner, inside)
 
-    def _selections(self, tensor: Tensor, context: Context) -> dict[int, Selection]:
+    def _selections(self, batch: Batch, context: Context) -> dict[int, Selections]:
         """What those candidates choose that are sparsifiers, each among the survivors of the one
         before."""
         rungs = {i: self.rungs[i] for i in sorted(set(context.candidates))}
@@ -120,37 +118,32 @@ class Ladder(ByBatch):
             for i, rung in rungs.items()
             if isinstance(rung, Sparsifier) and getattr(rung, "refines", True)
         }
-        n = tensor.numel()
-        largest = [rung for rung in sparsifiers.values() if isinstance(rung, Largest)]
-        if len(largest) == len(sparsifiers) > 1:
-            ks = [rung.num_largest(n) for rung in largest]
-            if ks == sorted(ks, reverse=True):
-                flat = tensor.view(-1)
-                chosen = select.ladder(flat, ks, scratch=context.scratch)
-                if native.usable(flat) and native.all_finite(chosen[0].values):
-                    context.found_finite(flat)
-                return dict(zip(sparsifiers, chosen, strict=True))
-        found: dict[int, Selection] = {}
-        survivors: Selection | None = None
-        for i, rung in sparsifiers.items():
-            inside = context.within(f"rung{i}")
-            if survivors is None:
-                survivors = rung.select(tensor, inside)
-            else:
-                survivors = rung.refine(survivors, inside)
-            found[i] = survivors
-        return found
+        exact = [rung for rung in sparsifiers.values() if isinstance(rung, Largest)]
+        if len(exact) == len(sparsifiers) > 1:
+            ks = [[rung.num_largest(n) for rung in exact] for n in batch.sizes]
+            if all(of_one == sorted(of_one, reverse=True) for of_one in ks):
+                return dict(zip(sparsifiers, largest(batch, exact, context), strict=True))
+        found: dict[int, list[Selection]] = {i: [] for i in sparsifiers}
+        for place, (name, tensor) in enumerate(zip(batch.names, batch.tensors, strict=True)):
+            survivors: Selection | None = None
+            for i, rung in sparsifiers.items():
+                inside = context.of(place, name).within(f"rung{i}")
+                if survivors is None:
+                    survivors = rung.select(tensor, inside)
+                else:
+                    survivors = rung.refine(survivors, inside)
+                found[i].append(survivors)
+        return {i: Selections.of(chosen) for i, chosen in found.items()}
 
     def _energies(
-        self, batch: Batch, selections: Sequence[Mapping[int, Selection]], context: Context
+        self, batch: Batch, selections: Mapping[int, Selections], context: Context
     ) -> Tensor:
         """The numbers of `requests.Choose`: f64[tensors, 3], or f64[tensors, 6] with norms."""
         of_rung: dict[int, Tensor] = {}
         for index in set(context.candidates):
             rung = self.rungs[index]
-            if all(index in chosen for chosen in selections):
-                explained = [explained_by(rung, chosen[index]) for chosen in selections]
-                of_rung[index] = torch.stack(explained)
+            if index in selections:
+                of_rung[index] = explained_by_all(rung, selections[index])
             else:
                 of_rung[index] = energies_of(rung, batch, context.within(f"rung{index}"))
         columns = [kernels.energies(batch), *(of_rung[index] for index in context.candidates)]

@@ -31,6 +31,7 @@ Letters: n = values, k = entries wanted, t = threshold.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -38,10 +39,10 @@ from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier
-from dgc_repro.exchange.payload import SharedValue
-from dgc_repro.exchange.requests import Exchange, GatherRagged, Outcome
+from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
+from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
@@ -75,17 +76,8 @@ class RedSync(DensitySparsifier):
         """Survivors that share a value have lost their order."""
         return not self.quantized
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        if not self.quantized:
-            return (yield from super().exchange(tensor, state, context))
-        chosen = context.selection
-        if chosen is None:
-            chosen = self.select(tensor, context)
-        value = chosen.values[:1].clone() if tensor.numel() else tensor.new_zeros(1)
-        own = SharedValue.of(chosen, value, self.indices, context.scratch)
-        payloads = yield GatherRagged(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        return (yield from exchange_selected(self, batch, states, context, shared=self.quantized))
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         if self.quantized:  # a mean of values says nothing about each of them

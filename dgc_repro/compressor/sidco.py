@@ -50,6 +50,8 @@ Letters: n = values, k = entries wanted, d = share a stage passes, M = stages, t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -58,8 +60,9 @@ from torch import Tensor
 from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
-from dgc_repro.exchange.requests import Exchange, Outcome
+from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.thresholds import Moments
 
@@ -92,14 +95,25 @@ class SIDCo(DensitySparsifier):
             "sent": 0, "steps": 0, "last": 0.0,
         }  # fmt: skip
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        n, chosen = tensor.numel(), context.selection
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        chosen = context.selection
         if chosen is None:
-            chosen = self._in_stages(tensor.view(-1), n, state["stages"], context)
-            chosen = mark_finite(chosen, tensor, context)
-        following = self._adapted(state, chosen.values.numel(), n)
-        outcome = yield from exchange_selected(self, tensor, state, context, chosen)
-        return Outcome(outcome.mean, outcome.own, following)
+            chosen = [
+                self._of_one(tensor, state, context.of(i, name))
+                for i, (name, tensor, state) in enumerate(
+                    zip(batch.names, batch.tensors, states, strict=True)
+                )
+            ]
+        following = [
+            self._adapted(state, one.values.numel(), n)
+            for state, one, n in zip(states, chosen, batch.sizes, strict=True)
+        ]
+        inside = replace(context, selection=chosen)
+        return (yield from exchange_selected(self, batch, following, inside))
+
+    def _of_one(self, tensor: Tensor, state: State, context: Context) -> Selection:
+        chosen = self._in_stages(tensor.view(-1), tensor.numel(), state["stages"], context)
+        return mark_finite(chosen, tensor, context)
 
     def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         """With the first number of stages: the state is the exchange's."""

@@ -9,18 +9,22 @@ chosen.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Protocol, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Sparse
+from dgc_repro.compressor.interface import Context, Measured, State
+from dgc_repro.exchange.payload import Sparse, SparseBatch
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import native, select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Scratch, Selection
 
 DENSITY = 0.01  # where neither density nor factor is given
@@ -77,6 +81,13 @@ def coded(sparsifier: object, chosen: Selection, scratch: Scratch | None = None)
     return Sparse.of(chosen, indices, values, scratch)
 
 
+def explained_by_all(sparsifier: object, chosen: Selections) -> Tensor:
+    """`explained_by` of every tensor: f64[tensors]."""
+    if getattr(sparsifier, "values", "fp32") == "fp32":
+        return chosen.energies()
+    return torch.stack([explained_by(sparsifier, one) for one in chosen])
+
+
 def explained_by(sparsifier: object, chosen: Selection) -> Tensor:
     """||x||^2 - ||x - C(x)||^2 where C sends this selection: f64[] (compressor/explained.py)."""
     whole = select.energy(chosen.values)
@@ -105,25 +116,30 @@ def mark_finite(chosen: Selection, tensor: Tensor, context: Context) -> Selectio
 
 
 def exchange_selected(
-    sparsifier: Sparsifier,
-    tensor: Tensor,
-    state: State,
+    sparsifier: Any,
+    batch: Batch,
+    states: Sequence[State],
     context: Context,
-    chosen: Selection | None = None,
+    *,
+    shared: bool = False,
 ) -> Exchange:
-    """Select (where nothing is ``chosen``, here or by a ladder), send, average: a sparsifier's exchange."""
+    """Send what a sparsifier selects of each tensor, or what a ladder has selected already, and average.
+    ``shared``: all entries of a tensor have one value."""
+    chosen = context.selection
     if chosen is None:
-        chosen = context.selection
-    if chosen is None:
-        chosen = sparsifier.select(tensor, context)
-    own = coded(sparsifier, chosen, context.scratch)
+        chosen = sparsifier.select_all(batch, context)
+    indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
+    own = SparseBatch.of(
+        batch.names, Selections.of(chosen), indices, values, context.scratch, shared=shared
+    )
+    result = context.results(batch)
+    del batch
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
-    mean = payloads.mean(context.result(tensor))
-    return Outcome(mean.view(tensor.shape), own, state)
+    return Outcome(payloads.mean(result).tensors, own, states)
 
 
 @checked
-class DensitySparsifier(ABC):
+class DensitySparsifier(Measured):
     """A sparsifier of a share of the entries. ``density``: that share; or ``factor``: one of so many
     (neither: 1 %). ``indices``: auto (the smallest), int32, delta16 or bitmap; ``values``: fp32, fp16 or
     int8."""
@@ -145,11 +161,16 @@ class DensitySparsifier(ABC):
     def init(self, tensor: Tensor) -> State:
         return {}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, context))
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        return (yield from exchange_selected(self, batch, states, context))
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained_by(self, self.select(tensor, context))
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return explained_by_all(self, self.select_all(batch, context))
+
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        """The entries to send of each tensor."""
+        each = enumerate(zip(batch.names, batch.tensors, strict=True))
+        return Selections.of([self.select(x, context.of(i, name)) for i, (name, x) in each])
 
     def num_kept(self, n: int) -> int:
         """k, of a tensor of n values."""

@@ -14,12 +14,17 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import DensitySparsifier
-from dgc_repro.kernel import select
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest
+from dgc_repro.kernel import chosen as chosen_of
+from dgc_repro.kernel import native, select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 
 
@@ -32,8 +37,22 @@ class TopK(DensitySparsifier):
     def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         return select.topk(x, self.num_largest(n), scratch=context.scratch)
 
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        return largest(batch, [self], context)[0]
+
     def refine(self, survivors: Selection, context: Context) -> Selection:
         return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)
 
     def num_largest(self, n: int) -> int:
         return self.num_kept(n)
+
+
+def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Selections]:
+    """The entries of largest magnitude of each tensor, for several numbers that fall."""
+    ks = [tuple([rung.num_largest(n) for n in batch.sizes]) for rung in rungs]
+    chosen = chosen_of.topk(batch, ks, context.scratch)
+    if batch.native and native.all_finite(
+        chosen[0].values
+    ):  # a NaN or infinity would be among them
+        batch.found_finite()
+    return chosen

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import BatchPayload, Gathered, Payload, num_bytes
+from dgc_repro.exchange.payload import AnyPayload, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -208,13 +208,13 @@ class Gathering:
         self.landing: Landing | None = None
 
     def add(self, asked: Mapping[Key, Gather]) -> None:
-        parts = [part for request in asked.values() for part in request.payload.parts]
+        payloads = [request.payload for request in asked.values()]
         if not self._flats:
             self._asked = asked
             self._lay_out()
         rank = self._seat.link.wire.rank + len(self._flats)
         label = f"gather{len(self._flats)}"
-        self._flats.append(packed(parts, self._layouts[rank], self._size, self._seat, label))
+        self._flats.append(packed(payloads, self._layouts[rank], self._size, self._seat, label))
 
     def _lay_out(self) -> None:
         ranks = range(self._seat.link.wire.world_size)
@@ -239,7 +239,7 @@ class Gathering:
         link.ledger.floats += sum(r.payload.num_floats for r in self._asked.values())
 
     def answers(self) -> Answers:
-        received: dict[Key, list[Payload]] = {key: [] for key in self._asked}
+        received: dict[Key, list[Any]] = {key: [] for key in self._asked}
         for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
             parts = iter(arrived)
             for key, request in self._asked.items():
@@ -248,29 +248,33 @@ class Gathering:
         return {key: Gathered(payloads) for key, payloads in received.items()}
 
 
-def _laid_out(request: Gather | GatherRagged, rank: int) -> Payload:
+def _laid_out(request: Gather | GatherRagged, rank: int) -> AnyPayload:
     """A payload laid out as this rank's."""
     return request.payload if request.layouts is None else request.layouts[rank]
 
 
-def kinds(payloads: Iterable[Payload]) -> list[Kind]:
+def kinds(payloads: Iterable[AnyPayload]) -> list[Kind]:
     """Length and type of every part."""
     return [(part.numel(), part.dtype) for payload in payloads for part in payload.parts]
 
 
-def packed(parts: Sequence[Tensor], layout: Places, size: int, seat: Seat, label: str) -> Tensor:
-    """The parts in one flat u8 buffer: a single part that is one already, or a buffer of the seat's."""
-    if len(parts) == 1 and parts[0].dtype == torch.uint8 and parts[0].numel() == size:
-        return parts[0]
+def packed(
+    payloads: Sequence[AnyPayload], layout: Places, size: int, seat: Seat, label: str
+) -> Tensor:
+    """The parts of payloads in one flat u8 buffer: a batch's own, where it is alone, or one of the seat's."""
+    first = payloads[0]
+    if len(payloads) == 1 and isinstance(first, BatchPayload) and first.buffer.numel() == size:
+        return first.buffer
     flat = seat.buffer(label, size, torch.uint8)
-    write_parts(flat, parts, layout)
+    write_parts(flat, [part for payload in payloads for part in payload.parts], layout)
     return flat
 
 
-def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:
+def bytes_of(key: Key, payload: AnyPayload) -> list[tuple[str, int]]:
     """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
     if isinstance(payload, BatchPayload):
-        return payload.bytes_by_tensor()
+        sizes = [size for size, _ in payload.by_tensor()]
+        return list(zip(payload.names, sizes, strict=True))
     return [(_name(key), num_bytes(payload))]
 
 
@@ -281,7 +285,7 @@ class RaggedGathering:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._asked: Mapping[Key, GatherRagged] = {}  # of the first worker: the layouts
-        self._payloads: list[list[Payload]] = []  # of every worker hosted here
+        self._payloads: list[list[AnyPayload]] = []  # of every worker hosted here
         self._lengths: list[list[list[int]]] = []  # by rank and payload
         self._layouts: list[Places] = []  # by rank
         self._rows: list[Tensor] = []
@@ -321,14 +325,13 @@ class RaggedGathering:
         longest = max(sizes)
         flats = []
         for index, own in enumerate(self._payloads):
-            parts = [part for payload in own for part in payload.parts]
             layout = self._layouts[link.wire.rank + index]
-            flats.append(packed(parts, layout, longest, self._seat, f"ragged{index}"))
+            flats.append(packed(own, layout, longest, self._seat, f"ragged{index}"))
         self._rows, self.landing = link.gather(flats, GRADIENT, label, slot)
         link.ledger.floats += sum(payload.num_floats for payload in self._payloads[0])
 
     def answers(self) -> Answers:
-        received: dict[Key, list[Payload]] = {key: [] for key in self._asked}
+        received: dict[Key, list[Any]] = {key: [] for key in self._asked}
         for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
             parts = iter(arrived)
             for (key, request), lengths in zip(
@@ -345,14 +348,14 @@ class RaggedGathering:
         return {key: Gathered(payloads) for key, payloads in received.items()}
 
 
-def lengths_of(payload: Payload) -> list[int]:
+def lengths_of(payload: AnyPayload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
     if isinstance(payload, BatchPayload):
         return payload.lengths
     return [part.numel() for part in payload.parts]
 
 
-def parts_of_lengths(payload: Payload, lengths: Sequence[int]) -> list[Kind]:
+def parts_of_lengths(payload: AnyPayload, lengths: Sequence[int]) -> list[Kind]:
     """The parts of a payload like this one whose lengths have come."""
     if isinstance(payload, BatchPayload):
         return payload.kinds(lengths)

@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Payload
+from dgc_repro.exchange.payload import AnyPayload, Payload
 from dgc_repro.kernel.batch import Batch
 
 
@@ -63,8 +63,8 @@ class Gather:
     each rank's (its values do not matter); shorter ones are filled up to the longest.
     """
 
-    payload: Payload
-    layouts: tuple[Payload, ...] | None = None
+    payload: AnyPayload
+    layouts: tuple[AnyPayload, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class GatherRagged:
 
     ``layouts``: where the tensors differ from rank to rank, a payload of each rank's kind."""
 
-    payload: Payload
-    layouts: tuple[Payload, ...] | None = None
+    payload: AnyPayload
+    layouts: tuple[AnyPayload, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Outcome:
     """
 
     mean: Any  # Tensor, or Sequence[Tensor]
-    own: Payload
+    own: Any  # Payload; of a batch, one that takes a batch
     state: Any  # dict[str, Any], or a list of them
 
 

@@ -45,7 +45,8 @@ def keys(before: Sequence[int | str], names: Sequence[str], after: Sequence[int 
     state = _mixed(state, _checksums(tuple(names)))
     for part in after:
         state = _mixed(state, _number(part))
-    return (state & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+    keys: Numbers = (state & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+    return keys
 
 
 def _mixed(state: Any, number: Any) -> Any:

@@ -190,7 +190,7 @@ def _topk_of(
         chosen = _places_of_largest(x, k)
         indices = chosen.to(index_type(n)) if through is None else through[chosen]
         return [Selection(x[chosen], indices, n)]
-    work, work_size = None, max(_topk_scratch_bytes(size, k) for k in ks)
+    work, work_size = None, max(topk_scratch_bytes(size, k) for k in ks)
     if work_size:
         work = _buffer(scratch, f"{labels[0]}.work", work_size, torch.uint8, x.device)
     kind = index_type(n) if through is None else through.dtype
@@ -235,7 +235,7 @@ def _places_of_largest(x: Tensor, k: int) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _topk_scratch_bytes(n: int, k: int) -> int:
+def topk_scratch_bytes(n: int, k: int) -> int:
     return int(_topk_scratch(n, k))
 
 

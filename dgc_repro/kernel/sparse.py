@@ -32,6 +32,7 @@ from dgc_repro.kernel.select import index_type
 
 INT32, INT64, DELTA16, BITMAP = 0, 1, 2, 3
 FP32, FP16, INT8 = 0, 1, 2
+SHARED = 3  # one float32 value for all places of a tensor
 ESCAPE = 65535
 SCALE_WIDTH = 2048
 LARGEST_HALF = 65504.0

@@ -21,6 +21,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 
 from dgc_repro.exchange.payload.codes import CodeLayout, Codes
 from dgc_repro.exchange.payload.interface import (
+    AnyPayload,
     BatchPayload,
     DecodesTogether,
     Gathered,
@@ -35,10 +36,12 @@ from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
 from dgc_repro.exchange.payload.shared_value import SharedValue
 from dgc_repro.exchange.payload.signs import Signs, vote
 from dgc_repro.exchange.payload.sparse import Sparse
+from dgc_repro.exchange.payload.sparse_batch import SparseBatch
 from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
     "Alone",
+    "AnyPayload",
     "BatchPayload",
     "CodeLayout",
     "Codes",
@@ -55,6 +58,7 @@ __all__ = [
     "SharedValue",
     "Signs",
     "Sparse",
+    "SparseBatch",
     "Whole",
     "Wholes",
     "num_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -47,19 +47,28 @@ class BatchPayload(ABC):
 
     names: tuple[str, ...]
     buffer: Tensor  # u8, its size a multiple of 8
+    unit: ClassVar[torch.dtype] = (
+        torch.int64
+    )  # the widest type inside: where another payload may follow
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        return (self.buffer,)
+        size = self.unit.itemsize
+        return (self.buffer[: -(-self.num_bytes // size) * size].view(self.unit),)
 
     @property
     @abstractmethod
-    def num_floats(self) -> float:
-        """As of `Payload`."""
+    def num_bytes(self) -> int:
+        """Bytes from the first value to the last."""
 
     @abstractmethod
-    def bytes_by_tensor(self) -> list[tuple[str, int]]:
-        """Names and sizes, for people."""
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes of the parts of each tensor, and its size in the papers' unit."""
+
+    @property
+    def num_floats(self) -> float:
+        """As of `Payload`."""
+        return sum(floats for _, floats in self.by_tensor())
 
     @property
     def lengths(self) -> list[int]:
@@ -101,8 +110,13 @@ class BatchPayload(ABC):
         """Zero the entries that were sent; nothing where the payload has no places."""
 
 
-def num_bytes(payload: Payload) -> int:
+AnyPayload = Payload | BatchPayload
+
+
+def num_bytes(payload: AnyPayload) -> int:
     """Bytes of all parts, from the tensors that are really sent."""
+    if hasattr(payload, "num_bytes"):
+        return int(payload.num_bytes)
     return sum(part.nbytes for part in payload.parts)
 
 

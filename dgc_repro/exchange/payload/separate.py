@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import BatchPayload, Payload
+from dgc_repro.exchange.payload.interface import Payload, num_bytes
 from dgc_repro.kernel.batch import Batch
 
 
@@ -26,6 +26,10 @@ class Separate:
     @property
     def num_floats(self) -> float:
         return sum(payload.num_floats for payload in self.payloads)
+
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes and floats of each tensor."""
+        return [(num_bytes(payload), payload.num_floats) for payload in self.payloads]
 
     def like(self, parts: Sequence[Tensor]) -> Separate:
         given = iter(parts)
@@ -70,6 +74,10 @@ class Parted:
     def num_floats(self) -> float:
         return sum(payload.num_floats for payload in self.payloads)
 
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes and floats of each tensor."""
+        return self._in_order(payload.by_tensor() for payload in self.payloads)
+
     def like(self, parts: Sequence[Tensor]) -> Parted:
         given = iter(parts)
         payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
@@ -84,10 +92,13 @@ class Parted:
             payload.zero_at_(batch.part(where))
 
     def dense(self) -> list[Tensor]:
+        return self._in_order(payload.dense() for payload in self.payloads)
+
+    def _in_order(self, by_part: Iterable[Sequence[Any]]) -> list[Any]:
         found = {
-            place: values
-            for payload, where in zip(self.payloads, self.places, strict=True)
-            for place, values in zip(where, payload.dense(), strict=True)
+            place: value
+            for of_part, where in zip(by_part, self.places, strict=True)
+            for place, value in zip(where, of_part, strict=True)
         }
         return [found[place] for place in sorted(found)]
 
@@ -105,8 +116,12 @@ class Alone:
 
     @property
     def num_floats(self) -> float:
-        number: float = self.payload.num_floats
-        return number
+        return float(self.payload.num_floats)
+
+    @property
+    def num_bytes(self) -> int:
+        """Without what fills a buffer up."""
+        return int(self.payload.by_tensor()[0][0])
 
     def like(self, parts: Sequence[Tensor]) -> Alone:
         return Alone(self.payload.like(parts))

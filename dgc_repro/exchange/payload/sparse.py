@@ -67,6 +67,18 @@ class SparseLayout:
         value = DTYPES[self.kind].itemsize
         return 8 + 4 * self.num_words + 4 * self.num_scales + value * self.k
 
+    def check(self, num_words: int, num_scales: int, num_coded: int) -> None:
+        """Raise ValueError where another number of words of places, scales or values came."""
+        sizes, expected = (
+            (num_words, num_scales, num_coded),
+            (self.num_words, self.num_scales, self.k),
+        )
+        if sizes != expected:
+            raise ValueError(
+                f"sparse payload: {sizes} words of places, scales and values came with a header that "
+                f"announces {expected}: {_DAMAGED}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
@@ -125,15 +137,13 @@ class Sparse:
         return self.coded.nbytes / 4
 
     def like(self, parts: Sequence[Tensor]) -> Sparse:
-        layout = self._announced(parts[0])
         header, words, *scales, coded = parts
-        sizes = (words.numel(), sum(part.numel() for part in scales), coded.numel())
-        expected = (layout.num_words, layout.num_scales, layout.k)
-        if sizes != expected:
+        if header.numel() != 1:
             raise ValueError(
-                f"sparse payload: {sizes} words of places, scales and values came with a header that "
-                f"announces {expected}: {_DAMAGED}"
+                f"sparse payload: a header of {header.numel()} words of 8 bytes, not 1"
             )
+        layout = announced(int(header), self.n, self.layout.kind)
+        layout.check(words.numel(), sum(part.numel() for part in scales), coded.numel())
         return Sparse(layout, header, words, coded, scales[0] if scales else None)
 
     def selection(self) -> Selection:
@@ -174,31 +184,24 @@ class Sparse:
             # Not index_add_(alpha=weight): the product is rounded before the sum, as in C.
             flat.index_add_(0, payload.indices, payload.values * weight)
 
-    def _announced(self, header: Tensor) -> SparseLayout:
-        """What a header that arrived says. Raises ValueError."""
-        if header.numel() != 1:
-            raise ValueError(
-                f"sparse payload: a header of {header.numel()} words of 8 bytes, not 1"
-            )
-        number = int(header)
-        if number == self.layout.header:
-            return self.layout
-        coding, kind = number >> 48 & 0xFF, number >> 40 & 0xFF
-        count = number & (1 << _COUNT_BITS) - 1
-        if number >> 56 != MAGIC:
-            raise ValueError(f"sparse payload: {number:#x} is not a header of one: {_DAMAGED}")
-        if coding not in (kernels.plain(self.n), *INDICES.values()):
-            raise ValueError(
-                f"sparse payload: its places have the unknown coding {coding}: {_DAMAGED}"
-            )
-        if kind != self.layout.kind:
-            raise ValueError(
-                f"sparse payload: its values are of type {kind}, this worker's of type "
-                f"{self.layout.kind} (of {', '.join(VALUES)}): all workers need one setting `values`"
-            )
-        if count > self.n:
-            raise ValueError(f"sparse payload: {count} entries of {self.n}: {_DAMAGED}")
-        return SparseLayout(self.n, count, coding, kind)
+
+def announced(header: int, n: int, kind: int) -> SparseLayout:
+    """What a header that arrived says of a tensor of n values, of which this worker sends values of a
+    ``kind``. Raises ValueError."""
+    coding, theirs = header >> 48 & 0xFF, header >> 40 & 0xFF
+    count = header & (1 << _COUNT_BITS) - 1
+    if header >> 56 != MAGIC:
+        raise ValueError(f"sparse payload: {header:#x} is not a header of one: {_DAMAGED}")
+    if coding not in (kernels.plain(n), *INDICES.values()):
+        raise ValueError(f"sparse payload: its places have the unknown coding {coding}: {_DAMAGED}")
+    if theirs != kind:
+        raise ValueError(
+            f"sparse payload: its values are of type {theirs}, this worker's of type "
+            f"{kind} (of {', '.join(VALUES)}): all workers need one setting `values`"
+        )
+    if count > n:
+        raise ValueError(f"sparse payload: {count} entries of {n}: {_DAMAGED}")
+    return SparseLayout(n, count, coding, kind)
 
 
 @lru_cache(maxsize=4096)

@@ -58,6 +58,10 @@ class Wholes:
     def num_floats(self) -> float:
         return sum(tensor.nbytes for tensor in self.batch.tensors) / 4
 
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes and floats of each tensor."""
+        return [(tensor.nbytes, tensor.nbytes / 4) for tensor in self.batch.tensors]
+
     def like(self, parts: Sequence[Tensor]) -> Wholes:
         shaped = zip(parts, self.batch.tensors, strict=True)
         return Wholes(self.batch.like([part.view(like.shape) for part, like in shaped]))

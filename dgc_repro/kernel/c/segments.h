@@ -7,18 +7,19 @@
 
 #include "common.h"
 
-/* `call` works on tensor number s with `inner` threads, and may set `bad`; n[s] is its size. */
-#define EACH_TENSOR(count, n, threads, bad, call)                                                      \
+/* The statement works on tensor number s with `inner` threads, and may set `bad`; n[s] is its size. */
+#define EACH_TENSOR(count, n, threads, bad, ...)                                                       \
     for (int64_t s = 0; s < (count); s++)                                                              \
         if ((threads) == 1 || (n)[s] >= PARALLEL_FROM) {                                               \
             const int inner = (threads);                                                               \
-            call;                                                                                      \
+            __VA_ARGS__;                                                                               \
         }                                                                                              \
     _Pragma("omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic, 4) reduction(| : bad)") \
     for (int64_t s = 0; s < (count); s++)                                                              \
         if ((threads) > 1 && (n)[s] < PARALLEL_FROM) {                                                 \
             const int inner = 1;                                                                       \
-            call;                                                                                      \
-        }
+            __VA_ARGS__;                                                                               \
+        }                                                                                              \
+    (void)bad;
 
 #endif

@@ -9,7 +9,9 @@
  * too many for the scratch) histograms of the whole tensor find the k-th key: a few passes more, the
  * same answer.
  */
-#include "common.h"
+#include "segments.h"
+
+#include <omp.h>
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -383,6 +385,37 @@ void dgc_topk(const float *x, int64_t n, int rungs, const int64_t *ks, const voi
         through = indices[rung];
         n = k;
     }
+}
+
+/* Every k-th of a tensor, down a ladder: rungs that keep all of it, then the others. */
+static void topk_of_one(const float *x, int64_t n, int rungs, const int64_t *ks, float *const *values,
+                        int32_t *const *indices, void *scratch, int threads) {
+    int rung = 0;
+    for (; rung < rungs && ks[rung] >= n; rung++) {
+        memcpy(values[rung], x, n * sizeof *x);
+        for (int64_t i = 0; i < n; i++) indices[rung][i] = (int32_t)i;
+    }
+    if (rung < rungs)
+        dgc_topk(x, n, rungs - rung, ks + rung, 0, 0, values + rung, (void *const *)(indices + rung), scratch, threads);
+}
+
+/* The same of every tensor of a batch (with 32-bit places). ks: rungs of each tensor; values, indices: of all
+ * tensors, rung after rung; of tensor s and this rung the first one stands at starts[s * rungs + rung].
+ * scratch: room for a large tensor, or `small` bytes a thread. */
+void dgc_topk_all(int64_t count, const int64_t *n, const float *const *x, int rungs, const int64_t *ks,
+                  float *values, int32_t *indices, const int64_t *starts, uint8_t *scratch, int64_t small,
+                  int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        float *own_values[rungs];
+        int32_t *own_indices[rungs];
+        for (int rung = 0; rung < rungs; rung++) {
+            own_values[rung] = values + starts[s * rungs + rung];
+            own_indices[rung] = indices + starts[s * rungs + rung];
+        }
+        uint8_t *own = inner < threads ? scratch + omp_get_thread_num() * small : scratch;
+        topk_of_one(x[s], n[s], rungs, ks + s * rungs, own_values, own_indices, own, inner);
+    })
 }
 
 /* The sum of squares, in the same order whatever the number of threads. */

@@ -4,14 +4,14 @@
  * What arrived may be broken: nothing is written outside the tensor whatever the codes say, and a
  * payload whose codes do not name as many places as it has values is reported.
  */
-#include "common.h"
+#include "segments.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
 
 enum { INT32, INT64, DELTA16, BITMAP };
-enum { FP32, FP16, INT8 };
+enum { FP32, FP16, INT8, SHARED };
 
 #define BLOCK 16384     /* values of the tensor that stay in cache while all payloads are added to them */
 #define BATCH 256       /* entries decoded at a time */
@@ -127,7 +127,9 @@ static inline float half_to_float(uint16_t half) {
 /* Values first .. first + count - 1; beyond the end of a broken payload they are zero. */
 static void next_values(const sparse_t *source, int64_t first, int count, float *values) {
     const int valid = (int)at_most(count, at_least(0, source->k - first));
-    if (source->kind == FP32) {
+    if (source->kind == SHARED) {
+        for (int i = 0; i < valid; i++) values[i] = *(const float *)source->values;
+    } else if (source->kind == FP32) {
         memcpy(values, (const float *)source->values + first, valid * sizeof *values);
     } else if (source->kind == FP16) {
         const uint16_t *from = (const uint16_t *)source->values + first;
@@ -236,4 +238,97 @@ void dgc_encode_places(const void *indices, int wide, int64_t k, int64_t n, int 
             words[here / 32] |= (uint32_t)1 << (here & 31);
         }
     }
+}
+
+/* How the tensors of a batch lie in the buffer of a payload: for each tensor, in bytes, and in numbers. */
+typedef struct {
+    const int64_t *k, *header_at, *words_at, *scales_at, *coded_at, *num_words, *headers;
+    const int32_t *coding;
+} layout_t;
+
+static sparse_t source_of(const layout_t *layout, int64_t s, const uint8_t *buffer, int kind) {
+    return (sparse_t){
+        buffer + layout->words_at[s], buffer + layout->coded_at[s], (const float *)(buffer + layout->scales_at[s]),
+        layout->k[s], layout->coding[s] == DELTA16 ? 2 * layout->num_words[s] : 0, layout->coding[s], kind,
+    };
+}
+
+/* x += weight * every worker's entries, in their order, for every tensor of a batch; zeroed first where
+ * `zero` says so. layouts, buffers: one a worker. Whether a payload is broken: another header than announced,
+ * or places that are none. */
+int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t workers,
+                        const layout_t *layouts, const uint8_t *const *buffers, int kind, float weight,
+                        int zero, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        sparse_t sources[workers];
+        int wrong = 0;
+        for (int64_t w = 0; w < workers; w++) {
+            sources[w] = source_of(layouts + w, s, buffers[w], kind);
+            wrong |= memcmp(buffers[w] + layouts[w].header_at[s], layouts[w].headers + s, 8) != 0;
+        }
+        bad |= wrong || dgc_scatter(x[s], n[s], (int)workers, sources, weight, zero, inner) >= 0;
+    })
+    return bad;
+}
+
+/* x[places of the entries] = 0 for every tensor. */
+void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layout,
+                     const uint8_t *buffer, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        const sparse_t source = source_of(layout, s, buffer, FP32);
+        cursor_t cursor = {0, 0, -1};
+        for (;;) {
+            int64_t places[BATCH];
+            const int64_t code = cursor.code;
+            const int found = next_places(&source, &cursor, n[s], n[s], places);
+            for (int i = 0; i < found; i++) x[s][places[i]] = 0.0f;
+            if (!found && cursor.code == code) break;
+        }
+        (void)inner;
+    })
+}
+
+int dgc_narrow(const float *x, int64_t n, uint16_t *to, int kind, float limit, int threads);
+int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads);
+
+/* Write headers, places and values of the chosen entries of every tensor into the buffer of a payload.
+ * values, indices (64 bits where `wide`): of all tensors, the first of tensor s at starts[s]. */
+void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind,
+                           const float *values, const void *indices, int wide, const int64_t *starts,
+                           uint8_t *buffer, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        const int64_t k = layout->k[s];
+        const float *from = values + starts[s];
+        const void *places = (const uint8_t *)indices + starts[s] * (wide ? 8 : 4);
+        uint8_t *words = buffer + layout->words_at[s];
+        uint8_t *coded = buffer + layout->coded_at[s];
+        memcpy(buffer + layout->header_at[s], layout->headers + s, 8);
+        if (layout->coding[s] == (wide ? INT64 : INT32))
+            memcpy(words, places, k * (wide ? 8 : 4));
+        else if (layout->coding[s] == INT32)
+            for (int64_t i = 0; i < k; i++) ((int32_t *)words)[i] = (int32_t)((const int64_t *)places)[i];
+        else
+            dgc_encode_places(places, wide, k, n[s], layout->coding[s], words, layout->num_words[s], inner);
+        if (kind == FP32) {
+            memcpy(coded, from, k * sizeof *from);
+        } else if (kind == SHARED) {
+            const float none = 0;
+            memcpy(coded, k ? from : &none, sizeof none);
+        } else if (kind == INT8) {
+            dgc_quantize_bytes(from, k, SCALE_WIDTH, (float *)(buffer + layout->scales_at[s]), coded, inner);
+        } else {
+            for (int64_t start = 0; start < k; start += BATCH) {
+                float limited[BATCH];
+                const int64_t m = at_most(BATCH, k - start);
+                for (int64_t i = 0; i < m; i++) { /* a NaN stays one */
+                    const float value = from[start + i];
+                    limited[i] = value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
+                }
+                dgc_narrow(limited, m, (uint16_t *)coded + start, 0, 65504.0f, 1);
+            }
+        }
+    })
 }

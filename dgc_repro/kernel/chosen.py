@@ -1,0 +1,155 @@
+"""The entries that are chosen of each tensor of a batch: exact top-k of all tensors in one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel import native, select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.native import INT64, INTEGER, POINTER
+from dgc_repro.kernel.select import Scratch, Selection, index_type
+
+_topk = native.Function(
+    "dgc_topk_all", None, INT64, POINTER, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, POINTER,
+    INT64, INTEGER,
+)  # fmt: skip
+Numbers = npt.NDArray[np.int64]
+PARALLEL_FROM = 65536  # values: as in c/common.h
+
+
+class Selections(Sequence[Selection]):
+    """Entries of each tensor of a batch, in two buffers. ``sizes``: values of each tensor; ``counts``:
+    entries chosen of each; ``starts``: where they begin in the buffers."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        counts: tuple[int, ...],
+        values: Tensor,
+        indices: Tensor,
+        starts: Numbers | None = None,
+    ) -> None:
+        self.sizes = sizes
+        self.counts = counts
+        self.values = values  # f32
+        self.indices = indices  # i32 or i64, as many
+        self.starts = starts_of(counts) if starts is None else starts
+
+    @classmethod
+    def of(cls, chosen: Sequence[Selection]) -> Selections:
+        """Selections that were made one by one, side by side."""
+        if isinstance(chosen, Selections):
+            return chosen
+        counts = tuple([one.values.numel() for one in chosen])
+        wide = any(one.indices.dtype == torch.int64 for one in chosen)
+        kind = torch.int64 if wide else torch.int32
+        values = torch.cat([one.values for one in chosen])
+        indices = torch.cat([one.indices.to(kind) for one in chosen])
+        return cls(tuple([one.n for one in chosen]), counts, values, indices)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int or slice, as a Sequence
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        start, n = int(self.starts[index]), self.sizes[index]
+        here = slice(start, start + self.counts[index])
+        return Selection(self.values[here], self.indices[here].to(index_type(n)), n)
+
+    def part(self, places: Sequence[int]) -> Selections:
+        """Those of some tensors, in the same buffers."""
+        return Selections(
+            tuple([self.sizes[i] for i in places]),
+            tuple([self.counts[i] for i in places]),
+            self.values,
+            self.indices,
+            self.starts[list(places)],
+        )
+
+    def energies(self) -> Tensor:
+        """The sum of squares of the entries of each tensor: f64[tensors]."""
+        values = [
+            self.values[start : start + count]
+            for start, count in zip(self.starts.tolist(), self.counts, strict=True)
+        ]
+        return kernels.energies(Batch(("",) * len(values), values))
+
+
+def topk(
+    batch: Batch, ks: Sequence[tuple[int, ...]], scratch: Scratch, label: str = "topk"
+) -> list[Selections]:
+    """The k entries of largest magnitude of each tensor; of those, with several ``ks``, which fall, the
+    entries of the next k. ks: rungs, each a k for each tensor."""
+    if not batch.native or any(index_type(n) != torch.int32 for n in batch.sizes):
+        by_tensor = [
+            select.ladder(x.view(-1), k)
+            for x, k in zip(batch.tensors, zip(*ks, strict=True), strict=True)
+        ]
+        return [Selections.of(chosen) for chosen in zip(*by_tensor, strict=True)]
+    threads = torch.get_num_threads()
+    plan = _Plan.of(batch.sizes, tuple(ks), threads)
+    values = scratch(f"{label}.values", plan.total, torch.float32, batch.device)
+    indices = scratch(f"{label}.indices", plan.total, torch.int32, batch.device)
+    work = scratch(f"{label}.work", plan.work_bytes, torch.uint8, batch.device)
+    _topk(
+        len(batch), batch.lengths, batch.pointers, len(ks), plan.ks, values.data_ptr(),
+        indices.data_ptr(), plan.starts.ctypes.data, work.data_ptr(), plan.small_bytes, threads,
+    )  # fmt: skip
+    return [
+        Selections(batch.sizes, counts, values, indices, plan.by_rung[rung])
+        for rung, counts in enumerate(plan.counts)
+    ]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where the results of `topk` stand, rung after rung, and what it needs to work."""
+
+    counts: list[tuple[int, ...]]  # by rung
+    starts: Numbers  # [tensors, rungs]
+    by_rung: list[Numbers]
+    ks: ctypes.Array[ctypes.c_int64]  # of each tensor, rung after rung
+    total: int
+    work_bytes: int
+    small_bytes: int
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def of(cls, sizes: tuple[int, ...], ks: tuple[tuple[int, ...], ...], threads: int) -> _Plan:
+        counts = [tuple(min(n, k) for n, k in zip(sizes, of_rung, strict=True)) for of_rung in ks]
+        totals = starts_of(tuple(sum(of_rung) for of_rung in counts))
+        by_rung = [
+            start + starts_of(of_rung) for start, of_rung in zip(totals, counts, strict=True)
+        ]
+        largest, small = 0, 0
+        for i, n in enumerate(sizes):
+            needed = max(select.topk_scratch_bytes(n, of_rung[i]) for of_rung in counts)
+            largest = max(largest, needed)
+            small = max(small, needed if n < PARALLEL_FROM else 0)
+        small = -(-small // 64) * 64
+        of_tensor = tuple(k for of_one in zip(*counts, strict=True) for k in of_one)
+        return cls(
+            counts,
+            np.ascontiguousarray(np.stack(by_rung, 1)),
+            by_rung,
+            kernels.integers(of_tensor),
+            sum(map(sum, counts)),
+            max(largest, threads * small),
+            small,
+        )
+
+
+@lru_cache(maxsize=1024)
+def starts_of(counts: tuple[int, ...]) -> Numbers:
+    """Where each of so many stretches begins that lie side by side."""
+    return np.cumsum((0, *counts), dtype=np.int64)[: len(counts)]
