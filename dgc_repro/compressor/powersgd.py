@@ -91,9 +91,7 @@ class PowerSGD(ByBatch):
             return (yield from self._factored(batch, states, context))
         whole = [states[i] for i in others]
         parts = {
-            others: Dense().exchange_batch(
-                batch.part(others), whole, context.part("whole", others)
-            )
+            others: Dense().exchange_batch(batch.part(others), whole, context.part("whole", others))
         }
         if matrices:
             parts[matrices] = self._factored(

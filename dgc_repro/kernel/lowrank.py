@@ -216,9 +216,7 @@ def transposed_times(m: Batch, of: Matrices, p: Tensor, partial: Tensor, q: Tens
         torch.mm(its_p, own, out=its_q)
 
 
-def outer(
-    x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumulate: bool
-) -> None:
+def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumulate: bool) -> None:
     """Every x = or += weight * p^T q, in one pass over x."""
     if x.native:
         _outer(

@@ -28,7 +28,7 @@ from dgc_repro.exchange.payload.interface import (
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed
+from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.exchange.payload.low_rank import LowRank
 from dgc_repro.exchange.payload.pieces import Pieces
 from dgc_repro.exchange.payload.powers import Powers
@@ -49,6 +49,7 @@ __all__ = [
     "Gathered",
     "Halves",
     "Keyed",
+    "KeyedLayout",
     "LowRank",
     "Parted",
     "Payload",

@@ -48,7 +48,9 @@ class LowRank:
         """Nothing: it has no places."""
 
     def dense(self) -> list[Tensor]:
-        values = [torch.empty(rows * cols, device=self.p.device) for rows, cols in self.matrices.sizes]
+        values = [
+            torch.empty(rows * cols, device=self.p.device) for rows, cols in self.matrices.sizes
+        ]
         batch = Batch(tuple(map(str, range(len(values)))), values)
         lowrank.outer(batch, self.matrices, self.p, self.q, 1.0, accumulate=False)
         return values
