@@ -261,7 +261,7 @@ class Alone:
                 # What packing lays into the buffer that goes out, its alignment included.
                 self.sent_bytes = places(parts)[1]
                 if isinstance(self.compressor, QSGD) and not self.elias_bits:
-                    self.elias_bits = elias_bits(end.value.own)
+                    self.elias_bits = elias_bits(end.value.own.payload)
                 return last - begin, finished - last
             asked = following
 

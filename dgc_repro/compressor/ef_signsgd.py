@@ -16,28 +16,20 @@ the scaled sign, and holds where no p is 0.)
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from dgc_repro.checked import checked
-from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.encoding import Quantizer, counts, of_filled, signs_of
 from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Signs
-from dgc_repro.kernel import signs, sums
+from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
 
 
 @checked
 class EFSignSGD(Quantizer):
     """Send scaled signs. Nothing to set; what it loses an error feedback around it keeps."""
 
-    def encode(self, tensor: Tensor, context: Context) -> Signs:
-        """Take the scale and pack the signs. tensor: f32, contiguous."""
-        flat = tensor.view(-1)
-        n, device = flat.numel(), flat.device
-        words = context.scratch("words", signs.num_words(n), torch.int32, device)
-        if n == 0:
-            return Signs(0, words, flat.new_empty(0))
-        scale = (sums.magnitude_sum(flat) / n).float().view(1)
-        if signs.pack(flat, words):
-            context.found_finite(flat)
-        return Signs(n, words, scale)
+    def encode_batch(self, batch: Batch, context: Context) -> Signs:
+        """Take the scales and pack the signs."""
+        scales = (sums.magnitudes(batch) / counts(batch.sizes, batch.device)).float()
+        num_levels = tuple([min(1, n) for n in batch.sizes])
+        return signs_of(batch, context, num_levels, of_filled(scales, batch.sizes))

@@ -15,28 +15,27 @@ Letters: n = values. E[C(x)] = x, and E[(C(x) - x)^2] <= x^2 / 8.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Powers
-from dgc_repro.kernel import powers, signs
+from dgc_repro.kernel import powers
+from dgc_repro.kernel.batch import Batch
+
+_layout = lru_cache(maxsize=1024)(powers.PowerLayout)
 
 
 @checked
 class Natural(Quantizer):
     """Send powers of two. Nothing to set, nothing to keep."""
 
-    def encode(self, tensor: Tensor, context: Context) -> Powers:
-        """Round and pack. tensor: f32, contiguous."""
-        flat = tensor.view(-1)
-        n, device = flat.numel(), flat.device
-        own = Powers(
-            context.scratch("words", signs.num_words(n), torch.int32, device),
-            context.scratch("exponents", n, torch.uint8, device),
-        )
-        if powers.pack(flat, context.key(shared=False), own.words, own.exponents):
-            context.found_finite(flat)
-        return own
+    def encode_batch(self, batch: Batch, context: Context) -> Powers:
+        """Round and pack."""
+        layout = _layout(batch.sizes)
+        buffer = context.scratch("powers", layout.size, torch.uint8, batch.device)
+        powers.pack(batch, context.keys(batch.names, shared=False), layout, buffer)
+        return Powers(batch.names, layout, buffer)

@@ -16,14 +16,17 @@ Letters: n = values. An exact 0 counts as non-negative, and a column of zeros co
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.encoding import Quantizer, signs_of
 from dgc_repro.compressor.interface import Context
 from dgc_repro.exchange.payload import Signs
-from dgc_repro.kernel import signs, sums
+from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
 
 
 @checked
@@ -32,23 +35,32 @@ class OneBit(Quantizer):
 
     gather_only = True  # a shard has no columns
 
-    def encode(self, tensor: Tensor, context: Context) -> Signs:
-        """Take the means and pack the bits. tensor: f32, contiguous."""
-        flat = tensor.view(-1)
-        n, device = flat.numel(), flat.device
-        words = context.scratch("words", signs.num_words(n), torch.int32, device)
-        if n == 0:
-            return Signs(0, words, flat.new_empty(0))
-        columns = num_columns(tensor)
-        (above, below, negative), finite = sums.parts(flat, columns)
+    def encode_batch(self, batch: Batch, context: Context) -> Signs:
+        """Take the means and pack the bits."""
+        columns = tuple([num_columns(tensor) for tensor in batch.tensors])
+        rows, order = _matrices(batch.sizes, columns, batch.device)
+        above, below, negative = sums.parts(batch, columns)
         # Where a column has none of a kind, its mean is 0 / 1.
-        means = [above / (n // columns - negative).clamp(min=1), below / negative.clamp(min=1)]
-        signs.pack(flat, words)
-        if finite:
-            context.found_finite(flat)
-        return Signs(n, words, torch.cat(means).float())
+        means = [above / (rows - negative).clamp(min=1), below / negative.clamp(min=1)]
+        levels = torch.cat(means).float()[order]
+        return signs_of(batch, context, tuple([2 * count for count in columns]), levels)
 
 
 def num_columns(tensor: Tensor) -> int:
-    """Columns of the gradient matrix."""
+    """Columns of the gradient matrix; none of an empty one."""
+    if tensor.numel() == 0:
+        return 0
     return tensor.numel() // tensor.shape[0] if tensor.dim() > 1 else 1
+
+
+@lru_cache(maxsize=1024)
+def _matrices(
+    sizes: tuple[int, ...], columns: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """How many rows each column of a batch has (f64[columns]), and where the two levels of the columns
+    of one tensor stand in a list of all first levels and then all second ones (i64[2 columns])."""
+    counts = torch.tensor(columns)
+    rows = torch.tensor([n // max(1, count) for n, count in zip(sizes, columns, strict=True)])
+    places = torch.arange(int(counts.sum())).split(list(columns))
+    order = torch.cat([torch.cat([own, own + int(counts.sum())]) for own in places])
+    return rows.double().repeat_interleave(counts).to(device), order.to(device)

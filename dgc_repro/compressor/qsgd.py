@@ -33,11 +33,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import Count, checked, one_of, within
-from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
+from dgc_repro.compressor.encoding import Quantizer, encode, layouts_of, of_filled
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import CodeLayout, Codes
+from dgc_repro.exchange.payload import Codes
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
 
 NORMS = {"two": kernels.TWO_NORM, "max": kernels.LARGEST}
 MOST_LEVELS = 2**15 - 1  # codes of 16 bits
@@ -65,27 +66,19 @@ class QSGD(Quantizer):
         """Bits of a code: 2 s + 1 of them are told apart."""
         return (2 * self.levels).bit_length()
 
-    def layout(self, n: int) -> CodeLayout:
-        """How a tensor of n values is cut into rows."""
-        return layout_of(n, self.bits, self.bucket)
-
-    def encode(self, tensor: Tensor, context: Context) -> Codes:
-        """Quantize and pack. tensor: f32, contiguous."""
+    def encode_batch(self, batch: Batch, context: Context) -> Codes:
+        """Quantize and pack."""
         rule, scales = NORMS[self.norm], None
-        if self.bucket is None and rule == kernels.TWO_NORM and tensor.numel():
+        if self.bucket is None and rule == kernels.TWO_NORM:
             # Float64 holds the squares of all float32 values, and their sum.
-            squares, peak, finite = sums.squares(tensor.view(-1))
-            if finite:
-                context.found_finite(tensor)
+            squares, _ = sums.squares(batch)
             norm = (squares.sqrt() / self.levels).clamp(max=kernels.LARGEST_NORM / self.levels)
-            rule, scales = (
-                kernels.GIVEN,
-                torch.where(peak.isfinite(), norm, squares).float().view(1),
-            )
+            norm = torch.where(squares.isfinite(), norm, squares)
+            scales = of_filled(norm.float(), batch.sizes)
         return encode(
-            tensor,
+            batch,
             context,
-            self.layout(tensor.numel()),
+            layouts_of(batch.sizes, self.bits, self.bucket),
             kernels.STOCHASTIC,
             levels=self.levels,
             rule=rule,
@@ -101,21 +94,20 @@ def elias_bits(payload: Codes, *, dense: bool = False) -> int:
     value a sign bit and Elias(level + 1). Elias is the recursive code, called omega today. That a
     bucket has ended is not counted: both sides know how long it is.
     """
-    layout = payload.layout
-    if layout.n == 0:
-        return 0
-    ones = torch.ones_like(payload.scales)
-    levels = Codes(layout, ones, payload.packed).dense().long()  # (code - Q) 1
-    norms = 32 * layout.num_scales
-    if dense:
-        return norms + layout.n + _total_omega_bits(levels.abs_().add_(1))
-    places = torch.nonzero(levels).view(-1)
-    sent = levels[places].abs_()
-    bucket = layout.width if layout.per_row else layout.n
-    before = torch.cat([places.new_full((1,), -1), places[:-1]])
-    start = places // bucket * bucket - 1  # as if there were a value just before the bucket
-    gaps = places - torch.maximum(before, start)
-    return norms + sent.numel() + _total_omega_bits(gaps) + _total_omega_bits(sent)
+    total = 0
+    for layout, levels in zip(payload.layout.tensors, payload.levels(), strict=True):
+        total += 32 * layout.num_scales
+        if dense:
+            total += layout.n + _total_omega_bits(levels.abs_().add_(1))
+            continue
+        places = torch.nonzero(levels).view(-1)
+        sent = levels[places].abs_()
+        bucket = layout.width if layout.per_row else max(1, layout.n)
+        before = torch.cat([places.new_full((1,), -1), places])[:-1]
+        start = places // bucket * bucket - 1  # as if there were a value just before the bucket
+        gaps = places - torch.maximum(before, start)
+        total += sent.numel() + _total_omega_bits(gaps) + _total_omega_bits(sent)
+    return total
 
 
 def omega_bits(numbers: Tensor) -> Tensor:

@@ -21,15 +21,14 @@ The answer has the size of a sign, not of a gradient: the learning rate must be 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.encoding import Quantizer
+from dgc_repro.compressor.encoding import Quantizer, signs_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
-from dgc_repro.kernel import signs
+from dgc_repro.kernel.batch import Batch
 
 
 @checked
@@ -39,16 +38,13 @@ class SignSGD(Quantizer):
     expands = True  # signs have no magnitude
     gather_only = True  # a residual added to votes would be another method
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self.encode(tensor, context)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        own = self.encode_batch(batch, context)
         payloads = yield Gather(own)
-        majority = payloads.once(vote, context.result(tensor))
-        return Outcome(majority.view(tensor.shape), own, state)
+        majority = payloads.once(vote, context.results(batch))
+        return Outcome(majority.tensors, own, states)
 
-    def encode(self, tensor: Tensor, context: Context) -> Signs:
-        """Pack the signs. tensor: f32, contiguous."""
-        flat = tensor.view(-1)
-        words = context.scratch("words", signs.num_words(flat.numel()), torch.int32, flat.device)
-        if signs.pack(flat, words, zero_too=(context.rank + context.step) % 2 == 1):
-            context.found_finite(flat)
-        return Signs(flat.numel(), words)
+    def encode_batch(self, batch: Batch, context: Context) -> Signs:
+        """Pack the signs."""
+        zero_too = (context.rank + context.step) % 2 == 1
+        return signs_of(batch, context, (0,) * len(batch), zero_too=zero_too)

@@ -25,18 +25,20 @@ Letters: n = values, s = scale, c = clip.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked, within
-from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
+from dgc_repro.compressor.encoding import Quantizer, counts, encode, layouts_of, of_filled
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.exchange.payload import Codes
 from dgc_repro.exchange.requests import Exchange, Gather, Max, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
 
 BITS = 2
 Deviations = Annotated[float, within(above=0, name="a number of standard deviations")]
@@ -55,34 +57,29 @@ class TernGrad(Quantizer):
         """A shared scale is agreed on before anything is encoded, and of the whole tensor."""
         return self.shared_scale
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        scale = self.scale(tensor, context)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        scales = self.scales(batch)
         if self.shared_scale:
-            scale = yield Max(scale)
-        own = _encode(tensor, scale, context)
+            scales = yield Max(scales)
+        own = _encode(batch, scales, context)
         payloads = yield Gather(own)
-        mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
+        mean = payloads.mean(context.results(batch))
+        return Outcome(mean.tensors, own, states)
 
-    def encode(self, tensor: Tensor, context: Context) -> Codes:
-        """Ternarize by this worker's own scale, and pack. tensor: f32, contiguous."""
-        return _encode(tensor, self.scale(tensor, context), context)
+    def encode_batch(self, batch: Batch, context: Context) -> Codes:
+        """Ternarize by this worker's own scales, and pack."""
+        return _encode(batch, self.scales(batch), context)
 
-    def scale(self, tensor: Tensor, context: Context) -> Tensor:
-        """s = max|f(g)|: f32[1], and f32[0] of an empty tensor."""
-        n = tensor.numel()
-        if n == 0:
-            return tensor.new_empty(0)
+    def scales(self, batch: Batch) -> Tensor:
+        """s = max|f(g)| of each tensor that is not empty: f32[so many]."""
         if self.clip is None:
-            peak, finite = sums.peak(tensor.view(-1))
-        else:
-            squares, peak, finite = sums.squares(tensor.view(-1))
-            peak = torch.minimum(peak.double(), self.clip * (squares / n).sqrt()).float()
-        if finite:
-            context.found_finite(tensor)
-        return peak.view(1)
+            return of_filled(sums.peaks(batch), batch.sizes)
+        squares, peaks = sums.squares(batch)
+        deviations = (squares / counts(batch.sizes, batch.device)).sqrt()
+        clipped = torch.minimum(peaks.double(), self.clip * deviations).float()
+        return of_filled(clipped, batch.sizes)
 
 
-def _encode(tensor: Tensor, scale: Tensor, context: Context) -> Codes:
-    layout = layout_of(tensor.numel(), BITS, None)
-    return encode(tensor, context, layout, kernels.STOCHASTIC, rule=kernels.GIVEN, scales=scale)
+def _encode(batch: Batch, scales: Tensor, context: Context) -> Codes:
+    layout = layouts_of(batch.sizes, BITS, None)
+    return encode(batch, context, layout, kernels.STOCHASTIC, scales=scales)

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from torch import Tensor
-
 from dgc_repro.checked import Count, checked, one_of, within
-from dgc_repro.compressor.encoding import Quantizer, encode, layout_of
+from dgc_repro.compressor.encoding import Quantizer, encode, layouts_of
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import CodeLayout, Codes
+from dgc_repro.exchange.payload import Codes
 from dgc_repro.kernel import codes as kernels
+from dgc_repro.kernel.batch import Batch
 
 ROUNDINGS = {
     "nearest": kernels.NEAREST,
@@ -49,11 +48,7 @@ class Uniform(Quantizer):
     rounding: Annotated[str, one_of(ROUNDINGS)] = "nearest"
     block: Annotated[Count | None, "null for one scale a tensor"] = None
 
-    def layout(self, n: int) -> CodeLayout:
-        """How a tensor of n values is cut into rows."""
-        return layout_of(n, self.bits, self.block)
-
-    def encode(self, tensor: Tensor, context: Context) -> Codes:
-        """Quantize and pack. tensor: f32, contiguous."""
-        rounding = ROUNDINGS[self.rounding]
-        return encode(tensor, context, self.layout(tensor.numel()), rounding)
+    def encode_batch(self, batch: Batch, context: Context) -> Codes:
+        """Quantize and pack."""
+        layout = layouts_of(batch.sizes, self.bits, self.block)
+        return encode(batch, context, layout, ROUNDINGS[self.rounding])

@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import AnyPayload, Payload
+from dgc_repro.exchange.payload import AnyPayload
 from dgc_repro.kernel.batch import Batch
 
 
@@ -87,8 +87,8 @@ class AllToAll:
     ``ragged``: the lengths of parts are not known beforehand, they travel first.
     """
 
-    payloads: tuple[Payload | None, ...]
-    expected: tuple[Payload | None, ...]
+    payloads: tuple[AnyPayload | None, ...]
+    expected: tuple[AnyPayload | None, ...]
     ragged: bool = False
 
 
@@ -134,8 +134,13 @@ class Outcome:
     state: Any  # dict[str, Any], or a list of them
 
 
-def together(exchanges: Mapping[Any, Exchange]) -> Generator[Many, Any, dict[Any, Outcome]]:
+def together(
+    exchanges: Mapping[Any, Exchange],
+) -> Generator[Request | Many, Any, dict[Any, Outcome]]:
     """Advance several exchanges side by side; their outcomes by the same keys."""
+    if len(exchanges) == 1:
+        ((key, exchange),) = exchanges.items()
+        return {key: (yield from exchange)}
     outcomes: dict[Any, Outcome] = {}
     answers: dict[Any, Any] = dict.fromkeys(exchanges)
     try:

@@ -11,13 +11,17 @@ Letters: b = bits, G = codes in a group, B = bytes in a group, L = length of a p
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import counter
+from dgc_repro.kernel import counter, native
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.fused import Fused
+from dgc_repro.kernel.layout import Layout
 
 NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 2
 # What a scale is, over the number of levels: max|x|, ||x||_2, or what the caller has written there.
@@ -28,6 +32,17 @@ LARGEST_NORM = _LARGEST_FLOAT * (1 - 2.0**-22)  # less four steps: no code decod
 # Scale, inverse and product are rounded four times in all (2^-22): without this margin a value on a
 # step, the largest one above all, may come out just below it and lose the whole step toward zero.
 _ON_THE_STEP = 1.0 + 2.0**-21
+
+_quantize = native.Function(
+    "dgc_quantize_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.INT32, native.INTEGER,
+    native.POINTER, native.INTEGER,
+)  # fmt: skip
+_dequantize = native.Function(
+    "dgc_dequantize_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER,
+    native.INTEGER,
+)  # fmt: skip
 
 
 def group(bits: int) -> tuple[int, int]:
@@ -198,3 +213,218 @@ def dequantizer(bits: int, accumulate: bool) -> Fused:
 
     kernel = dequantize_words if num_bytes <= 3 else dequantize_parts
     return Fused(kernel, f"dequantize_{bits}_{accumulate}")
+
+
+@dataclass(frozen=True)
+class CodeLayout:
+    """How n values are cut into rows: whole rows of ``width`` and one shorter last row.
+
+    ``per_row`` says whether every row has a scale of its own or one scale serves all.
+    """
+
+    n: int
+    width: int
+    bits: int
+    per_row: bool
+
+    @cached_property
+    def body_rows(self) -> int:
+        """Whole rows. A row whose width is no multiple of a group belongs to the tail (filled up)."""
+        return self.n // self.width if self.width % group(self.bits)[0] == 0 else 0
+
+    @cached_property
+    def tail_rows(self) -> int:
+        """Rows that are filled up to a whole group before they are packed."""
+        rest = self.n - self.body_rows * self.width
+        return -(-rest // self.width)
+
+    @cached_property
+    def tail_width(self) -> int:
+        """Values of a tail row after filling up; all tail rows have one width."""
+        rest = self.n - self.body_rows * self.width
+        codes, _ = group(self.bits)
+        return -(-min(rest, self.width) // codes) * codes
+
+    @cached_property
+    def num_scales(self) -> int:
+        return self.body_rows + self.tail_rows if self.per_row else min(1, self.n)
+
+    @cached_property
+    def body_plane(self) -> int:
+        """Bytes of one byte plane of the whole rows (there are B planes)."""
+        return self.body_rows * (self.width // group(self.bits)[0])
+
+    @cached_property
+    def tail_plane(self) -> int:
+        """Bytes of one byte plane of the last rows."""
+        return self.tail_rows * (self.tail_width // group(self.bits)[0])
+
+    @cached_property
+    def num_packed(self) -> int:
+        """Bytes of packed codes: B planes of the whole rows, then B planes of the last rows."""
+        return group(self.bits)[1] * (self.body_plane + self.tail_plane)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes that travel: scales and packed codes, filling included."""
+        return 4 * self.num_scales + self.num_packed
+
+    @cached_property
+    def native(self) -> native.Layout:
+        """The same for the C kernels."""
+        codes, size = group(self.bits)
+        return native.Layout(
+            self.n, self.width, self.body_rows, self.tail_rows, self.tail_width, self.bits, codes, size,
+            self.per_row,
+        )  # fmt: skip
+
+    def stretches(
+        self, x: Tensor, scales: Tensor, packed: Tensor
+    ) -> list[tuple[Tensor, Tensor, list[Tensor], int, int]]:
+        """The whole rows and the last rows, where there are any: values (f32), scales, planes
+        (u8[rows, L] each), width after filling up, and the place of the first value."""
+        count = group(self.bits)[1]
+        planes = packed.split([self.body_plane] * count + [self.tail_plane] * count)
+        body, found = self.body_rows * self.width, []
+        for rows, width, start, end, first, some in (
+            (self.body_rows, self.width, 0, body, 0, planes[:count]),
+            (self.tail_rows, self.tail_width, body, self.n, self.body_rows, planes[count:]),
+        ):
+            if rows:
+                own = scales[first : first + rows] if self.per_row else scales
+                shaped = [plane.view(rows, -1) for plane in some]
+                found.append((x[start:end], own, shaped, width, start))
+        return found
+
+
+class CodeLayouts(Layout):
+    """Of a batch: scales (f32) and packed codes (u8) of each tensor."""
+
+    def __init__(self, tensors: Sequence[CodeLayout]) -> None:
+        super().__init__(
+            tuple([one.n for one in tensors]),
+            [((one.num_scales, torch.float32), (one.num_packed, torch.uint8)) for one in tensors],
+        )
+        self.tensors = tuple(tensors)
+        self.bits = tensors[0].bits
+        self.native = (native.Layout * len(tensors))(*[one.native for one in tensors])
+
+
+def quantize(
+    x: Batch,
+    layout: CodeLayouts,
+    buffer: Tensor,
+    rounding: int,
+    keys: counter.Numbers | None = None,
+    *,
+    levels: int | None = None,
+    rule: int = LARGEST,
+) -> None:
+    """Quantize and pack into ``buffer`` (u8[layout.size]). ``keys``: i32[tensors], of stochastic rounding;
+    ``levels``: codes reach from -levels to levels (None: Q); ``rule``: what a scale is. Where scales are
+    GIVEN, there is one for each tensor, and it stands in the buffer."""
+    levels = levels or 2 ** (layout.bits - 1) - 1
+    if x.native:
+        if _quantize(
+            len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), rounding,
+            None if keys is None else keys.ctypes.data, levels, rule, buffer.data_ptr(),
+            torch.get_num_threads(),
+        ):  # fmt: skip
+            x.found_finite()
+        return
+    for i, tensor in enumerate(x.tensors):
+        if tensor.numel():
+            scales, packed = layout.views(buffer, i)
+            key = 0 if keys is None else int(keys[i])
+            _quantize_one(
+                tensor.view(-1), layout.tensors[i], scales, packed, rounding, key, levels, rule
+            )
+
+
+def dequantize(
+    x: Batch,
+    layout: CodeLayouts,
+    buffers: Sequence[Tensor],
+    weight: float,
+    *,
+    accumulate: bool,
+) -> None:
+    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
+    if x.native:
+        _dequantize(
+            len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), len(buffers),
+            native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+        )  # fmt: skip
+        return
+    for i, tensor in enumerate(x.tensors):
+        for source, buffer in enumerate(buffers):
+            if tensor.numel():
+                scales, packed = layout.views(buffer, i)
+                add = accumulate or source > 0
+                _dequantize_one(tensor.view(-1), layout.tensors[i], scales, packed, weight, add)
+
+
+def _quantize_one(
+    x: Tensor, layout: CodeLayout, scales: Tensor, packed: Tensor,
+    rounding: int, key: int, levels: int, rule: int,
+) -> None:  # fmt: skip
+    """With tensor operations. x: f32[n], not empty."""
+    if not layout.per_row and rule == LARGEST:
+        low, high = torch.aminmax(x)
+        torch.maximum(high, -low, out=scales.view(()))
+        scales.mul_(1.0 / levels)
+    own_scale = layout.per_row and rule != GIVEN
+    kernel = quantizer(layout.bits, rounding, own_scale, levels, rule)
+    drawn = torch.tensor(key, dtype=torch.int32, device=x.device)
+    codes, _ = group(layout.bits)
+    for values, own, planes, width, start in layout.stretches(x, scales, packed):
+        rows = _filled(values, planes[0].shape[0], min(layout.width, values.numel()), width)
+        rows = rows.view(len(rows), codes, -1)
+        kernel(rows, own, drawn, _integer(start, x.device), *planes)
+
+
+def _dequantize_one(
+    x: Tensor,
+    layout: CodeLayout,
+    scales: Tensor,
+    packed: Tensor,
+    weight: float,
+    accumulate: bool,
+) -> None:
+    """With tensor operations. x: f32[n], not empty."""
+    codes, _ = group(layout.bits)
+    factor = _scalar(weight, x.device)
+    for values, own, planes, width, _ in layout.stretches(x, scales, packed):
+        shape = (planes[0].shape[0], codes, width // codes)
+        if values.numel() == shape[0] * width:  # nothing was filled up
+            dequantizer(layout.bits, accumulate)(values.view(shape), own, factor, *planes)
+            continue
+        filled = values.new_empty(shape)
+        dequantizer(layout.bits, False)(filled, own, factor, *planes)
+        decoded = filled.view(shape[0], -1)[:, : layout.width].reshape(-1)[: values.numel()]
+        values.add_(decoded) if accumulate else values.copy_(decoded)
+
+
+def _filled(values: Tensor, rows: int, width: int, filled_width: int) -> Tensor:
+    """Values in rows of ``width``, each filled up with zeros: f32[rows, filled_width]."""
+    if values.numel() == rows * filled_width:
+        return values.view(rows, filled_width)
+    filled = values.new_zeros(rows, filled_width)
+    whole = values.numel() // width
+    filled[:whole, :width] = values[: whole * width].view(whole, width)
+    left = values.numel() - whole * width
+    if left:
+        filled[-1, :left] = values[whole * width :]
+    return filled
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int, device: torch.device) -> Tensor:
+    """An i32 scalar tensor (wrapping); cached, because making one costs more than a small kernel."""
+    return torch.tensor(value, device=device).to(torch.int32)
+
+
+@lru_cache(maxsize=64)
+def _scalar(value: float, device: torch.device) -> Tensor:
+    """A float32 scalar tensor; cached, because making one costs more than a small decode."""
+    return torch.tensor(value, dtype=torch.float32, device=device)

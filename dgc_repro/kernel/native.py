@@ -116,9 +116,6 @@ _quantize = Function(
     POINTER,
     INTEGER,
 )
-_dequantize = Function(
-    "dgc_dequantize", None, POINTER, POINTER, INTEGER, POINTER, POINTER, FLOAT, INTEGER, INTEGER
-)
 _all_finite = Function("dgc_all_finite", INTEGER, POINTER, INT64, INTEGER)
 _scale = Function("dgc_scale", INTEGER, POINTER, POINTER, INT64, FLOAT, INTEGER)
 
@@ -144,24 +141,6 @@ def quantize(
         packed.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return bool(finite)
-
-
-def dequantize(
-    x: Tensor,
-    layout: Layout,
-    scales: Sequence[Tensor],
-    packed: Sequence[Tensor],
-    weight: float,
-    *,
-    accumulate: bool,
-) -> None:
-    """x (f32[n], contiguous) = or += the sum of weight * decoded over payloads of one layout, in
-    their order. scales, packed: one tensor a payload."""
-    assert x.numel() == layout.n, f"{layout.n} values into a buffer of {x.numel()}"
-    _dequantize(
-        x.data_ptr(), ctypes.byref(layout), len(scales), pointers(scales), pointers(packed), weight,
-        accumulate, torch.get_num_threads(),
-    )  # fmt: skip
 
 
 def all_finite(x: Tensor) -> bool:

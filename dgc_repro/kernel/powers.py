@@ -16,60 +16,66 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native, signs
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.sums import INFINITE
 
 LARGEST = 254  # the exponent of 2^127, float32's largest power of two
 
 _pack = native.Function(
-    "dgc_pack_powers", native.INTEGER, native.POINTER, native.INT64, native.INT32, native.POINTER,
-    native.POINTER, native.INTEGER,
+    "dgc_pack_powers_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
+    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
 )  # fmt: skip
 _decode = native.Function(
-    "dgc_decode_powers", None, native.POINTER, native.INT64, native.INTEGER, native.POINTER,
-    native.POINTER, native.FLOAT, native.INTEGER, native.INTEGER,
+    "dgc_decode_powers_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER, native.INTEGER,
 )  # fmt: skip
 
 
-def pack(x: Tensor, key: int, words: Tensor, exponents: Tensor) -> bool:
-    """Round at random and pack. x: f32[n], contiguous -> words: i32[ceil(n / 32)], the signs as
-    kernel/signs.py lays them; exponents: u8[n]. Returns whether it is known that all of x is
-    finite."""
-    if native.usable(x):
-        largest = _pack(
-            x.data_ptr(), x.numel(), key, words.data_ptr(), exponents.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return bool(largest < INFINITE)
-    bits = x.view(torch.int32)
-    size = bits & 0x7FFFFFFF
-    index = torch.arange(x.numel(), device=x.device).to(torch.int32)
-    hashed = counter.bits(index, torch.tensor(key, dtype=torch.int32, device=x.device))
-    power = ((size + ((hashed >> 9) & 0x7FFFFF)) >> 23).clamp(max=LARGEST)
-    exponents.copy_(power.masked_fill(size >= INFINITE, 255))
-    signs.pack_bits(bits < 0, words)
-    return False
+class PowerLayout(Layout):
+    """Of a batch: signs (i32[ceil(n / 32)], as kernel/signs.py lays them) and exponents (u8[n]) of each
+    tensor."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        kinds = [((signs.num_words(n), torch.int32), (n, torch.uint8)) for n in sizes]
+        super().__init__(sizes, kinds)
+
+
+def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -> None:
+    """Round at random and pack. keys: i32[tensors]; buffer: u8[layout.size]."""
+    if x.native:
+        if _pack(
+            len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), keys.ctypes.data,
+            buffer.data_ptr(), torch.get_num_threads(),
+        ):  # fmt: skip
+            x.found_finite()
+        return
+    for i, tensor in enumerate(x.tensors):
+        words, exponents = layout.views(buffer, i)
+        bits = tensor.view(-1).view(torch.int32)
+        size = bits & 0x7FFFFFFF
+        index = torch.arange(bits.numel(), device=bits.device).to(torch.int32)
+        key = torch.tensor(int(keys[i]), dtype=torch.int32, device=bits.device)
+        hashed = counter.bits(index, key)
+        power = ((size + ((hashed >> 9) & 0x7FFFFF)) >> 23).clamp(max=LARGEST)
+        exponents.copy_(power.masked_fill(size >= INFINITE, 255))
+        signs.pack_bits(bits < 0, words)
 
 
 def decode(
-    x: Tensor,
-    words: Sequence[Tensor],
-    exponents: Sequence[Tensor],
-    weight: float,
-    *,
-    accumulate: bool,
-) -> bool:
-    """x (f32[n], contiguous) = or += the sum of weight * decoded over payloads, in their order.
-    False, and nothing done, where several payloads at once would take tensor operations."""
-    if native.usable(x):
+    x: Batch, layout: PowerLayout, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+) -> None:
+    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
+    if x.native:
         _decode(
-            x.data_ptr(), x.numel(), len(words), native.pointers(words), native.pointers(exponents),
-            weight, accumulate, torch.get_num_threads(),
+            len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), len(buffers),
+            native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
         )  # fmt: skip
-        return True
-    if len(words) > 1:
-        return False
-    sign = signs.unpack_bits(words[0], x.numel()).to(torch.int32) << 31
-    values = (sign | (exponents[0].to(torch.int32) << 23)).view(torch.float32)
-    values *= weight
-    x.add_(values) if accumulate else x.copy_(values)
-    return True
+        return
+    for i, tensor in enumerate(x.tensors):
+        flat = tensor.view(-1)
+        for source, buffer in enumerate(buffers):
+            words, exponents = layout.views(buffer, i)
+            sign = signs.unpack_bits(words, flat.numel()).to(torch.int32) << 31
+            values = (sign | (exponents.to(torch.int32) << 23)).view(torch.float32) * weight
+            flat.add_(values) if accumulate or source else flat.copy_(values)

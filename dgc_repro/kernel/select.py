@@ -236,6 +236,7 @@ def _places_of_largest(x: Tensor, k: int) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def topk_scratch_bytes(n: int, k: int) -> int:
+    """What the kernel needs to find the k largest of n."""
     return int(_topk_scratch(n, k))
 
 

@@ -16,21 +16,41 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dgc_repro.kernel import native
-from dgc_repro.kernel.sums import INFINITE
+from dgc_repro.kernel.batch import Batch, integers
+from dgc_repro.kernel.layout import Layout
 
 ROW, BITS = 4096, 32
 
 _pack = native.Function(
-    "dgc_pack_signs", native.INTEGER, native.POINTER, native.INT64, native.POINTER, native.INTEGER,
-    native.INTEGER,
+    "dgc_pack_signs_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.POINTER, native.INTEGER, native.INTEGER,
 )  # fmt: skip
 _decode = native.Function(
-    "dgc_decode_signs", None, native.POINTER, native.INT64, native.INTEGER, native.POINTER,
-    native.POINTER, native.INT64, native.FLOAT, native.INTEGER, native.INTEGER,
+    "dgc_decode_signs_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER,
+    native.INTEGER,
 )  # fmt: skip
 _vote = native.Function(
-    "dgc_vote", None, native.POINTER, native.INT64, native.INTEGER, native.POINTER, native.INTEGER
-)
+    "dgc_vote_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
+    native.POINTER, native.INTEGER,
+)  # fmt: skip
+
+
+class SignLayout(Layout):
+    """Of a batch: levels (f32) and words (i32) of each tensor. ``num_levels``, of each tensor: 2 columns
+    (what a bit that is not set means in each of the columns, then what a set one means; value i is of
+    column i mod columns), 1 (a level s stands for s and -s) or 0 (bits mean 1 and -1)."""
+
+    def __init__(self, sizes: tuple[int, ...], num_levels: tuple[int, ...]) -> None:
+        given = any(num_levels)
+        super().__init__(
+            sizes,
+            [
+                (*([(levels, torch.float32)] if given else []), (num_words(n), torch.int32))
+                for n, levels in zip(sizes, num_levels, strict=True)
+            ],
+        )
+        self.num_levels = num_levels
 
 
 def num_words(n: int) -> int:
@@ -38,16 +58,19 @@ def num_words(n: int) -> int:
     return -(-n // BITS)  # whole rows have 128 words for 4096 values
 
 
-def pack(x: Tensor, words: Tensor, *, zero_too: bool = False) -> bool:
-    """Set a bit where x < 0, and with ``zero_too`` where x = 0. x: f32[n], contiguous -> words:
-    i32[W]. Returns whether it is known that all of x is finite."""
-    if native.usable(x):
-        largest = _pack(
-            x.data_ptr(), x.numel(), words.data_ptr(), zero_too, torch.get_num_threads()
-        )
-        return bool(largest < INFINITE)
-    pack_bits(x <= 0 if zero_too else x < 0, words)
-    return False
+def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False) -> None:
+    """Set a bit where x < 0, and with ``zero_too`` where x = 0, in the words of each tensor. buffer:
+    u8[layout.size]."""
+    if x.native:
+        if _pack(
+            len(x), x.lengths, x.pointers, layout.of(-1), buffer.data_ptr(), zero_too,
+            torch.get_num_threads(),
+        ):  # fmt: skip
+            x.found_finite()
+        return
+    for i, tensor in enumerate(x.tensors):
+        flat, (*_, words) = tensor.view(-1), layout.views(buffer, i)
+        pack_bits(flat <= 0 if zero_too else flat < 0, words)
 
 
 def pack_bits(bits: Tensor, words: Tensor) -> None:
@@ -77,41 +100,45 @@ def unpack_bits(words: Tensor, n: int) -> Tensor:
 
 
 def decode(
-    x: Tensor,
-    words: Sequence[Tensor],
-    levels: Sequence[Tensor],
-    columns: int,
-    weight: float,
-    *,
-    accumulate: bool,
-) -> bool:
-    """x (f32[n], contiguous) = or += the sum of weight * decoded over payloads, in their order.
-
-    levels: f32[2 columns] of each payload, what a bit that is not set means in each column and what
-    a set one means; value i lies in column i mod columns. False, and nothing done, where several
-    payloads at once would take tensor operations."""
-    if native.usable(x):
+    x: Batch, layout: SignLayout, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+) -> None:
+    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
+    if x.native:
         _decode(
-            x.data_ptr(), x.numel(), len(words), native.pointers(words), native.pointers(levels),
-            columns, weight, accumulate, torch.get_num_threads(),
+            len(x), x.lengths, x.pointers, integers(layout.num_levels), layout.of(0), layout.of(-1),
+            len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
         )  # fmt: skip
-        return True
-    if len(words) > 1:
-        return False
-    high, low = (levels[0] * weight).view(2, 1, columns)
-    values = torch.where(unpack_bits(words[0], x.numel()).view(-1, columns), low, high).view(-1)
-    x.add_(values) if accumulate else x.copy_(values)
-    return True
-
-
-def vote(x: Tensor, words: Sequence[Tensor]) -> None:
-    """x (f32[n], contiguous) = the sign of the sum of N payloads' signs, 0 at a tie; one pass over
-    the packed words."""
-    if native.usable(x):
-        _vote(x.data_ptr(), x.numel(), len(words), native.pointers(words), torch.get_num_threads())
         return
-    negative = torch.zeros(x.numel(), dtype=torch.int32, device=x.device)
-    for one in words:
-        negative += unpack_bits(one, x.numel())
-    torch.sign(len(words) - 2 * negative, out=negative)
-    x.copy_(negative)
+    for i, tensor in enumerate(x.tensors):
+        flat = tensor.view(-1)
+        for source, buffer in enumerate(buffers if flat.numel() else ()):
+            *levels, words = layout.views(buffer, i)
+            high, low = _both_levels(levels, flat.device) * weight
+            rows = unpack_bits(words, flat.numel()).view(-1, high.numel())
+            values = torch.where(rows, low, high).view(-1)
+            flat.add_(values) if accumulate or source else flat.copy_(values)
+
+
+def _both_levels(levels: Sequence[Tensor], device: torch.device) -> Tensor:
+    """f32[2, columns]."""
+    if levels and levels[0].numel() > 1:
+        return levels[0].view(2, -1)
+    pair = torch.tensor([[1.0], [-1.0]], device=device)
+    return levels[0] * pair if levels else pair
+
+
+def vote(x: Batch, layout: SignLayout, buffers: Sequence[Tensor]) -> None:
+    """x = the sign of the sum of N payloads' signs, 0 at a tie; one pass over the packed words."""
+    if x.native:
+        _vote(
+            len(x), x.lengths, x.pointers, layout.of(-1), len(buffers), native.pointers(buffers),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return
+    for i, tensor in enumerate(x.tensors):
+        if tensor.numel():
+            negative = torch.zeros(tensor.numel(), dtype=torch.int32, device=tensor.device)
+            for buffer in buffers:
+                negative += unpack_bits(layout.views(buffer, i)[-1], tensor.numel())
+            torch.sign(len(buffers) - 2 * negative, out=negative)
+            tensor.view(-1).copy_(negative)

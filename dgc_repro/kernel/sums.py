@@ -1,86 +1,142 @@
-"""Sums of a tensor in float64, in an order that no number of threads and no vector unit changes.
+"""Float64 sums of each tensor of a batch, in an order that no number of threads and no vector unit changes.
 
 A block of 4096 values is added up in 512 lanes (value i into lane i mod 512, in order of i), the lanes
 are folded by halves, and so are the blocks. What is not finite stays so. That is for the CPU, where C
-and tensor operations must agree; on other devices the order is the device's own.
+and tensor operations must agree; on other devices the order is the device's own. An empty tensor's sum is 0.
 
 Letters: n = values, B = blocks.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from dgc_repro.kernel import native
+from dgc_repro.kernel.batch import Batch, integers
 
 BLOCK, LANES = 4096, 512
 WIDE = 256  # a matrix of fewer columns is seen as one of nearly so many, and these are folded
 TALL = 256  # rows of a matrix that are added up in order
 INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie above
 
-_magnitudes = native.Function(
-    "dgc_magnitudes", native.INTEGER, native.POINTER, native.INT64, native.POINTER, native.INTEGER
-)
-_squares = native.Function(
-    "dgc_squares", native.INTEGER, native.POINTER, native.INT64, native.POINTER, native.INTEGER
-)
-_peak = native.Function("dgc_peak", native.INTEGER, native.POINTER, native.INT64, native.INTEGER)
+_sums = native.Function(
+    "dgc_sums_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.INTEGER,
+    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
+)  # fmt: skip
+_peaks = native.Function(
+    "dgc_peaks_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
+    native.INTEGER,
+)  # fmt: skip
 _column_parts = native.Function(
-    "dgc_column_parts", native.INTEGER, native.POINTER, native.INT64, native.INT64, native.INT64,
-    native.POINTER, native.INTEGER,
+    "dgc_column_parts_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
+    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
 )  # fmt: skip
 
 
-def magnitude_sum(x: Tensor) -> Tensor:
-    """sum |x|: f64[]. x: f32[n], contiguous, not empty."""
-    if native.usable(x):
-        sums = _blocks(x)
-        _magnitudes(x.data_ptr(), x.numel(), sums.data_ptr(), torch.get_num_threads())
-        return sums[0]
-    if x.device.type != "cpu":
-        return x.abs().sum(dtype=torch.float64)
-    return folded(_lanes(x.abs()))
+def magnitudes(x: Batch) -> Tensor:
+    """sum |x| of each tensor: f64[tensors]."""
+    return _summed(x, squared=False)[0]
 
 
-def peak(x: Tensor) -> tuple[Tensor, bool]:
-    """max|x| (f32[], NaN where there is one), and whether it is known that all of x is finite. x:
-    f32[n], contiguous, not empty."""
-    if native.usable(x):
-        return _float(_peak(x.data_ptr(), x.numel(), torch.get_num_threads()))
-    return x.abs().max(), False
+def squares(x: Batch) -> tuple[Tensor, Tensor]:
+    """sum x^2 of each tensor (f64[tensors]), and `peaks`."""
+    return _summed(x, squared=True)
 
 
-def squares(x: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """sum x^2 (f64[]), max|x| (f32[], NaN where there is one), and whether it is known that all of x
-    is finite. x: f32[n], contiguous, not empty."""
-    if native.usable(x):
-        sums = _blocks(x)
-        largest = _squares(x.data_ptr(), x.numel(), sums.data_ptr(), torch.get_num_threads())
-        return sums[0], *_float(largest)
-    if x.device.type != "cpu":
-        return x.double().square().sum(), *peak(x)
-    return folded(_lanes(x, squared=True)), *peak(x)
+def _summed(x: Batch, *, squared: bool) -> tuple[Tensor, Tensor]:
+    if not x.native:
+        found = torch.stack([_summed_one(tensor.view(-1), squared) for tensor in x.tensors])
+        return found, peaks(x) if squared else found
+    found, largest = torch.empty(len(x), dtype=torch.float64), torch.empty(len(x))
+    starts, total = _starts(tuple([-(-n // BLOCK) for n in x.sizes]))
+    blocks = torch.empty(total, dtype=torch.float64)
+    if _sums(
+        len(x), x.lengths, x.pointers, squared, integers(starts), blocks.data_ptr(), found.data_ptr(),
+        largest.data_ptr(), torch.get_num_threads(),
+    ):  # fmt: skip
+        x.found_finite()
+    return found, largest
 
 
-def parts(x: Tensor, columns: int) -> tuple[Tensor, bool]:
-    """Of every column: the sum of its values that are not negative (NaN among them), the sum of the
-    negative ones, and how many these are. x: f32[n], contiguous, not empty, n = rows x columns ->
-    f64[3, columns]. And whether it is known that all of x is finite."""
-    joined = max(1, WIDE // columns)  # rows side by side, so that a row is long enough
-    wide = joined * columns
-    num_blocks = -(-x.numel() // (wide * TALL))
-    if native.usable(x):
-        sums = torch.empty(num_blocks, 3, wide, dtype=torch.float64)
-        largest = _column_parts(
-            x.data_ptr(), x.numel(), wide, joined, sums.data_ptr(), torch.get_num_threads()
+def _summed_one(x: Tensor, squared: bool) -> Tensor:
+    """f64[]."""
+    if x.device.type != "cpu" or x.numel() == 0:
+        return (x.double().square() if squared else x.abs().double()).sum()
+    return folded(_lanes(x if squared else x.abs(), squared=squared))
+
+
+def peaks(x: Batch) -> Tensor:
+    """max|x| of each tensor (NaN where there is one): f32[tensors]. That of an empty tensor is 0."""
+    found = torch.zeros(len(x), device=x.device)
+    if x.native:
+        if _peaks(
+            len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads()
+        ):  # fmt: skip
+            x.found_finite()
+        return found
+    for i, tensor in enumerate(x.tensors):
+        if tensor.numel():
+            torch.amax(tensor.view(-1).abs(), 0, out=found[i])
+    return found
+
+
+def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
+    """Of every column of every tensor, one tensor's after another's: the sum of its values that are not
+    negative (NaN among them), the sum of the negative ones, and how many these are: f64[3, all columns]. A
+    tensor has n = rows x columns values; an empty one has no column."""
+    starts, total = _starts(columns)
+    if not x.native:
+        shaped = zip(x.tensors, columns, strict=True)
+        found = [_parts_of(tensor.view(-1), count) for tensor, count in shaped if count]
+        return (
+            torch.cat(found, 1)
+            if found
+            else torch.zeros(3, 0, dtype=torch.float64, device=x.device)
         )
-        return sums[0, :, :columns], largest < INFINITE
+    every = torch.empty(3, total, dtype=torch.float64)
+    at, size = _starts(tuple(map(_size_of_blocks, x.sizes, columns)))
+    blocks = torch.empty(size, dtype=torch.float64)
+    if _column_parts(
+        len(x), x.lengths, x.pointers, integers(columns), integers(at), blocks.data_ptr(),
+        integers(starts), every.data_ptr(), torch.get_num_threads(),
+    ):  # fmt: skip
+        x.found_finite()
+    return every
+
+
+def _joined(columns: int) -> int:
+    """Rows side by side, so that a row is long enough."""
+    return max(1, WIDE // columns)
+
+
+def _size_of_blocks(n: int, columns: int) -> int:
+    """Sums of blocks of rows that c/sums.c's column_parts keeps."""
+    if n == 0:
+        return 0
+    wide = _joined(columns) * columns
+    return -(-n // (wide * TALL)) * 3 * wide
+
+
+def _parts_of(x: Tensor, columns: int) -> Tensor:
+    """`parts` of one tensor, with tensor operations. x: f32[n], not empty -> f64[3, columns]."""
     if x.device.type != "cpu":
-        return parts_in_any_order(x.view(-1, columns)), False
-    by_column = folded(_blocks_of_rows(x, wide, num_blocks)).view(3, joined, columns)
-    return folded(by_column.transpose(0, 1)), False
+        return parts_in_any_order(x.view(-1, columns))
+    joined = _joined(columns)
+    wide = joined * columns
+    by_column = folded(_blocks_of_rows(x, wide, -(-x.numel() // (wide * TALL))))
+    return folded(by_column.view(3, joined, columns).transpose(0, 1))
+
+
+@lru_cache(maxsize=1024)
+def _starts(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Where stretches of these sizes begin, one after another, and how long they are together."""
+    ends = tuple(accumulate(sizes))
+    return (0, *ends[:-1]), ends[-1]
 
 
 def parts_in_any_order(matrix: Tensor) -> Tensor:
@@ -99,15 +155,6 @@ def folded(sums: Tensor) -> Tensor:
     return sums[0]
 
 
-def _float(largest: int) -> tuple[Tensor, bool]:
-    """The value whose bits these are, f32[], and whether it is finite."""
-    return torch.tensor(largest, dtype=torch.int32).view(torch.float32), largest < INFINITE
-
-
-def _blocks(x: Tensor) -> Tensor:
-    return torch.empty(-(-x.numel() // BLOCK), dtype=torch.float64)
-
-
 def _lanes(x: Tensor, *, squared: bool = False) -> Tensor:
     """The sum of every block: f64[B]."""
     filled = pad(x, (0, -x.numel() % BLOCK)).view(-1, BLOCK // LANES, LANES)
@@ -119,7 +166,7 @@ def _lanes(x: Tensor, *, squared: bool = False) -> Tensor:
 
 
 def _blocks_of_rows(x: Tensor, columns: int, num_blocks: int) -> Tensor:
-    """What c/sums.c's dgc_column_parts gives: f64[num_blocks, 3, columns]."""
+    """What c/sums.c's column_parts gives: f64[num_blocks, 3, columns]."""
     tall = min(TALL, -(-x.numel() // columns))
     filled = pad(x, (0, num_blocks * tall * columns - x.numel())).view(num_blocks, tall, columns)
     sums = torch.zeros(num_blocks, 3, columns, dtype=torch.float64, device=x.device)

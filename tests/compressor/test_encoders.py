@@ -68,7 +68,7 @@ def check_alike(method: Any, x: Tensor) -> None:
     with without_c():
         theirs = method.encode(x, context())
         expected = decoded(theirs, x.numel())
-    for one, other in zip(ours.parts, theirs.parts, strict=True):
+    for one, other in zip(ours.payload.of(0), theirs.payload.of(0), strict=True):
         if isinstance(method, OneBit):
             one, other = one.nan_to_num(), other.nan_to_num()  # any NaN will do
         assert same_bits(one, other), (method, x.shape, x.view(-1)[:5])
@@ -119,7 +119,7 @@ def test_the_number_of_threads_changes_no_bit(method: Any) -> None:
     one, found = method.encode(x, context()), run(method, x).mean
     with three_threads():
         three = method.encode(x, context())
-        assert all(map(same_bits, one.parts, three.parts))
+        assert all(map(same_bits, one.payload.of(0), three.payload.of(0)))
         assert same_bits(one.dense(), three.dense())
         assert same_bits(found, run(method, x).mean)
 
@@ -196,8 +196,8 @@ def test_bytes_are_what_the_bits_say(
     own = method.encode(torch.ones(shape), context())
     assert num_bytes(own) == size
     assert own.num_floats == math.prod(shape) * bits / 32
-    if isinstance(own, Codes):
-        assert own.layout.num_bytes == size
+    if isinstance(own.payload, Codes):
+        assert own.payload.layout.tensors[0].num_bytes == size
 
 
 @pytest.mark.parametrize("method", [Natural(), OneBit(), SignSGD()], ids=str)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from numeric import both_kernels, context, gaussian, heavy_tailed, run
+from numeric import answered, both_kernels, context, gaussian, heavy_tailed, run
 from torch import Tensor
 
 from dgc_repro import (
@@ -34,8 +34,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Measurable
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.exchange.payload import Gathered
-from dgc_repro.exchange.requests import Choose, Mean
+from dgc_repro.exchange.requests import Choose
 from dgc_repro.kernel import select
 from dgc_repro.policy.probed import Probed
 
@@ -81,7 +80,7 @@ def probed(ladder: Ladder, x: Tensor, candidates: tuple[int, int]) -> tuple[Any,
     running = ladder.exchange(x, ladder.init(x), where)
     asked = next(running)
     assert isinstance(asked, Choose)
-    return running, asked.energies
+    return running, asked.energies[0]
 
 
 @pytest.mark.parametrize(("kind", "settings"), SPARSIFIERS, ids=str)
@@ -101,9 +100,8 @@ def test_a_ladder_tells_the_energy_of_what_it_then_sends(
         assert alone.tolist() == wanted
         running, energies = probed(ladder, x, (1, 2))
         asked = running.send(index)
-        answer = asked.tensor.clone() if isinstance(asked, Mean) else Gathered([asked.payload])
         with pytest.raises(StopIteration) as end:
-            running.send(answer)
+            running.send(answered(asked))
         rest = exact - end.value.value.own.dense().double()
         sent = whole - float(rest.square().sum())
         assert float(energies[index]) == pytest.approx(sent, rel=1e-6, abs=1e-6 * whole)

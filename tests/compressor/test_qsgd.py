@@ -12,15 +12,15 @@ from torch import Tensor
 
 from dgc_repro import QSGD, Uniform
 from dgc_repro.compressor.qsgd import elias_bits, omega_bits
-from dgc_repro.exchange.payload import Codes, num_bytes
+from dgc_repro.exchange.payload import Alone, num_bytes
 
 SIZE = 5003
 
 
-def levels_of(payload: Codes) -> Tensor:
+def levels_of(own: Alone) -> Tensor:
     """The signed levels as they travel: i64[n]."""
-    ones = torch.ones_like(payload.scales)
-    return Codes(payload.layout, ones, payload.packed).dense().long()
+    levels: Tensor = own.payload.levels()[0]
+    return levels
 
 
 def reference(x: Array, setting: QSGD, key: int) -> tuple[Array, Array, Array]:
@@ -69,7 +69,8 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
     # drawn number and both ends, each within the margin.
     buckets = SIZE / (setting.bucket or SIZE) + 1
     assert close.sum() <= buckets + 10 + 6 * margin.sum()
-    scales = payload.scales.repeat_interleave(setting.bucket or SIZE)[:SIZE].double().numpy()
+    scales, _ = payload.payload.of(0)
+    scales = scales.repeat_interleave(setting.bucket or SIZE)[:SIZE].double().numpy()
     np.testing.assert_allclose(scales, step, rtol=2.0**-21)
 
 
@@ -135,16 +136,16 @@ def test_the_coded_size_is_that_of_the_code_written_out(setting: QSGD) -> None:
             if level:
                 sparse += omega(place - last) + sign + omega(abs(level))
                 last = place
-    assert elias_bits(own) == len(sparse)
-    assert elias_bits(own, dense=True) == len(dense)
+    assert elias_bits(own.payload) == len(sparse)
+    assert elias_bits(own.payload, dense=True) == len(dense)
 
 
 def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> None:
     """Theorem 3.2: s = 1 sends about sqrt(d) values of d; packed they are 2 bits each."""
     own = QSGD(1, 512).encode(gaussian(51_200), context())
-    assert elias_bits(own) < 0.35 * 8 * num_bytes(own)
-    assert elias_bits(QSGD(1).encode(torch.zeros(0), context())) == 0
-    assert elias_bits(QSGD(1).encode(torch.zeros(9), context())) == 32
+    assert elias_bits(own.payload) < 0.35 * 8 * num_bytes(own)
+    assert elias_bits(QSGD(1).encode(torch.zeros(0), context()).payload) == 0
+    assert elias_bits(QSGD(1).encode(torch.zeros(9), context()).payload) == 32
 
 
 @both_kernels

@@ -9,6 +9,7 @@ from laws import stepped
 from numeric import Array, both_kernels, context, hashed_uniform, heavy_tailed
 
 from dgc_repro import TernGrad
+from dgc_repro.kernel.batch import Batch
 
 
 def reference(g: Array, clip: float | None, random: Array) -> tuple[Array, Array, float]:
@@ -39,7 +40,7 @@ def test_values_equal_the_float64_reference_except_on_the_edge_of_a_step(
     random = hashed_uniform(np.arange(len(x)), key)
     sent, p, s = reference(x.double().numpy(), clip, random)
     payload = TernGrad(clip).encode(x, context())
-    assert abs(float(payload.scales) - s) <= 2.0**-23 * s
+    assert abs(float(payload.payload.of(0)[0]) - s) <= 2.0**-23 * s
     edge = np.where(x.numpy() >= 0, p, 1 - p)
     close = (np.abs(random - edge) <= 2.0**-22) | (p >= 1 - 2.0**-22)
     found = payload.dense().double().numpy()
@@ -66,7 +67,8 @@ def test_a_shared_scale_is_the_largest_of_the_workers() -> None:
     """So every answer of N workers is a multiple of s / N."""
     source = torch.Generator().manual_seed(0)
     gradients = [torch.randn(300, generator=source) * (1 + worker / 4) for worker in range(4)]
-    scale = max(float(TernGrad().scale(x, context())) for x in gradients)
+    names = tuple(map(str, range(4)))
+    scale = float(TernGrad().scales(Batch(names, gradients)).max())
     steps = stepped(TernGrad(shared_scale=True), gradients) / (scale / 4)
     # Four products of s / 4, and their sum, each rounded by 2^-24.
     assert float((steps - steps.round()).abs().max()) <= 8 * 2.0**-24 * 4

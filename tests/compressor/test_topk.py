@@ -16,11 +16,13 @@ from numeric import Array, context, heavy_tailed, topk
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
-from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier, exchange_selected
+from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
 from dgc_repro.exchange.payload import Sparse
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.policy.interface import Plan
 
@@ -98,14 +100,14 @@ def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[list[float]] = []
-    passes: list[int] = []
-    topk_of = select._topk_of
+    passes: list[tuple[int, ...]] = []
+    topk_of = chosen_of.topk
 
-    def counted(x: Tensor, *rest: Any) -> list[Selection]:
-        passes.append(x.numel())
-        return topk_of(x, *rest)
+    def counted(batch: Batch, *rest: Any) -> list[Selections]:
+        passes.append(batch.sizes)
+        return topk_of(batch, *rest)
 
-    monkeypatch.setattr(select, "_topk_of", counted)
+    monkeypatch.setattr(chosen_of, "topk", counted)
 
     def choose(energies: Tensor) -> int:
         seen.append(energies.tolist())
@@ -122,7 +124,7 @@ def test_a_probe_selects_once_and_reports_the_energies_of_its_rungs(
     ]
     # The policy sees float32: 2^-24 of each.
     np.testing.assert_allclose(seen[0], expected, rtol=2.0**-23)
-    assert passes == [5000], "one pass over the tensor, none over survivors that C has not made"
+    assert passes == [(5000,)], "one pass over the tensor, none over survivors that C has not made"
 
 
 def test_energies_of_huge_gradients_do_not_overflow() -> None:
@@ -130,22 +132,16 @@ def test_energies_of_huge_gradients_do_not_overflow() -> None:
     ladder = Ladder((Dense(), TopK(0.5), TopK(0.1)))
     exchange = ladder.exchange(x, ladder.init(x), replace(context(), rung=None, candidates=(1, 2)))
     asked = next(exchange).energies
-    np.testing.assert_allclose(asked.numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
+    np.testing.assert_allclose(asked[0].numpy() / float(x[0]) ** 2, [40, 20, 4], rtol=1e-12)
 
 
-class FirstOnes:
+class FirstOnes(Selecting):
     """A sparsifier that is not top-k: the first so many, and it notes what it has chosen from."""
 
     ragged = False
 
     def __init__(self, count: int, seen: list[int]) -> None:
         self.count, self.seen = count, seen
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, given: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, given))
 
     def select(self, tensor: Tensor, given: Context) -> Selection:
         self.seen.append(tensor.numel())

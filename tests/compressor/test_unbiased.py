@@ -12,7 +12,6 @@ from numeric import Array, context, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import QSGD, Natural, RandomK, TernGrad, Uniform
-from dgc_repro.exchange.payload import Codes
 
 SIZE, DRAWS = 203, 300
 CLAIMS = [
@@ -57,10 +56,10 @@ def spread(method: Any, x: Tensor) -> tuple[Array, Array]:
         low = np.where(size > 0, 2.0 ** np.floor(np.log2(np.where(size > 0, size, 1))), 1.0)
         return low, np.where(size > 0, size / low - 1, 0)
     payload = sent(method, x, 0)
-    assert isinstance(payload, Codes)
-    step = payload.scales.double()
-    if payload.layout.per_row:
-        step = step.repeat_interleave(payload.layout.width)[:n]
+    (layout,) = payload.payload.layout.tensors
+    step = payload.payload.of(0)[0].double()
+    if layout.per_row:
+        step = step.repeat_interleave(layout.width)[:n]
     gap = step.expand(n).numpy()
     part = np.where(gap > 0, size / np.where(gap > 0, gap, 1), 0) % 1
     return gap, np.where(

@@ -10,20 +10,19 @@ from numeric import Array, both_kernels, context, hashed_uniform, heavy_tailed
 from dgc_repro import Uniform
 from dgc_repro.compressor.encoding import TENSOR_ROW
 from dgc_repro.compressor.uniform import ROUNDINGS
-from dgc_repro.exchange.payload import Codes
+from dgc_repro.exchange.payload import Alone
 from dgc_repro.kernel.codes import group, unpack
 
 SIZE = 5003  # whole rows, whole blocks, and a rest
 
 
-def sent_codes(payload: Codes) -> list[Array]:
+def sent_codes(own: Alone) -> list[Array]:
     """The codes as they travel, a row each, filling removed: unpacked from the bytes."""
-    layout, (_, size) = payload.layout, group(payload.layout.bits)
+    (layout,), (_, packed) = own.payload.layout.tensors, own.payload.of(0)
+    _, size = group(layout.bits)
+    every = packed.split([layout.body_plane] * size + [layout.tail_plane] * size)
     rows: list[Array] = []
-    for planes, count in (
-        (payload.planes[:size], layout.body_rows),
-        (payload.planes[size:], layout.tail_rows),
-    ):
+    for planes, count in ((every[:size], layout.body_rows), (every[size:], layout.tail_rows)):
         if count:
             parts = unpack([plane.view(count, -1).to(torch.int32) for plane in planes], layout.bits)
             rows += list(torch.stack(parts, 1).reshape(count, -1)[:, : layout.width].numpy())
@@ -71,19 +70,20 @@ def reference(x: Array, setting: Uniform, key: int, kind: type) -> list[tuple[Ar
     return found
 
 
-def check_float32(payload: Codes, x: Array, setting: Uniform, key: int) -> None:
+def check_float32(payload: Alone, x: Array, setting: Uniform, key: int) -> None:
     """Codes, scales and decoded values, bit for bit."""
     expected = reference(x, setting, key, np.float32)
     for sent, (code, _, _) in zip(sent_codes(payload), expected, strict=True):
         np.testing.assert_array_equal(sent, code)
     scales = [scale for _, _, scale in expected]
-    np.testing.assert_array_equal(payload.scales, scales if setting.block else scales[:1])
+    sent, _ = payload.payload.of(0)
+    np.testing.assert_array_equal(sent, scales if setting.block else scales[:1])
     zero = 2 ** (setting.bits - 1) - 1
     decoded = [(code - zero).astype(np.float32) * scale for code, _, scale in expected]
     np.testing.assert_array_equal(payload.dense().numpy(), np.concatenate(decoded))
 
 
-def check_float64(payload: Codes, x: Array, setting: Uniform, key: int) -> None:
+def check_float64(payload: Alone, x: Array, setting: Uniform, key: int) -> None:
     """Codes, except on the edge of a step, exactly where they may differ, by one: float32 rounds x / s
     with a relative error of at most 2^-22 (four roundings: 1 / Q, s, 1 / s, the product; and 2^-21 more
     toward zero, the margin of the kernel), so a value that close to where the code changes may fall

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from laws import SETTINGS, Setting, copied, play, simulation
-from numeric import context
+from numeric import answered, context
 from torch import Tensor
 
 from dgc_repro import (
@@ -40,9 +40,9 @@ def test_what_was_sent_is_its_own_and_outlives_the_state_that_is_made_of_it(wrap
     assert isinstance(asked, Mean)
     assert wrapper is ErrorFeedback or not asked.in_place, "the velocity is state"
     exchange = nest.exchange(x, nest.init(x), context())
-    sent = next(exchange).tensor.clone()  # type: ignore[union-attr]
+    (sent,) = answered(next(exchange))
     with pytest.raises(StopIteration) as end:
-        exchange.send(sent)
+        exchange.send([sent])
     assert sent.any()
     assert torch.equal(end.value.value.own.dense(), sent)
     assert not end.value.value.state.get("residual", torch.zeros(1)).any()

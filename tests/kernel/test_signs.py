@@ -10,14 +10,29 @@ from torch import Tensor
 
 from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.kernel import signs
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.signs import SignLayout
 
 SIZES = (1, 2, 31, 32, 33, 100, 4095, 4096, 4097, 8200, 70_001)
 
 
-def packed(x: Tensor, *, zero_too: bool = False) -> Tensor:
-    words = torch.full((signs.num_words(x.numel()),), -7, dtype=torch.int32)
-    signs.pack(x, words, zero_too=zero_too)
-    return words
+def packed(x: Tensor, levels: Tensor | None = None, *, zero_too: bool = False) -> Signs:
+    """The signs of a tensor; ``levels``: what they mean."""
+    layout = SignLayout((x.numel(),), (0 if levels is None else levels.numel(),))
+    buffer = torch.full((layout.size,), 249, dtype=torch.uint8)
+    if levels is not None:
+        layout.put(buffer, levels)
+    signs.pack(batch(x), layout, buffer, zero_too=zero_too)
+    return Signs(("x",), layout, buffer)
+
+
+def batch(x: Tensor) -> Batch:
+    return Batch(("x",), [x])
+
+
+def dense(payload: Signs) -> Tensor:
+    (values,) = payload.dense()
+    return values
 
 
 def by_hand(negative: list[bool], n: int) -> list[int]:
@@ -36,17 +51,17 @@ def by_hand(negative: list[bool], n: int) -> list[int]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_bit_is_where_the_docstring_says_and_comes_back_as_plus_or_minus_one(size: int) -> None:
     x = heavy_tailed(size, size)
-    words = packed(x)
+    (words,) = packed(x).of(0)
     assert words.numpy().view(np.uint32).tolist() == by_hand((x < 0).tolist(), size)
     assert words.nbytes == 4 * -(-size // 32)
-    assert torch.equal(Signs(size, words).dense(), torch.where(x < 0, -1.0, 1.0))
+    assert torch.equal(dense(packed(x)), torch.where(x < 0, -1.0, 1.0))
 
 
 @both_kernels
 def test_a_zero_and_a_nan_go_where_they_are_told() -> None:
     x = torch.tensor([0.0, -0.0, torch.nan, -torch.nan, 1e-45, -1e-45])
-    assert Signs(6, packed(x)).dense().tolist() == [1, 1, 1, 1, 1, -1]
-    assert Signs(6, packed(x, zero_too=True)).dense().tolist() == [-1, -1, 1, 1, 1, -1]
+    assert dense(packed(x)).tolist() == [1, 1, 1, 1, 1, -1]
+    assert dense(packed(x, zero_too=True)).tolist() == [-1, -1, 1, 1, 1, -1]
 
 
 @both_kernels
@@ -55,7 +70,7 @@ def test_each_column_has_its_own_levels(columns: int) -> None:
     rows = 37
     x = heavy_tailed(rows * columns, columns)
     levels = torch.rand(2 * columns) + 1
-    decoded = Signs(rows * columns, packed(x), levels).dense().view(rows, columns)
+    decoded = dense(packed(x, levels)).view(rows, columns)
     high, low = levels[:columns], levels[columns:]
     assert torch.equal(decoded, torch.where(x.view(rows, columns) < 0, low, high))
 
@@ -66,7 +81,7 @@ def test_the_vote_is_the_sign_of_the_sum_of_signs(count: int) -> None:
     for size in (1, 40, 4500):
         signed = [heavy_tailed(size, 100 * size + i) for i in range(count)]
         buffer = torch.full((size,), torch.nan)
-        vote([Signs(size, packed(x)) for x in signed], buffer)
+        vote([packed(x) for x in signed], batch(buffer))
         assert torch.equal(buffer, torch.stack(signed).sign().sum(0).sign())
 
 
@@ -76,15 +91,15 @@ def test_every_count_of_votes_is_decided_right() -> None:
     against = torch.arange(13)
     signed = [torch.where(worker < against, -1.0, 1.0) for worker in range(12)]
     buffer = torch.empty(13)
-    vote([Signs(13, packed(x)) for x in signed], buffer)
+    vote([packed(x) for x in signed], batch(buffer))
     assert buffer.tolist() == [1.0] * 6 + [0.0] + [-1.0] * 6
     assert not bool(buffer[6].signbit())
 
 
 def test_the_number_of_threads_changes_no_vote() -> None:
-    payloads = [Signs(300_001, packed(heavy_tailed(300_001, i))) for i in range(3)]
+    payloads = [packed(heavy_tailed(300_001, i)) for i in range(3)]
     one, three = torch.empty(300_001), torch.empty(300_001)
-    vote(payloads, one)
+    vote(payloads, batch(one))
     with three_threads():
-        vote(payloads, three)
+        vote(payloads, batch(three))
     assert torch.equal(one, three)

@@ -10,8 +10,13 @@ from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, three_t
 from torch import Tensor
 
 from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
 
 SIZES = (1, 2, 511, 512, 513, 4096, 4097, 30_000)
+
+
+def batch(*tensors: Tensor) -> Batch:
+    return Batch(tuple(map(str, range(len(tensors)))), tensors)
 
 
 @both_kernels
@@ -21,11 +26,11 @@ def test_sums_are_those_of_exact_arithmetic(size: int) -> None:
     x = heavy_tailed(size, size)
     close = size * 2.0**-53 + 2.0**-52
     exact = math.fsum(x.double().abs().tolist())
-    assert abs(float(sums.magnitude_sum(x)) - exact) <= close * exact
+    assert abs(float(sums.magnitudes(batch(x))) - exact) <= close * exact
     exact = math.fsum(x.double().square().tolist())
-    squares, peak, _ = sums.squares(x)
+    squares, peak = sums.squares(batch(x))
     assert abs(float(squares) - exact) <= close * exact
-    assert float(peak) == float(x.abs().max())
+    assert float(peak) == float(sums.peaks(batch(x))) == float(x.abs().max())
 
 
 @both_kernels
@@ -34,7 +39,7 @@ def test_sums_are_those_of_exact_arithmetic(size: int) -> None:
 def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
     x = heavy_tailed(rows * columns, rows).view(rows, columns)
     x[:, 0] = x[:, 0].abs()
-    (above, below, negative), _ = sums.parts(x.view(-1), columns)
+    above, below, negative = sums.parts(batch(x), (columns,))
     elsewhere = sums.parts_in_any_order(x)
     assert bool(((elsewhere[0] - above).abs() <= 2 * rows * 2.0**-53 * above).all())
     assert bool(((elsewhere[1] - below).abs() <= 2 * rows * 2.0**-53 * below.abs()).all())
@@ -49,10 +54,10 @@ def test_columns_are_summed_each_by_itself(rows: int, columns: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_c_and_tensors_sum_alike(size: int) -> None:
     def all_sums(x: Tensor) -> list[Tensor]:
-        found = [sums.magnitude_sum(x), *sums.squares(x)[:2]]
+        found = [sums.magnitudes(batch(x)), *sums.squares(batch(x)), sums.peaks(batch(x))]
         for columns in (1, 3, 171, 512):
             if size % columns == 0:
-                found.append(sums.parts(x, columns)[0])
+                found.append(sums.parts(batch(x), (columns,)))
         return [one.double() for one in found]
 
     for x in kinds(size):
@@ -65,9 +70,30 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     x = heavy_tailed(300_000)
 
     def every() -> list[Tensor]:
-        found = [sums.magnitude_sum(x), sums.squares(x)[0]]
-        return [one.clone() for one in (*found, sums.parts(x, 1)[0], sums.parts(x, 300)[0])]
+        own = batch(x)
+        parts = [sums.parts(own, (columns,)) for columns in (1, 300)]
+        return [sums.magnitudes(own), sums.squares(own)[0], *parts]
 
     one = every()
     with three_threads():
         assert all(map(torch.equal, one, every()))
+
+
+@both_kernels
+def test_a_batch_has_the_sums_of_its_tensors_and_an_empty_one_0() -> None:
+    tensors = [heavy_tailed(size, size) for size in (5, 0, 70_000, 4097)]
+    columns = (5, 0, 700, 1)
+    every = batch(*tensors)
+    (squares, peaks), parts = sums.squares(every), sums.parts(every, columns)
+    found = [squares, peaks, sums.peaks(every), sums.magnitudes(every)]
+    assert [float(one[1]) for one in found] == [0, 0, 0, 0]
+    for i, x in enumerate(tensors):
+        own = batch(x)
+        alone = [*sums.squares(own), sums.peaks(own), sums.magnitudes(own)]
+        assert all(
+            torch.equal(one[i : i + 1], other) for one, other in zip(found, alone, strict=True)
+        )
+        start = sum(columns[:i])
+        if columns[i]:
+            stretch = parts[:, start : start + columns[i]]
+            assert torch.equal(stretch, sums.parts(own, columns[i : i + 1]))

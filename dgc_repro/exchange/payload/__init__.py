@@ -19,7 +19,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 ====================  ======================================================================
 """
 
-from dgc_repro.exchange.payload.codes import CodeLayout, Codes
+from dgc_repro.exchange.payload.codes import CodeLayout, CodeLayouts, Codes
 from dgc_repro.exchange.payload.interface import (
     AnyPayload,
     BatchPayload,
@@ -44,6 +44,7 @@ __all__ = [
     "AnyPayload",
     "BatchPayload",
     "CodeLayout",
+    "CodeLayouts",
     "Codes",
     "DecodesTogether",
     "Gathered",

@@ -72,7 +72,8 @@ class Parted:
 
     @property
     def num_floats(self) -> float:
-        return sum(payload.num_floats for payload in self.payloads)
+        number: float = sum(payload.num_floats for payload in self.payloads)
+        return number
 
     def by_tensor(self) -> list[tuple[int, float]]:
         """Bytes and floats of each tensor."""
@@ -116,7 +117,8 @@ class Alone:
 
     @property
     def num_floats(self) -> float:
-        return float(self.payload.num_floats)
+        number: float = self.payload.num_floats
+        return number
 
     @property
     def num_bytes(self) -> int:
@@ -131,6 +133,11 @@ class Alone:
 
     def copy_to_(self, buffer: Tensor, weight: float) -> None:
         self.payload.copy_to_(_batch(buffer), weight)
+
+    def copy_sum_to_(self, others: Sequence[Alone], buffer: Tensor, weight: float) -> bool:
+        every = [other.payload for other in others]
+        together: bool = self.payload.copy_sum_to_(every, _batch(buffer), weight)
+        return together
 
     def subtract_from_(self, buffer: Tensor) -> None:
         self.payload.subtract_from_(_batch(buffer))

@@ -28,7 +28,7 @@ INDICES = {"delta16": kernels.DELTA16, "bitmap": kernels.BITMAP}
 CODINGS = (AUTO, PLAIN, *INDICES)
 MAGIC = 0x53  # 'S'; another number when the coding changes
 _COUNT_BITS = 40
-_DAMAGED = "it was damaged on its way, or comes from another version of this package"
+DAMAGED = "it was damaged on its way, or comes from another version of this package"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class SparseLayout:
         if sizes != expected:
             raise ValueError(
                 f"sparse payload: {sizes} words of places, scales and values came with a header that "
-                f"announces {expected}: {_DAMAGED}"
+                f"announces {expected}: {DAMAGED}"
             )
 
 
@@ -191,16 +191,16 @@ def announced(header: int, n: int, kind: int) -> SparseLayout:
     coding, theirs = header >> 48 & 0xFF, header >> 40 & 0xFF
     count = header & (1 << _COUNT_BITS) - 1
     if header >> 56 != MAGIC:
-        raise ValueError(f"sparse payload: {header:#x} is not a header of one: {_DAMAGED}")
+        raise ValueError(f"sparse payload: {header:#x} is not a header of one: {DAMAGED}")
     if coding not in (kernels.plain(n), *INDICES.values()):
-        raise ValueError(f"sparse payload: its places have the unknown coding {coding}: {_DAMAGED}")
+        raise ValueError(f"sparse payload: its places have the unknown coding {coding}: {DAMAGED}")
     if theirs != kind:
         raise ValueError(
             f"sparse payload: its values are of type {theirs}, this worker's of type "
             f"{kind} (of {', '.join(VALUES)}): all workers need one setting `values`"
         )
     if count > n:
-        raise ValueError(f"sparse payload: {count} entries of {n}: {_DAMAGED}")
+        raise ValueError(f"sparse payload: {count} entries of {n}: {DAMAGED}")
     return SparseLayout(n, count, coding, kind)
 
 

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.payload.interface import BatchPayload
-from dgc_repro.exchange.payload.sparse import AUTO, INDICES, MAGIC, PLAIN, announced
+from dgc_repro.exchange.payload.sparse import AUTO, DAMAGED, INDICES, MAGIC, PLAIN, announced
 from dgc_repro.exchange.payload.values import DTYPES, VALUES, code_values
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
@@ -28,7 +29,6 @@ from dgc_repro.kernel.select import Scratch, Selection
 
 Numbers = npt.NDArray[np.int64]
 SHARED = kernels.SHARED
-_COUNT = (1 << 40) - 1
 
 
 class _Table(ctypes.Structure):
@@ -61,6 +61,7 @@ class SparseLayouts:
     """Where header, places, scales and values of each tensor lie in the buffer."""
 
     sizes: tuple[int, ...]  # values of each tensor
+    indices: str  # of `CODINGS`
     k: Numbers
     coding: npt.NDArray[np.int32]
     kind: int
@@ -84,6 +85,7 @@ class SparseLayouts:
             coding = codings[0] if indices == PLAIN else np.full_like(n, INDICES[indices])
         return cls(
             sizes,
+            indices,
             k,
             coding.astype(np.int32),
             kind,
@@ -92,30 +94,35 @@ class SparseLayouts:
             np.ones_like(k) if kind == SHARED else k,
         )
 
-    @classmethod
-    def announced(
-        cls, like: SparseLayouts, lengths: Sequence[int], buffer: Tensor
-    ) -> SparseLayouts:
-        """The layouts of another worker's buffer, from the lengths of its parts and its headers."""
-        rough = like.of_lengths(lengths)
-        headers = buffer[: rough.num_bytes].view(torch.int64).cpu().numpy()[rough.header_at // 8]
-        own = replace(rough, k=headers & _COUNT, coding=(headers >> 48 & 0xFF).astype(np.int32))
-        if not (np.array_equal(own.headers, headers) and own.is_sound):
-            own.refuse(headers.tolist())
+    def announced(self, lengths: Sequence[int]) -> SparseLayouts:
+        """The layouts of a worker from the `lengths` that it sent."""
+        told = np.array(lengths, dtype=np.int64).reshape(len(self.sizes), -1)
+        counts = told[:, -1]
+        if (counts < 0).any() or (counts > np.array(self.sizes)).any():
+            i = int(np.argmax((counts < 0) | (counts > np.array(self.sizes))))
+            raise ValueError(f"sparse payload: {counts[i]} entries of {self.sizes[i]}: {DAMAGED}")
+        own = SparseLayouts.of(self.sizes, tuple(counts.tolist()), self.indices, self.kind)
+        if not np.array_equal(own.lengths, told):
+            i = int(np.argmax((own.lengths != told).any(1)))
+            raise ValueError(
+                f"sparse payload: parts of {told[i].tolist()} came, and {own.lengths[i].tolist()} are "
+                f"expected of {counts[i]} entries of {self.sizes[i]}: {DAMAGED}"
+            )
         return own
 
-    def of_lengths(self, lengths: Sequence[int]) -> SparseLayouts:
-        """The same with other lengths: of the header, the places, the scales if any, and the values."""
-        told = np.array(lengths, dtype=np.int64).reshape(len(self.sizes), -1).T.copy()
-        if (told[0] != 1).any():
-            raise ValueError("sparse payload: a header of another size than 8 bytes")
-        scales = told[2] if len(told) > 3 else np.zeros_like(told[0])
-        return replace(self, num_words=told[1], num_scales=scales, num_coded=told[-1])
+    @cached_property
+    def lengths(self) -> Numbers:
+        """What travels first where k differs between workers: how long the header, the places and the scales
+        of each tensor are, and k. i64[tensors, 3 or 4]."""
+        columns = [np.ones_like(self.k), self.num_words, self.k]
+        if self.kind == kernels.INT8:
+            columns.insert(2, self.num_scales)
+        return np.stack(columns, 1)
 
     @cached_property
     def _placed(self) -> tuple[Numbers, int]:
         """Where the four parts of each tensor begin, [4, tensors], and the bytes of all."""
-        value = DTYPES.get(self.kind, torch.float32).itemsize
+        value = _type_of(self.kind).itemsize
         words, scales = 8 + 4 * self.num_words, 4 * self.num_scales
         sizes = words + scales + value * self.num_coded
         starts = starts_of(tuple((-(-sizes // 8) * 8).tolist()))
@@ -124,21 +131,9 @@ class SparseLayouts:
         return np.ascontiguousarray(at), -(-end // 8) * 8
 
     @property
-    def header_at(self) -> Numbers:
-        """In bytes; so are the others."""
-        return self._placed[0][0]
-
-    @property
-    def words_at(self) -> Numbers:
-        return self._placed[0][1]
-
-    @property
-    def scales_at(self) -> Numbers:
-        return self._placed[0][2]
-
-    @property
-    def coded_at(self) -> Numbers:
-        return self._placed[0][3]
+    def starts(self) -> Numbers:
+        """Where header, places, scales and values of each tensor begin, in bytes: i64[4, tensors]."""
+        return self._placed[0]
 
     @property
     def num_bytes(self) -> int:
@@ -159,30 +154,23 @@ class SparseLayouts:
     def table(self) -> _Table:
         """For the C kernels."""
         arrays = (
-            self.k, self.header_at, self.words_at, self.scales_at, self.coded_at, self.num_words,
-            self.headers, self.coding,
+            self.k, *self.starts, self.num_words, self.headers, self.coding,
         )  # fmt: skip
         return _Table(*(array.ctypes.data for array in arrays))
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the lengths are those that the headers announce."""
-        n = np.array(self.sizes, dtype=np.int64)
-        return bool(
-            (self.k <= n).all()
-            and np.isin(self.coding, (kernels.INT32, kernels.INT64, *INDICES.values())).all()
-            and np.array_equal(_num_words(n, self.k, self.coding), self.num_words)
-            and np.array_equal(_num_scales(self.k, self.kind), self.num_scales)
-            and (self.kind == SHARED or np.array_equal(self.k, self.num_coded))
-        )
-
-    def refuse(self, headers: Sequence[int]) -> None:
-        """Raise ValueError for the first header that does not fit its tensor."""
+    def check(self, headers: Sequence[int]) -> None:
+        """Raise ValueError for the first header that is another than that of its tensor."""
         kind = kernels.FP32 if self.kind == SHARED else self.kind
         for i, header in enumerate(headers):
+            if header == self.headers[i]:
+                continue
             layout = announced(header, self.sizes[i], kind)
             coded = layout.k if self.kind == SHARED else int(self.num_coded[i])
             layout.check(int(self.num_words[i]), int(self.num_scales[i]), coded)
+            raise ValueError(
+                f"sparse payload: its places have the coding {layout.coding}, this worker's "
+                f"{self.coding[i]}: all workers need one setting `indices`"
+            )
 
 
 def _num_words(n: Numbers, k: Numbers, coding: Numbers) -> Numbers:
@@ -192,6 +180,10 @@ def _num_words(n: Numbers, k: Numbers, coding: Numbers) -> Numbers:
         [(k + (n - k) // kernels.ESCAPE + 1) // 2, (n + 31) // 32, 2 * k],
         k,
     )
+
+
+def _type_of(kind: int) -> torch.dtype:
+    return DTYPES.get(kind, torch.float32)
 
 
 def _num_scales(k: Numbers, kind: int) -> Numbers:
@@ -205,6 +197,7 @@ class SparseBatch(BatchPayload):
     names: tuple[str, ...]
     layouts: SparseLayouts
     buffer: Tensor  # u8[layouts.num_bytes]
+    ragged: ClassVar[bool] = True
 
     @classmethod
     def of(
@@ -248,31 +241,25 @@ class SparseBatch(BatchPayload):
     def num_floats(self) -> float:
         if self.layouts.kind == SHARED:
             return float(len(self.names))
-        return int(self.layouts.num_coded.sum()) * DTYPES[self.layouts.kind].itemsize / 4
+        return int(self.layouts.num_coded.sum()) * _type_of(self.layouts.kind).itemsize / 4
 
     def by_tensor(self) -> list[tuple[int, float]]:
         layouts = self.layouts
-        coded = DTYPES.get(layouts.kind, torch.float32).itemsize * layouts.num_coded
+        coded = _type_of(layouts.kind).itemsize * layouts.num_coded
         sizes = 8 + 4 * layouts.num_words + 4 * layouts.num_scales + coded
         return [(int(size), float(value) / 4) for size, value in zip(sizes, coded, strict=True)]
 
     @property
     def lengths(self) -> list[int]:
-        layouts = self.layouts
-        columns = [np.ones_like(layouts.k), layouts.num_words, layouts.num_coded]
-        if layouts.kind == kernels.INT8:
-            columns.insert(2, layouts.num_scales)
-        numbers: list[int] = np.stack(columns, 1).reshape(-1).tolist()
+        numbers: list[int] = self.layouts.lengths.reshape(-1).tolist()
         return numbers
 
     def kinds(self, lengths: Sequence[int]) -> list[tuple[int, torch.dtype]]:
-        return [(self.layouts.of_lengths(lengths).num_bytes // 8, torch.int64)]
+        return [(self.layouts.announced(lengths).num_bytes // 8, torch.int64)]
 
     def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> SparseBatch:
-        buffer = parts[0].view(torch.uint8)
-        return replace(
-            self, layouts=SparseLayouts.announced(self.layouts, lengths, buffer), buffer=buffer
-        )
+        layouts = self.layouts.announced(lengths)
+        return replace(self, layouts=layouts, buffer=parts[0].view(torch.uint8))
 
     def like(self, parts: Sequence[Tensor]) -> SparseBatch:
         return replace(self, buffer=parts[0].view(torch.uint8))
@@ -313,9 +300,7 @@ class SparseBatch(BatchPayload):
 
     def selections(self) -> list[Selection]:
         """The entries of every tensor, as they are decoded. Raises ValueError where one is broken."""
-        headers = [int(self._part(i, 0)) for i in range(len(self.names))]
-        if headers != self.layouts.headers.tolist():
-            self.layouts.refuse(headers)
+        self.layouts.check([int(self._part(i, 0)) for i in range(len(self.names))])
         return [self.selection(i) for i in range(len(self.names))]
 
     def selection(self, i: int) -> Selection:
@@ -338,10 +323,10 @@ class SparseBatch(BatchPayload):
     def _part(self, i: int, which: int) -> Tensor:
         """Header, words, scales or values of one tensor, as a view."""
         layouts = self.layouts
-        value = DTYPES.get(layouts.kind, torch.float32)
+        value = _type_of(layouts.kind)
         dtype = (torch.int64, torch.int32, torch.float32, value)[which]
         count = (1, layouts.num_words[i], layouts.num_scales[i], layouts.num_coded[i])[which]
-        start = int(layouts._placed[0][which][i])
+        start = int(layouts.starts[which][i])
         return self.buffer[start : start + int(count) * dtype.itemsize].view(dtype)
 
     def _write(self, i: int, own: Selection) -> None:

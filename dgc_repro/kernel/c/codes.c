@@ -5,7 +5,7 @@
  * whole groups; the filling has the code of zero). G codes make B bytes; part p of a row shares its
  * bytes with the other parts. Q = 2^(bits-1) - 1.
  */
-#include "common.h"
+#include "segments.h"
 
 #define CHUNK 512          /* values of a part handled at a time: codes stay in the first-level cache */
 #define MAX_GROUP 8
@@ -214,9 +214,10 @@ int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, 
 }
 
 /* x = sum of weight * decoded, or x += it, over `count` payloads of one layout, added in their order.
- * A row of x stays in cache while all payloads are added to it. scales, packed: one pointer a payload. */
-void dgc_dequantize(float *x, const layout_t *layout, int count, const float *const *scales,
-                    const uint8_t *const *packed, float weight, int accumulate, int threads) {
+ * A row of x stays in cache while all payloads are added to it. buffers: one a payload; in each, the scales
+ * and the packed codes of this tensor begin at the given bytes. */
+static void dequantize(float *x, const layout_t *layout, int64_t scales_at, int64_t packed_at, int count,
+                       const uint8_t *const *buffers, float weight, int accumulate, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const int64_t rows = layout->body_rows + layout->tail_rows;
     const int parallel = layout->n >= PARALLEL_FROM && threads > 1;
@@ -229,8 +230,9 @@ void dgc_dequantize(float *x, const layout_t *layout, int count, const float *co
             const int64_t m = row.length - j < CHUNK ? row.length - j : CHUNK;
             for (int source = 0; source < count; source++) {
                 const uint8_t *planes[MAX_BYTES];
-                planes_of(layout, row.tail, packed[source], planes);
-                const float factor = scales[source][layout->per_row ? r : 0] * weight;
+                planes_of(layout, row.tail, buffers[source] + packed_at, planes);
+                const float *scales = (const float *)(buffers[source] + scales_at);
+                const float factor = scales[layout->per_row ? r : 0] * weight;
                 unpack(codes, planes, row.at + j, m, layout->bits);
                 for (int part = 0; part < layout->group_codes; part++) {
                     const int64_t from = part * row.length + j;
@@ -246,6 +248,28 @@ void dgc_dequantize(float *x, const layout_t *layout, int count, const float *co
             }
         }
     }
+}
+
+/* Quantize all tensors of a batch into one buffer; keys: NULL where nothing is drawn. Returns whether it is
+ * known that no value is a NaN or an infinity. */
+int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, const layout_t *layouts,
+                     const int64_t *scales_at, const int64_t *packed_at, int rounding, const int32_t *keys,
+                     int32_t levels, int rule, uint8_t *buffer, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                bad |= n[s] && !dgc_quantize(x[s], layouts + s, rounding, keys ? keys[s] : 0, levels, rule,
+                                             (float *)(buffer + scales_at[s]), buffer + packed_at[s], inner))
+    return !bad;
+}
+
+/* x = or += the sum of weight * decoded over `sources` payloads, of all tensors of a batch. */
+void dgc_dequantize_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layouts,
+                        const int64_t *scales_at, const int64_t *packed_at, int sources,
+                        const uint8_t *const *buffers, float weight, int accumulate, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                dequantize(x[s], layouts + s, scales_at[s], packed_at[s], sources, buffers, weight, accumulate,
+                           inner))
 }
 
 /* Whether no value is a NaN or an infinity. */

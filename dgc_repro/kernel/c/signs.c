@@ -2,13 +2,14 @@
  * rows of 4096 values in words of 32 bits, bit p of word j of a row belonging to value p L + j, where L
  * is the row's number of words (128; fewer in the last, shorter row).
  */
+#include "segments.h"
 #include "words.h"
 
 #define SIGN 0x80000000u
 #define ONE 0x3f800000u
 
 /* A bit is set where x < 0, and with `zero_too` where x = 0. Returns the bits of max|x|. */
-int dgc_pack_signs(const float *x, int64_t n, uint32_t *words, int zero_too, int threads) {
+static int32_t pack(const float *x, int64_t n, uint32_t *words, int zero_too, int threads) {
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     int32_t largest = 0;
 #pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
@@ -61,19 +62,22 @@ static inline __attribute__((always_inline)) void put_one(float *restrict to, co
     }
 }
 
-/* x = or += the sum of weight * decoded over `count` payloads, in their order. levels: of each payload
- * `columns` values of a bit that is not set, then as many of a set bit; value i is of column
- * i % columns. */
-void dgc_decode_signs(float *x, int64_t n, int count, const uint32_t *const *words,
-                      const float *const *levels, int64_t columns, float weight, int accumulate,
-                      int threads) {
+/* x = or += the sum of weight * decoded over `count` payloads, in their order. In each buffer the levels and
+ * the words of this tensor begin at the given bytes. Levels: of 2 columns, `columns` values of a bit that is
+ * not set, then as many of a set bit (value i is of column i % columns); one level s means s and -s; none 1
+ * and -1. */
+static void decode(float *x, int64_t n, int64_t num_levels, int64_t levels_at, int64_t words_at, int count,
+                   const uint8_t *const *buffers, float weight, int accumulate, int threads) {
+    const int64_t columns = num_levels > 1 ? num_levels / 2 : 1;
     const int parallel = n >= PARALLEL_FROM && threads > 1;
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
     for (int64_t start = 0; start < n; start += ROW) {
         const int64_t left = n - start, length = words_of(left);
         for (int source = 0; source < count; source++) {
-            const uint32_t *bits = words[source] + start / BITS;
-            const float *high = levels[source], *low = high + columns;
+            const uint32_t *bits = (const uint32_t *)(buffers[source] + words_at) + start / BITS;
+            const float *levels = (const float *)(buffers[source] + levels_at);
+            const float one = num_levels ? levels[0] : 1.0f, pair[2] = {one, -one};
+            const float *high = num_levels > 1 ? levels : pair, *low = high + columns;
             const int add = accumulate || source;
             float repeated[2][2 * WORDS]; /* levels of few columns, one after another */
             if (columns > 1 && columns < WORDS)
@@ -104,7 +108,7 @@ void dgc_decode_signs(float *x, int64_t n, int count, const uint32_t *const *wor
 
 /* x = the sign of the sum of signs of `count` payloads, 0 at a tie. Counted 32 values at a time: the
  * number of set bits is kept as `digits` words, one a binary digit. */
-void dgc_vote(float *x, int64_t n, int count, const uint32_t *const *words, int threads) {
+static void vote(float *x, int64_t n, int64_t words_at, int count, const uint8_t *const *buffers, int threads) {
     const int parallel = n >= PARALLEL_FROM && threads > 1, half = count / 2;
     int digits = 0;
     while (count >> digits) digits++;
@@ -115,7 +119,7 @@ void dgc_vote(float *x, int64_t n, int count, const uint32_t *const *words, int 
         memset(sums, 0, digits * sizeof sums[0]);
         for (int source = 0; source < count; source++) {
             uint32_t carry[WORDS];
-            memcpy(carry, words[source] + start / BITS, length * sizeof *carry);
+            memcpy(carry, (const uint32_t *)(buffers[source] + words_at) + start / BITS, length * sizeof *carry);
             for (int digit = 0; digit < digits && (source + 1) >> digit; digit++) {
                 uint32_t *restrict sum = sums[digit];
                 for (int64_t j = 0; j < length; j++) {
@@ -145,4 +149,28 @@ void dgc_vote(float *x, int64_t n, int count, const uint32_t *const *words, int 
             }
         }
     }
+}
+
+/* The same for all tensors of a batch. Packing returns whether no value is a NaN or an infinity. */
+int dgc_pack_signs_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *words_at,
+                       uint8_t *buffer, int zero_too, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                bad |= pack(x[s], n[s], (uint32_t *)(buffer + words_at[s]), zero_too, inner) >= INFINITE)
+    return !bad;
+}
+
+void dgc_decode_signs_all(int64_t count, const int64_t *n, float *const *x, const int64_t *num_levels,
+                          const int64_t *levels_at, const int64_t *words_at, int sources,
+                          const uint8_t *const *buffers, float weight, int accumulate, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                decode(x[s], n[s], num_levels[s], levels_at[s], words_at[s], sources, buffers, weight,
+                       accumulate, inner))
+}
+
+void dgc_vote_all(int64_t count, const int64_t *n, float *const *x, const int64_t *words_at, int sources,
+                  const uint8_t *const *buffers, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, vote(x[s], n[s], words_at[s], sources, buffers, inner))
 }

@@ -4,7 +4,7 @@
  * A block of BLOCK values is added up in LANES lanes (value i into lane i % LANES, in order of i), and
  * the lanes are folded by halves.
  */
-#include "common.h"
+#include "segments.h"
 
 #define BLOCK 4096
 #define LANES 512
@@ -23,61 +23,67 @@ static double fold_lanes(double *lanes) {
     return lanes[0];
 }
 
-/* sums[0] = sum |x|; sums has a place for each block. Returns the bits of max|x|. */
-int dgc_magnitudes(const float *x, int64_t n, double *sums, int threads) {
+/* sum |x|, or sum x^2 where `squared`; sums has a place for each block. *largest: the bits of max|x|. */
+static double sum_up(const float *x, int64_t n, double *sums, int squared, int32_t *largest, int threads) {
     const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
+    int32_t peak = 0;
+#pragma omp parallel for reduction(max : peak) num_threads(threads) if (parallel) schedule(static)
     for (int64_t start = 0; start < n; start += BLOCK) {
         const int64_t m = n - start < BLOCK ? n - start : BLOCK;
         double lanes[LANES] = {0};
         int32_t here = largest_magnitude(x + start, m);
-        largest = here > largest ? here : largest;
+        peak = here > peak ? here : peak;
         for (int64_t j = 0; j < m; j += LANES) {
             const float *restrict values = x + start + j;
             const int64_t width = m - j < LANES ? m - j : LANES;
-            for (int64_t i = 0; i < width; i++) lanes[i] += (double)fabsf(values[i]);
+            if (squared)
+                for (int64_t i = 0; i < width; i++) lanes[i] += (double)values[i] * (double)values[i];
+            else
+                for (int64_t i = 0; i < width; i++) lanes[i] += (double)fabsf(values[i]);
         }
         sums[start / BLOCK] = fold_lanes(lanes);
     }
     fold(sums, (n + BLOCK - 1) / BLOCK, 1);
-    return largest;
+    *largest = peak;
+    return n ? sums[0] : 0.0;
 }
 
-/* sums[0] = sum x^2; sums has a place for each block. Returns the bits of max|x|. */
-int dgc_squares(const float *x, int64_t n, double *sums, int threads) {
-    const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        const int64_t m = n - start < BLOCK ? n - start : BLOCK;
-        double lanes[LANES] = {0};
-        int32_t here = largest_magnitude(x + start, m);
-        largest = here > largest ? here : largest;
-        for (int64_t j = 0; j < m; j += LANES) {
-            const float *restrict values = x + start + j;
-            const int64_t width = m - j < LANES ? m - j : LANES;
-            for (int64_t i = 0; i < width; i++) lanes[i] += (double)values[i] * (double)values[i];
-        }
-        sums[start / BLOCK] = fold_lanes(lanes);
-    }
-    fold(sums, (n + BLOCK - 1) / BLOCK, 1);
-    return largest;
+/* totals, and peaks = max|x|, of every tensor of a batch. Its blocks have places in `sums` from at[s]. Returns whether no value
+ * is a NaN or an infinity. */
+int dgc_sums_all(int64_t count, const int64_t *n, const float *const *x, int squared, const int64_t *at,
+                 double *sums, double *totals, float *peaks, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        int32_t largest;
+        totals[s] = sum_up(x[s], n[s], sums + at[s], squared, &largest, inner);
+        peaks[s] = from_bits(largest);
+        bad |= largest >= INFINITE;
+    })
+    return !bad;
 }
 
-/* The bits of max|x|. */
-int dgc_peak(const float *x, int64_t n, int threads) { return largest_of_all(x, n, threads); }
+/* max|x| of every tensor of a batch; whether no value is a NaN or an infinity. */
+int dgc_peaks_all(int64_t count, const int64_t *n, const float *const *x, float *peaks, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        const int32_t largest = largest_of_all(x[s], n[s], inner);
+        peaks[s] = from_bits(largest);
+        bad |= largest >= INFINITE;
+    })
+    return !bad;
+}
 
 #define TILE 256  /* columns handled at a time */
 #define TALL 256  /* rows of a block */
+#define WIDE 256  /* a matrix of fewer columns is seen as one of nearly so many */
 #define AHEAD 2   /* rows */
 
 /* Of every column of a matrix: the sum of x >= 0 (a NaN counts there), the sum of x < 0, and how many of
  * the latter. `joined` rows are seen as one of columns = joined x their length, the last one perhaps
  * shorter; of each block of TALL such rows they are added in order into sums[block][3][columns], then
  * folded. What counts stands in sums[0][...][0 ... columns / joined - 1]. Returns the bits of max|x|. */
-int dgc_column_parts(const float *x, int64_t n, int64_t columns, int64_t joined, double *sums,
-                     int threads) {
+static int32_t column_parts(const float *x, int64_t n, int64_t columns, int64_t joined, double *sums,
+                            int threads) {
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     const int64_t rows = (n + columns - 1) / columns, tiles = (columns + TILE - 1) / TILE;
     const int64_t tasks = (rows + TALL - 1) / TALL * tiles;
@@ -117,4 +123,20 @@ int dgc_column_parts(const float *x, int64_t n, int64_t columns, int64_t joined,
     fold(sums, tasks / tiles, 3 * columns);
     for (int kind = 0; kind < 3; kind++) fold(sums + kind * columns, joined, columns / joined);
     return largest;
+}
+
+/* parts[3][all columns]: of every tensor of a batch, from its column starts[s]. Its blocks have places in
+ * `sums` from at[s]. Returns whether no value is a NaN or an infinity. */
+int dgc_column_parts_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *columns,
+                         const int64_t *at, double *sums, const int64_t *starts, double *parts, int threads) {
+    const int64_t total = count ? starts[count - 1] + columns[count - 1] : 0;
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, if (n[s]) {
+        const int64_t joined = columns[s] < WIDE ? WIDE / columns[s] : 1;
+        const int64_t wide = joined * columns[s];
+        bad |= column_parts(x[s], n[s], wide, joined, sums + at[s], inner) >= INFINITE;
+        for (int kind = 0; kind < 3; kind++)
+            memcpy(parts + kind * total + starts[s], sums + at[s] + kind * wide, columns[s] * sizeof *parts);
+    })
+    return !bad;
 }
