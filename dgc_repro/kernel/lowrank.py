@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np

@@ -11,7 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch, integers, starts
 from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 

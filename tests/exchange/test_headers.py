@@ -14,7 +14,6 @@ from torch import Tensor
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.redsync import RedSync
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.topk import TopK
@@ -32,7 +31,6 @@ STEPS, WORKERS = 3, 3
         ErrorFeedback(TopK(0.1, indices="bitmap", values="int8")),
         ErrorFeedback(DGCSampled(0.1)),
         ErrorFeedback(RedSync(0.1, quantized=True)),
-        RandomK(0.1, shared=False),
         ErrorFeedback(Sharded(TopK(0.1))),
     ],
     ids=str,

@@ -44,7 +44,7 @@ class _Table(ctypes.Structure):
 
 class KeyedLayout:
     """Where the header, the scales and the values of each tensor lie in the buffer. ``sizes``: values of
-    each tensor; ``counts``: how many of them are sent; ``kind``: of `VALUES`; ``travels``: whether keys do."""
+    each tensor; ``counts``: how many are sent; ``kind``: a name in `VALUES`; ``travels``: whether keys do."""
 
     def __init__(
         self, sizes: tuple[int, ...], counts: tuple[int, ...], kind: str, travels: bool
