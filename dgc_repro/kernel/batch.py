@@ -44,7 +44,7 @@ class Batch:
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
         self.native = native.library() is not None and all(
-            [tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors]
+            tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
         )
         self.unchecked = set(names) if unchecked is None else unchecked
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
