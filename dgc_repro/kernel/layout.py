@@ -36,12 +36,13 @@ class Layout:
                 end = here[-1] + length * dtype.itemsize
             starts.append(tuple(here))
         self.starts = tuple(starts)
+        self._at = [integers(of_part) for of_part in zip(*starts, strict=True)]
         self.end = end
         self.size = -(-end // FILL) * FILL
 
     def of(self, part: int) -> ctypes.Array[ctypes.c_int64]:
         """Where this part of each tensor begins, in bytes, as an argument of a C function."""
-        return integers(tuple([starts[part] for starts in self.starts]))
+        return self._at[part]
 
     def bytes_of(self, tensor: int) -> int:
         """What the parts of a tensor take, without filling."""

@@ -36,6 +36,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.uniform import ROUNDINGS
 from dgc_repro.exchange.payload import Codes, Gathered, num_bytes
+from dgc_repro.kernel.batch import Batch
 
 SIZES = (1, 7, 513, 4096, 4097, 9001)
 UNIFORM = [
@@ -122,6 +123,29 @@ def test_the_number_of_threads_changes_no_bit(method: Any) -> None:
         assert all(map(same_bits, one.payload.of(0), three.payload.of(0)))
         assert same_bits(one.dense(), three.dense())
         assert same_bits(found, run(method, x).mean)
+
+
+@pytest.mark.parametrize("method", FEW, ids=str)
+def test_a_batch_has_the_bits_of_its_tensors_for_any_number_of_threads(method: Any) -> None:
+    """Large tensors are handled by all threads, small ones side by side."""
+    tensors = [heavy_tailed(size, size) for size in (1, 0, 70_000, 7, 513, 4097, 0, 100_001, 33, 9)]
+    tensors.append(heavy_tailed(64 * 81).view(64, 81))
+    names = tuple(f"w{i}" for i in range(len(tensors)))
+    alone = [method.encode(x, context(name=name)) for x, name in zip(tensors, names, strict=True)]
+
+    def check() -> None:
+        own = method.encode_batch(Batch(names, tensors), context())
+        mean = Gathered([own] * 3).mean(Batch(names, [torch.empty_like(x) for x in tensors]))
+        for i, expected in enumerate(alone):
+            assert all(map(same_bits, own.of(i), expected.payload.of(0))), names[i]
+            together = Gathered([expected] * 3).mean(torch.empty(tensors[i].numel()))
+            assert same_bits(mean.tensors[i].view(-1), together), names[i]
+
+    check()
+    with three_threads():
+        check()
+    with without_c():
+        check()
 
 
 @both_kernels
