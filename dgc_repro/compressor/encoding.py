@@ -51,16 +51,10 @@ class Quantizer(Measured):
         """Quantize and pack."""
 
 
-@lru_cache(maxsize=4096)
-def layout_of(n: int, bits: int, block: int | None) -> CodeLayout:
-    """How a tensor of n values is cut into rows: blocks with a scale each, or one scale for all."""
-    return CodeLayout(n, block or TENSOR_ROW, bits, block is not None)
-
-
 @lru_cache(maxsize=1024)
 def layouts_of(sizes: tuple[int, ...], bits: int, block: int | None) -> CodeLayouts:
-    """The same of the tensors of a batch."""
-    return CodeLayouts([layout_of(n, bits, block) for n in sizes])
+    """How tensors of these sizes are cut into rows: blocks with a scale each, or one scale a tensor."""
+    return CodeLayouts([CodeLayout(n, block or TENSOR_ROW, bits, block is not None) for n in sizes])
 
 
 def encode(
