@@ -23,6 +23,7 @@ Letters: n = values, k = entries sent, N = workers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
@@ -31,11 +32,13 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import Rule, checked, one_of
-from dgc_repro.compressor.interface import Context, Measurable, State
+from dgc_repro.compressor.interface import Context, Measured, State, energies_of
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
-from dgc_repro.exchange.payload import Sparse
+from dgc_repro.exchange.payload import SparseBatch
 from dgc_repro.exchange.requests import AllToAll, Exchange, Outcome
 from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.merge import contained, merge
 from dgc_repro.kernel.select import Selection
 
@@ -71,7 +74,7 @@ def turns(rank: int, workers: int) -> tuple[Turn, ...]:
 
 
 @checked
-class GTopK:
+class GTopK(Measured):
     """``method``: a sparsifier of a fixed number of entries. ``own``: what counts as sent, ``path``
     or ``result`` (the paper's)."""
 
@@ -84,36 +87,39 @@ class GTopK:
     def init(self, tensor: Tensor) -> State:
         return {}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        chosen = self.method.select(tensor, context)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        names, result = batch.names, context.results(batch)
+        chosen = list(self.method.select_all(batch, context))
+        del batch
         ranks = range(context.world_size)
-        result = Selection(chosen.values / context.world_size, chosen.indices, chosen.n)
-        alive = torch.ones_like(chosen.indices, dtype=torch.bool)
+        sums = [Selection(one.values / context.world_size, one.indices, one.n) for one in chosen]
+        alive = [torch.ones_like(one.indices, dtype=torch.bool) for one in chosen]
         for turn in turns(context.rank, context.world_size):
-            sent = coded(self.method, result)
+            sent = coded(self.method, names, Selections.of(sums))
             received = yield AllToAll(
                 tuple(sent if rank in turn.to else None for rank in ranks),
                 tuple(sent if rank == turn.source else None for rank in ranks),
             )
             if turn.source is not None:
-                other = received[turn.source].selection()
-                result = (
-                    strongest_of_sum(result, other)
-                    if turn.first
-                    else (strongest_of_sum(other, result))
+                theirs = received[turn.source].selections()
+                pairs = (
+                    zip(sums, theirs, strict=True) if turn.first else zip(theirs, sums, strict=True)
                 )
-                alive &= contained(chosen.indices, result.indices)
-        mean = context.result(tensor)
-        Sparse.of(result).copy_to_(mean, 1.0)
+                sums = [strongest_of_sum(first, second) for first, second in pairs]
+                for own, one, kept in zip(alive, chosen, sums, strict=True):
+                    own &= contained(one.indices, kept.indices)
+        SparseBatch.of(names, Selections.of(sums)).copy_to_(result, 1.0)
         if self.own == "result":
-            alive = contained(chosen.indices, result.indices)
-        own = Sparse.of(select.among(chosen, torch.nonzero(alive).view(-1)))
-        return Outcome(mean.view(tensor.shape), own, state)
+            alive = [contained(o.indices, s.indices) for o, s in zip(chosen, sums, strict=True)]
+        survivors = [
+            select.among(one, torch.nonzero(here).view(-1))
+            for one, here in zip(chosen, alive, strict=True)
+        ]
+        return Outcome(result.tensors, SparseBatch.of(names, Selections.of(survivors)), states)
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+    def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""
-        assert isinstance(self.method, Measurable), "the builder refuses what cannot be measured"
-        return self.method.energy(tensor, context)
+        return energies_of(self.method, batch, context)
 
 
 def strongest_of_sum(first: Selection, second: Selection) -> Selection:

@@ -31,7 +31,8 @@ State = dict[str, Any]
 class Context:
     """What an exchange may know of its surroundings.
 
-    ``name``: of the tensor; ``path``: where in the nest of wrappers; ``rung``: what the policy
+    ``name``: of the tensor; ``path``: where in the nest of wrappers (of a batch, an entry may be a tuple with
+    a label for each tensor); ``rung``: what the policy
     planned for this tensor, None where the policy must see energies first (`Choose`).
     ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
     whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
@@ -55,7 +56,7 @@ class Context:
     rung: int | None
     candidates: tuple[int, int]
     workspace: Workspace
-    path: tuple[str, ...] = ()
+    path: tuple[Any, ...] = ()
     own_is_read: bool = True
     into: Any = None  # Tensor, of a batch Sequence[Tensor]
     finite: Finite | None = None
@@ -67,7 +68,11 @@ class Context:
     rungs: Sequence[int | None] | None = None
 
     def within(
-        self, label: str, *, reads_own: bool = False, reads_gradient: bool = False
+        self,
+        label: str | tuple[str, ...],
+        *,
+        reads_own: bool = False,
+        reads_gradient: bool = False,
     ) -> Context:
         """The context of a wrapped compressor: its buffers and random numbers are its own. A wrapper
         that reads the inner outcome's ``own`` says so, and one that reads its own ``tensor`` after
@@ -91,6 +96,7 @@ class Context:
         return replace(
             self,
             name=f"{self.name}/{label}",
+            path=tuple(tuple(some(p)) if isinstance(p, tuple) else p for p in self.path),
             into=some(self.into),
             raw_energy=None if energy is None else energy[list(places)],
             rung=self.rung if rung is None else rung,
@@ -102,6 +108,7 @@ class Context:
         return replace(
             self,
             name=name,
+            path=tuple(p[place] if isinstance(p, tuple) else p for p in self.path),
             into=None if self.into is None else self.into[place],
             raw_energy=None if self.raw_energy is None else self.raw_energy[place],
             rung=self.rung if self.rungs is None else self.rungs[place],
@@ -162,7 +169,7 @@ class Context:
 
     def keys(self, names: Sequence[str], *, shared: bool) -> counter.Numbers:
         """The keys of the tensors of a batch: i32[tensors]."""
-        after: tuple[int | str, ...] = (*self.path, -1 if shared else self.rank)
+        after: tuple[int | str | tuple[str, ...], ...] = (*self.path, -1 if shared else self.rank)
         return counter.keys((self.seed, self.step), names, after)
 
     def key(self, *, shared: bool) -> int:

@@ -33,7 +33,7 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by_all
+from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
 from dgc_repro.compressor.topk import largest
 from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
 from dgc_repro.kernel import batch as kernels
@@ -143,7 +143,7 @@ class Ladder(ByBatch):
         for index in set(context.candidates):
             rung = self.rungs[index]
             if index in selections:
-                of_rung[index] = explained_by_all(rung, selections[index])
+                of_rung[index] = explained_by(rung, selections[index])
             else:
                 of_rung[index] = energies_of(rung, batch, context.within(f"rung{index}"))
         columns = [kernels.energies(batch), *(of_rung[index] for index in context.candidates)]

@@ -25,19 +25,23 @@ Letters: n = values, N = workers, s = a shard, e = the owner's residual, in unit
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.interface import Compressor, Context, Measurable, State
+from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
-from dgc_repro.exchange.payload import Gathered, Payload, Pieces
+from dgc_repro.exchange.payload import BatchPayload, Gathered, Pieces
 from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"
@@ -46,10 +50,10 @@ WITHOUT = "use it without Sharded"
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A method without state whose payload's layout depends on the tensor's size alone."""
+    """A method without state whose payload's layout depends on the tensors' sizes alone."""
 
-    def encode(self, tensor: Tensor, context: Context) -> Payload:
-        """What is sent for a tensor. tensor: f32, contiguous, any shape."""
+    def encode_batch(self, batch: Batch, context: Context) -> BatchPayload:
+        """What is sent for the tensors of a batch."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Shards:
 
 
 @checked
-class Sharded:
+class Sharded(Measured):
     """``method``: an `Encoder` or a `Sparsifier`. State: ``owner_residual``, f32[values of the shard
     this worker owns], empty before the first step (only an exchange knows who owns what)."""
 
@@ -108,72 +112,78 @@ class Sharded:
     def init(self, tensor: Tensor) -> State:
         return {OWNER: torch.zeros(0, dtype=torch.float32, device=tensor.device)}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        shards = Shards.of(self.method, tensor.numel(), context.name, context.world_size)
-        sparse = hasattr(self.method, "select")  # isinstance of a protocol is slow
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        workers = context.world_size
+        shards = [
+            Shards.of(self.method, n, name, workers)
+            for n, name in zip(batch.sizes, batch.names, strict=True)
+        ]
+        stretches = [_stretches(shards, rank) for rank in range(workers)]
+        sparse = hasattr(self.method, "select_all")
         cut = self._selected if sparse else self._encoded
-        own, pieces = cut(tensor, shards, context)
-        # What comes to me are everybody's pieces of my shard, laid out as my own one.
-        received = yield AllToAll(
-            pieces, (pieces[context.rank],) * context.world_size, ragged=sparse
-        )
-        start, end = shards.by_owner()[context.rank]
-        residual = self._residual(state, end - start, tensor.device)
-        fed = context.spare(OWNER, residual)
-        Gathered(received).mean(fed).add_(residual)
+        own, pieces = cut(batch, shards, stretches, context)
+        result, residuals = context.results(batch), []
+        starts, ends = stretches[context.rank]
+        for state, start, end in zip(states, starts, ends, strict=True):
+            residuals.append(self._residual(state, end - start, batch.device))
+        names = batch.names
+        del batch
+        # What comes to me are everybody's pieces of my shards, laid out as my own ones.
+        received = yield AllToAll(pieces, (pieces[context.rank],) * workers, ragged=sparse)
+        to = Batch(names, context.spares(OWNER, residuals))
+        Gathered(received).mean(to)
+        fed = kernels.add(to, residuals, to.tensors)
         average = self._compressed(fed, context.within("owner"))
         averages = yield (GatherRagged if sparse else Gather)(average, layouts=pieces)
         average.subtract_from_(fed)
-        mean = averages.joined(context.result(tensor), shards.by_owner())
-        return Outcome(mean.view(tensor.shape), own, {OWNER: fed})
+        mean = averages.once(partial(_joined, stretches), result)
+        return Outcome(mean.tensors, own, [{OWNER: tensor} for tensor in fed.tensors])
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
+    def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""
-        assert isinstance(self.method, Measurable), "the builder refuses what cannot be measured"
-        return self.method.energy(tensor, context)
+        return energies_of(self.method, batch, context)
 
-    def _compressed(self, flat: Tensor, context: Context) -> Payload:
-        if hasattr(self.method, "select"):
-            return coded(self.method, self.method.select(flat, context))
-        return self.method.encode(flat, context)
+    def _compressed(self, batch: Batch, context: Context) -> BatchPayload:
+        if hasattr(self.method, "select_all"):
+            return coded(self.method, batch.names, self.method.select_all(batch, context), context)
+        assert isinstance(self.method, Encoder)
+        return self.method.encode_batch(batch, context)
 
     def _encoded(
-        self, tensor: Tensor, shards: Shards, context: Context
-    ) -> tuple[Payload, tuple[Payload, ...]]:
+        self,
+        batch: Batch,
+        shards: Sequence[Shards],
+        stretches: Sequence[Stretches],
+        context: Context,
+    ) -> tuple[Pieces, tuple[BatchPayload, ...]]:
         """The payload of every shard: together, and by owner."""
-        flat = tensor.view(-1)
-        by_shard: list[Payload] = []
-        full: list[tuple[int, int]] = []  # of shards that are not empty: the first ones
-        for shard in range(shards.workers):
-            start, end = shards.bounds(shard)
-            if end == start and shard > len(full):
-                by_shard.append(by_shard[-1])  # one empty payload serves all
-                continue
-            by_shard.append(self._compressed(flat[start:end], context.within(f"shard{shard}")))
-            if end > start:
-                full.append((start, end))
-        if context.finite is not None and all(flat[a:b] in context.finite for a, b in full):
-            context.found_finite(flat)
-        own = Pieces(tuple(by_shard[: len(full)]), tuple(full))
-        pieces = [by_shard[shards.owned_by(rank)] for rank in range(shards.workers)]
-        return own, tuple(pieces)
+        unchecked: set[str] = set()
+        pieces = []
+        for rank, (starts, ends) in enumerate(stretches):
+            some = batch.slices(starts, ends)
+            labels = tuple([f"shard{one.owned_by(rank)}" for one in shards])
+            pieces.append(self._compressed(some, context.within(labels)))
+            unchecked |= some.unchecked
+        batch.unchecked.difference_update(set(batch.names) - unchecked)
+        return Pieces(tuple(pieces), tuple(stretches), batch.sizes), tuple(pieces)
 
     def _selected(
-        self, tensor: Tensor, shards: Shards, context: Context
-    ) -> tuple[Payload, tuple[Payload, ...]]:
+        self,
+        batch: Batch,
+        shards: Sequence[Shards],
+        stretches: Sequence[Stretches],
+        context: Context,
+    ) -> tuple[BatchPayload, tuple[BatchPayload, ...]]:
         """What was selected: as a whole, and by owner of the places."""
-        assert hasattr(self.method, "select")
-        chosen: Selection = self.method.select(tensor, context)
-        bounds = shards.by_owner()
-        edges = torch.tensor(bounds, dtype=chosen.indices.dtype, device=chosen.indices.device)
-        places = torch.searchsorted(chosen.indices, edges.view(-1)).tolist()
-        pieces = []
-        for rank, (start, end) in enumerate(bounds):
-            low, high = places[2 * rank : 2 * rank + 2]
-            indices = chosen.indices[low:high] - start
-            piece = Selection(chosen.values[low:high], indices, end - start)
-            pieces.append(coded(self.method, piece))
-        return coded(self.method, chosen), tuple(pieces)
+        assert hasattr(self.method, "select_all")
+        chosen: Selections = self.method.select_all(batch, context)
+        whole = coded(self.method, batch.names, chosen, context)
+        parts = chosen.cut(stretches)
+        pieces = [
+            coded(self.method, batch.names, part, context.within(f"shard of {rank}"))
+            for rank, part in enumerate(parts)
+        ]
+        return whole, tuple(pieces)
 
     def _residual(self, state: State, size: int, device: torch.device) -> Tensor:
         residual: Tensor = state[OWNER]
@@ -183,3 +193,18 @@ class Sharded:
                 "is of another number of workers"
             )
         return residual if residual.numel() == size else torch.zeros(size, device=device)
+
+
+Stretches = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a stretch of each tensor begins and ends."""
+
+
+def _stretches(shards: Sequence[Shards], rank: int) -> Stretches:
+    bounds = [one.bounds(one.owned_by(rank)) for one in shards]
+    return tuple([start for start, _ in bounds]), tuple([end for _, end in bounds])
+
+
+def _joined(stretches: Sequence[Stretches], payloads: Sequence[Any], batch: Batch) -> None:
+    """batch = the payloads one beside the other, each where its worker's stretches are."""
+    for payload, (starts, ends) in zip(payloads, stretches, strict=True):
+        payload.copy_to_(batch.slices(starts, ends), 1.0)

@@ -13,19 +13,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import Sparse, SparseBatch
+from dgc_repro.exchange.payload import SparseBatch
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
+from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.select import Scratch, Selection
+from dgc_repro.kernel.select import Selection
 
 DENSITY = 0.01  # where neither density nor factor is given
 Density = Annotated[Share, "0.01 sends 1 %"]
@@ -41,6 +41,9 @@ class Sparsifier(Protocol):
 
     @property
     def ragged(self) -> bool: ...
+
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        """The entries to send of each tensor of a batch (`Selecting` does it one by one)."""
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """The entries to send. tensor: f32, contiguous, any shape."""
@@ -74,26 +77,32 @@ def num_kept(n: int, density: float) -> int:
     return min(n, max(1, round(n * density)))
 
 
-def coded(sparsifier: object, chosen: Selection, scratch: Scratch | None = None) -> Sparse:
-    """The payload of a selection, coded as the sparsifier's settings ``indices`` and ``values`` say. One
-    that lacks them sends int32 and fp32. ``scratch``: where codes are kept."""
-    indices, values = (getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32"))
-    return Sparse.of(chosen, indices, values, scratch)
+def coded(
+    sparsifier: object,
+    names: tuple[str, ...],
+    chosen: Selections,
+    context: Context | None = None,
+    *,
+    shared: bool = False,
+) -> SparseBatch:
+    """The payload of selections, coded as the sparsifier's settings ``indices`` and ``values`` say. One that
+    lacks them sends int32 and fp32. ``context``: where it is kept; ``shared``: all entries of a tensor
+    have one value."""
+    indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
+    scratch = None if context is None else context.scratch
+    return SparseBatch.of(names, chosen, indices, values, scratch, shared=shared)
 
 
-def explained_by_all(sparsifier: object, chosen: Selections) -> Tensor:
-    """`explained_by` of every tensor: f64[tensors]."""
-    if getattr(sparsifier, "values", "fp32") == "fp32":
-        return chosen.energies()
-    return torch.stack([explained_by(sparsifier, one) for one in chosen])
-
-
-def explained_by(sparsifier: object, chosen: Selection) -> Tensor:
-    """||x||^2 - ||x - C(x)||^2 where C sends this selection: f64[] (compressor/explained.py)."""
-    whole = select.energy(chosen.values)
+def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
+    """||x||^2 - ||x - C(x)||^2 of every tensor where C sends these selections: f64[tensors]
+    (compressor/explained.py)."""
+    whole = chosen.energies()
     if getattr(sparsifier, "values", "fp32") == "fp32":
         return whole
-    return whole - select.energy(chosen.values - coded(sparsifier, chosen).values)
+    names = ("",) * len(chosen)
+    sent = coded(sparsifier, names, chosen).selections()
+    rest = [ours.values - theirs.values for ours, theirs in zip(chosen, sent, strict=True)]
+    return whole - kernels.energies(Batch(names, rest))
 
 
 def check_exact(sparsifier: object) -> None:
@@ -128,10 +137,7 @@ def exchange_selected(
     chosen = context.selection
     if chosen is None:
         chosen = sparsifier.select_all(batch, context)
-    indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
-    own = SparseBatch.of(
-        batch.names, Selections.of(chosen), indices, values, context.scratch, shared=shared
-    )
+    own = coded(sparsifier, batch.names, Selections.of(chosen), context, shared=shared)
     result = context.results(batch)
     del batch
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
@@ -150,7 +156,7 @@ class Selecting(Measured):
         return (yield from exchange_selected(self, batch, states, context))
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
-        return explained_by_all(self, self.select_all(batch, context))
+        return explained_by(self, self.select_all(batch, context))
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
         """The entries to send of each tensor."""

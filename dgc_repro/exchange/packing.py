@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import AnyPayload, BatchPayload, Gathered, Payload, num_bytes
+from dgc_repro.exchange.payload import AnyPayload, BatchPayload, Gathered, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -314,12 +314,13 @@ class RaggedGathering:
         self._lengths = []
         self._layouts = []
         sizes = []
-        for row in told:
+        for rank, row in enumerate(told):
             numbers = iter(row.view(torch.int64).tolist())
             by_payload = [[next(numbers) for _ in range(count)] for count in counts]
             self._lengths.append(by_payload)
-            every = zip(self._payloads[0], by_payload, strict=True)
-            layout, size = places([part for p, n in every for part in parts_of_lengths(p, n)])
+            every = zip(self._asked.values(), by_payload, strict=True)
+            kinds_here = [k for r, n in every for k in parts_of_lengths(_laid_out(r, rank), n)]
+            layout, size = places(kinds_here)
             self._layouts.append(layout)
             sizes.append(size)
         longest = max(sizes)
@@ -339,25 +340,29 @@ class RaggedGathering:
             ):
                 payload = _laid_out(request, rank)
                 own = [next(parts) for _ in payload.parts]
-                like = (
-                    payload.like_ragged(own, lengths)
-                    if isinstance(payload, BatchPayload)
-                    else payload.like(own)
-                )
-                received[key].append(like)
+                received[key].append(like(payload, own, lengths, ragged=True))
         return {key: Gathered(payloads) for key, payloads in received.items()}
+
+
+def like(
+    payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int], *, ragged: bool
+) -> Any:
+    """A payload like this one whose parts arrived."""
+    if ragged and isinstance(payload, BatchPayload):
+        return payload.like_ragged(parts, lengths)
+    return payload.like(parts)
 
 
 def lengths_of(payload: AnyPayload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
-    if isinstance(payload, BatchPayload):
+    if isinstance(payload, BatchPayload) and payload.ragged:
         return payload.lengths
     return [part.numel() for part in payload.parts]
 
 
 def parts_of_lengths(payload: AnyPayload, lengths: Sequence[int]) -> list[Kind]:
     """The parts of a payload like this one whose lengths have come."""
-    if isinstance(payload, BatchPayload):
+    if isinstance(payload, BatchPayload) and payload.ragged:
         return payload.kinds(lengths)
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
@@ -372,6 +377,7 @@ class AllToAllBatch:
         self._asked: list[Mapping[Key, AllToAll]] = []  # of every worker hosted here
         self._flats: list[Tensor] = []
         self._sent: list[list[int]] = []  # bytes by worker hosted here and destination
+        self._lengths: list[list[list[list[int]]]] = []  # by worker here, source and payload
         self._layouts: list[list[Places]] = []  # by worker hosted here and source
         self._rows: list[list[Tensor]] = []
         self.landing: Landing | None = None
@@ -382,7 +388,7 @@ class AllToAllBatch:
         own = wire.rank + index
         pieces = []
         for rank in range(wire.world_size):
-            parts = [] if rank == own else self._parts(asked, rank)
+            parts = [part for p in self._sends(asked, own, rank) for part in p.parts]
             pieces.append((parts, *places([(part.numel(), part.dtype) for part in parts])))
         sizes = [size for _, _, size in pieces]
         label = "swap ragged" if self._ragged else "swap"
@@ -396,84 +402,87 @@ class AllToAllBatch:
     def send(self) -> None:
         link = self._seat.link
         label = f": {', '.join(map(_name, self._asked[0]))}"
-        come = self._send_lengths(label) if self._ragged else self._known()
+        self._lengths = self._send_lengths(label) if self._ragged else self._known()
         sizes = []
-        for sent, sources in zip(self._sent, come, strict=True):
-            laid_out = [places(parts) for parts in sources]
+        for own, (sent, lengths) in enumerate(
+            zip(self._sent, self._lengths, strict=True), link.wire.rank
+        ):
+            asked = self._asked[own - link.wire.rank]
+            laid_out = []
+            for source, by_payload in enumerate(lengths):
+                comes = zip(self._comes(asked, own, source), by_payload, strict=True)
+                laid_out.append(places([part for p, n in comes for part in parts_of_lengths(p, n)]))
             self._layouts.append([layout for layout, _ in laid_out])
             sizes.append(Sizes(sent, [size for _, size in laid_out]))
         slot = self._seat.slot("swap ragged" if self._ragged else "swap")
         self._rows, self.landing = link.all_to_all(self._flats, sizes, GRADIENT, label, slot)
-        own = link.wire.rank
-        for request in self._asked[0].values():
-            others = [p for rank, p in enumerate(request.payloads) if rank != own and p is not None]
+        for rank in range(link.wire.world_size):
+            others = self._sends(self._asked[0], link.wire.rank, rank)
             link.ledger.floats += sum(payload.num_floats for payload in others)
 
     def answers(self) -> Answers:
-        received: dict[Key, list[list[Payload | None]]] = {name: [] for name in self._asked[0]}
+        received: dict[Key, list[list[Any]]] = {key: [] for key in self._asked[0]}
         first = self._seat.link.wire.rank
         for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
-            for name in asked:
-                received[name].append([])
+            for key in asked:
+                received[key].append([])
             for source, arrived in enumerate(read_rows(rows, self._layouts[index])):
                 parts = iter(arrived)
-                for name, request in asked.items():
+                lengths = iter(self._lengths[index][source])
+                for key, request in asked.items():
                     payload = request.expected[source]
                     if source == first + index:
                         payload = request.payloads[source]
                     elif payload is not None:
-                        payload = payload.like([next(parts) for _ in payload.parts])
-                    received[name][index].append(payload)
-        return {name: PerWorker(lists) for name, lists in received.items()}
+                        came = [next(parts) for _ in payload.parts]
+                        payload = like(payload, came, next(lengths), ragged=self._ragged)
+                    received[key][index].append(payload)
+        return {key: PerWorker(lists) for key, lists in received.items()}
 
-    def _known(self) -> list[list[list[Kind]]]:
-        """Length and type of what comes, by worker hosted here, source and part."""
+    def _known(self) -> list[list[list[list[int]]]]:
+        """Lengths of what comes, by worker hosted here, source and payload."""
+        ranks = range(self._seat.link.wire.world_size)
         return [
-            [self._expected(asked, own, source) for source in range(len(self._sent[0]))]
+            [[lengths_of(p) for p in self._comes(asked, own, source)] for source in ranks]
             for own, asked in enumerate(self._asked, self._seat.link.wire.rank)
         ]
 
-    def _send_lengths(self, label: str) -> list[list[list[Kind]]]:
-        """The same, the lengths asked of those who send."""
+    def _send_lengths(self, label: str) -> list[list[list[list[int]]]]:
+        """The same, asked of those who send."""
         link = self._seat.link
-        ranks = range(link.wire.world_size)
         known = self._known()
         flats, sizes = [], []
         for own, asked in enumerate(self._asked, link.wire.rank):
-            to = [[] if rank == own else self._parts(asked, rank) for rank in ranks]
-            lengths = torch.tensor([part.numel() for parts in to for part in parts])
-            flats.append(lengths.to(torch.int64).view(torch.uint8).to(link.wire.device))
-            come = known[own - link.wire.rank]
-            sizes.append(
-                Sizes(
-                    [_I64_BYTES * len(parts) for parts in to], [_I64_BYTES * len(c) for c in come]
-                )
-            )
+            to = [
+                [n for payload in self._sends(asked, own, rank) for n in lengths_of(payload)]
+                for rank in range(link.wire.world_size)
+            ]
+            lengths = torch.tensor([n for numbers in to for n in numbers], dtype=torch.int64)
+            flats.append(lengths.view(torch.uint8).to(link.wire.device))
+            come = [sum(map(len, source)) for source in known[own - link.wire.rank]]
+            sizes.append(Sizes([_I64_BYTES * len(n) for n in to], [_I64_BYTES * n for n in come]))
         slot = self._seat.slot("swap sizes")
         told, landing = link.all_to_all(flats, sizes, GRADIENT, f" sizes{label}", slot)
         landing.wait()
-        return [
-            [
-                [
-                    (n, dtype)
-                    for n, (_, dtype) in zip(row.view(torch.int64).tolist(), c, strict=True)
-                ]
-                for row, c in zip(rows, come, strict=True)
-            ]
-            for rows, come in zip(told, known, strict=True)
-        ]
+        found: list[list[list[list[int]]]] = []
+        for rows, by_source in zip(told, known, strict=True):
+            found.append([])
+            for row, by_payload in zip(rows, by_source, strict=True):
+                numbers = iter(row.view(torch.int64).tolist())
+                found[-1].append([[next(numbers) for _ in like] for like in by_payload])
+        return found
 
     @staticmethod
-    def _parts(asked: Mapping[Key, AllToAll], rank: int) -> list[Tensor]:
-        to = (request.payloads[rank] for request in asked.values())
-        return [part for payload in to if payload is not None for part in payload.parts]
+    def _sends(asked: Mapping[Key, AllToAll], own: int, rank: int) -> list[AnyPayload]:
+        """What a worker has for another."""
+        to = (request.payloads[rank] for request in asked.values() if rank != own)
+        return [payload for payload in to if payload is not None]
 
     @staticmethod
-    def _expected(asked: Mapping[Key, AllToAll], own: int, source: int) -> list[Kind]:
-        if source == own:
-            return []
-        come = (request.expected[source] for request in asked.values())
-        return kinds(payload for payload in come if payload is not None)
+    def _comes(asked: Mapping[Key, AllToAll], own: int, source: int) -> list[AnyPayload]:
+        """Payloads laid out as those that come from another worker."""
+        come = (request.expected[source] for request in asked.values() if source != own)
+        return [payload for payload in come if payload is not None]
 
 
 class Agreement:

@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import AnyPayload, Payload
+from dgc_repro.exchange.payload import AnyPayload
 from dgc_repro.kernel.batch import Batch
 
 
@@ -87,8 +87,8 @@ class AllToAll:
     ``ragged``: the lengths of parts are not known beforehand, they travel first.
     """
 
-    payloads: tuple[Payload | None, ...]
-    expected: tuple[Payload | None, ...]
+    payloads: tuple[AnyPayload | None, ...]
+    expected: tuple[AnyPayload | None, ...]
     ragged: bool = False
 
 

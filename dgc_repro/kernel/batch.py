@@ -73,6 +73,11 @@ class Batch:
         names = tuple([self.names[i] for i in chosen])
         return Batch(names, [self.tensors[i] for i in chosen], self.unchecked)
 
+    def slices(self, starts: Sequence[int], ends: Sequence[int]) -> Batch:
+        """A stretch of every tensor, flat."""
+        cut = zip(self.tensors, starts, ends, strict=True)
+        return Batch(self.names, [tensor.view(-1)[start:end] for tensor, start, end in cut])
+
     def found_finite(self) -> None:
         """A kernel has read every value and met neither NaN nor infinity."""
         self.unchecked.difference_update(self.names)

@@ -23,6 +23,7 @@ _topk = native.Function(
     INT64, INTEGER,
 )  # fmt: skip
 Numbers = npt.NDArray[np.int64]
+_HIGH = 48  # bits: no tensor has 2^48 values
 PARALLEL_FROM = 65536  # values: as in c/common.h
 
 
@@ -75,6 +76,45 @@ class Selections(Sequence[Selection]):
             self.indices,
             self.starts[list(places)],
         )
+
+    def cut(self, stretches: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Selections]:
+        """The entries in each of several stretches of the tensors, at their places in the stretch. The
+        stretches do not overlap."""
+        device = self.indices.device
+        counts = torch.tensor(self.counts, device=device)
+        first = (
+            torch.arange(len(self), device=device) << _HIGH
+        )  # tensors one after another, far apart
+        order = self.in_order
+        places = order.indices.long() + first.repeat_interleave(counts)
+        edges = (
+            torch.tensor([bounds for pair in stretches for bounds in pair], device=device) + first
+        )
+        found = (
+            torch.searchsorted(places, edges).cpu().numpy().reshape(len(stretches), 2, len(self))
+        )
+        shifted = order.indices.clone()
+        parts = []
+        for (starts, ends), (low, high) in zip(stretches, found, strict=True):
+            sizes = tuple([end - start for start, end in zip(starts, ends, strict=True)])
+            for start, a, b in zip(starts, low.tolist(), high.tolist(), strict=True):
+                if start and b > a:
+                    shifted[a:b] -= start
+            counted = tuple((high - low).tolist())
+            parts.append(
+                Selections(sizes, counted, order.values, shifted, np.ascontiguousarray(low))
+            )
+        return parts
+
+    @property
+    def in_order(self) -> Selections:
+        """The same, the entries of the tensors one after another without gaps."""
+        if np.array_equal(self.starts - self.starts[:1], starts_of(self.counts)):
+            start, end = int(self.starts[0]), int(self.starts[0]) + sum(self.counts)
+            return Selections(
+                self.sizes, self.counts, self.values[start:end], self.indices[start:end]
+            )
+        return Selections.of(list(self))
 
     def energies(self) -> Tensor:
         """The sum of squares of the entries of each tensor: f64[tensors]."""

@@ -37,14 +37,19 @@ def key(*parts: int | str) -> int:
     return low - (1 << 32) if low >= 1 << 31 else low
 
 
-def keys(before: Sequence[int | str], names: Sequence[str], after: Sequence[int | str]) -> Numbers:
-    """`key` of (*before, name, *after) for every name: i32[names]."""
+def keys(
+    before: Sequence[int | str],
+    names: Sequence[str],
+    after: Sequence[int | str | tuple[str, ...]],
+) -> Numbers:
+    """`key` of (*before, name, *after) for every name: i32[names]. A tuple has a part for each name."""
     state = np.full(len(names), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for part in before:
         state = _mixed(state, _number(part))
     state = _mixed(state, _checksums(tuple(names)))
-    for part in after:
-        state = _mixed(state, _number(part))
+    for own in after:
+        number = _checksums(own) if isinstance(own, tuple) else _number(own)
+        state = _mixed(state, number)
     keys: Numbers = (state & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
     return keys
 

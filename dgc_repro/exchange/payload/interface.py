@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,8 @@ class BatchPayload(ABC):
         """As of `Payload`."""
         return sum(floats for _, floats in self.by_tensor())
 
+    ragged: ClassVar[bool] = False  # whether sizes may differ between workers
+
     @property
     def lengths(self) -> list[int]:
         """What must travel first where sizes differ between workers."""
@@ -128,6 +130,9 @@ class DecodesTogether(Protocol):
         `add_to_` one after another. False, and nothing done, where it cannot be had here."""
 
 
+Buffer = TypeVar("Buffer", Tensor, Batch)
+
+
 class HasPlaces(Protocol):
     """What a payload may have besides, when it holds some entries of a tensor and not others."""
 
@@ -141,7 +146,7 @@ class Gathered(Sequence[Payload]):
 
     def __init__(self, payloads: Sequence[Payload]) -> None:
         self._payloads = payloads
-        self._mean: Tensor | None = None
+        self._mean: Any = None
 
     def __len__(self) -> int:
         return len(self._payloads)
@@ -152,7 +157,7 @@ class Gathered(Sequence[Payload]):
     def __iter__(self) -> Iterator[Payload]:
         return iter(self._payloads)
 
-    def mean(self, buffer: Tensor) -> Tensor:
+    def mean(self, buffer: Buffer) -> Buffer:
         """The average over workers, summed in rank order: the same bits on every rank.
 
         Written into ``buffer`` and returned. Simulated workers share one `Gathered`: the first
@@ -160,27 +165,17 @@ class Gathered(Sequence[Payload]):
         """
         return self.once(_average, buffer)
 
-    def once(self, combine: Callable[[Sequence[Any], Tensor], None], buffer: Tensor) -> Tensor:
+    def once(self, combine: Callable[[Sequence[Any], Buffer], None], buffer: Buffer) -> Buffer:
         """Another answer than the average: ``combine`` writes it into ``buffer``, for all simulated
         workers together."""
         if self._mean is None:
             combine(self._payloads, buffer)
             self._mean = buffer
-        return self._mean
-
-    def joined(self, buffer: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:
-        """The payloads one beside the other: each worker's is the stretch ``bounds`` gives it.
-
-        Written into ``buffer`` (all of it is some worker's) and returned; shared as `mean` is."""
-        if self._mean is None:
-            for payload, (start, end) in zip(self._payloads, bounds, strict=True):
-                if end > start:
-                    payload.copy_to_(buffer[start:end], 1.0)
-            self._mean = buffer
-        return self._mean
+        found: Buffer = self._mean
+        return found
 
 
-def _average(payloads: Sequence[Payload], buffer: Tensor) -> None:
+def _average(payloads: Sequence[Any], buffer: Tensor | Batch) -> None:
     weight = 1.0 / len(payloads)
     first, *others = payloads
     together = getattr(first, "copy_sum_to_", None)  # isinstance of a protocol is slow

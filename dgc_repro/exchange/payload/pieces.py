@@ -1,23 +1,25 @@
-"""A tensor in stretches, each a payload of its own."""
+"""The tensors of a batch in stretches, each with those of the others in a payload of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import Payload
+from dgc_repro.exchange.payload.interface import BatchPayload
+from dgc_repro.kernel.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """``bounds``: where each payload's stretch begins and ends; together they cover the tensor, in
-    order."""
+    """``stretches``: where those of each payload begin and end; together they cover the tensors, of these
+    ``sizes``."""
 
-    payloads: tuple[Payload, ...]
-    bounds: tuple[tuple[int, int], ...]
+    payloads: tuple[BatchPayload, ...]
+    stretches: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    sizes: tuple[int, ...]
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -27,29 +29,25 @@ class Pieces:
     def num_floats(self) -> float:
         return sum(payload.num_floats for payload in self.payloads)
 
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes and floats of each tensor."""
+        each = zip(*(payload.by_tensor() for payload in self.payloads), strict=True)
+        return [(sum(size for size, _ in own), sum(floats for _, floats in own)) for own in each]
+
     def like(self, parts: Sequence[Tensor]) -> Pieces:
-        given = iter(parts)
-        payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
-        return Pieces(tuple(payloads), self.bounds)
+        payloads = [p.like([part]) for p, part in zip(self.payloads, parts, strict=True)]
+        return replace(self, payloads=tuple(payloads))
 
-    def add_to_(self, buffer: Tensor, weight: float) -> None:
-        for payload, stretch in self._stretches(buffer):
-            payload.add_to_(stretch, weight)
+    def subtract_from_(self, batch: Batch) -> None:
+        for payload, (starts, ends) in zip(self.payloads, self.stretches, strict=True):
+            payload.subtract_from_(batch.slices(starts, ends))
 
-    def copy_to_(self, buffer: Tensor, weight: float) -> None:
-        for payload, stretch in self._stretches(buffer):
-            payload.copy_to_(stretch, weight)
+    def zero_at_(self, batch: Batch) -> None:
+        """Nothing: every value was sent."""
 
-    def subtract_from_(self, buffer: Tensor) -> None:
-        for payload, stretch in self._stretches(buffer):
-            payload.subtract_from_(stretch)
-
-    def dense(self) -> Tensor:
-        if not self.payloads:
-            return torch.zeros(0)
-        return torch.cat([payload.dense() for payload in self.payloads])
-
-    def _stretches(self, buffer: Tensor) -> Iterator[tuple[Payload, Tensor]]:
-        flat = buffer.view(-1)
-        for payload, (start, end) in zip(self.payloads, self.bounds, strict=True):
-            yield payload, flat[start:end]
+    def dense(self) -> list[Tensor]:
+        found = [torch.zeros(n, device=self.payloads[0].buffer.device) for n in self.sizes]
+        batch = Batch(("",) * len(found), found)
+        for payload, (starts, ends) in zip(self.payloads, self.stretches, strict=True):
+            payload.copy_to_(batch.slices(starts, ends), 1.0)
+        return found

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +197,7 @@ class SparseBatch(BatchPayload):
     names: tuple[str, ...]
     layouts: SparseLayouts
     buffer: Tensor  # u8[layouts.num_bytes]
+    ragged: ClassVar[bool] = True
 
     @classmethod
     def of(
