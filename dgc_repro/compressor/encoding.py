@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import Alone, BatchPayload, CodeLayout, CodeLayouts, Codes, Signs
+from dgc_repro.exchange.payload import BatchPayload, CodeLayout, CodeLayouts, Codes, Signs
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
@@ -37,14 +37,6 @@ class Quantizer(Measured):
     def energies(self, batch: Batch, context: Context) -> Tensor:
         own = self.encode_batch(batch, context.within("energy"))
         return explained_of_each(batch, own, context)
-
-    def encode(self, tensor: Tensor, context: Context) -> Alone:
-        """Quantize and pack one tensor, which has a payload of its own. tensor: f32, contiguous."""
-        batch = Batch((context.name,), [tensor])
-        own = self.encode_batch(batch, context)
-        if not batch.unchecked:
-            context.found_finite(tensor)
-        return Alone(own)
 
     @abstractmethod
     def encode_batch(self, batch: Batch, context: Context) -> BatchPayload:
