@@ -37,8 +37,15 @@ from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
-from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.compressor.sparsifier import Density, Factor, Values, num_kept, share_sent
+from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.sparsifier import (
+    Density,
+    Factor,
+    Selecting,
+    Values,
+    num_kept,
+    share_sent,
+)
 from dgc_repro.exchange.payload import Keyed, KeyedLayout
 from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
@@ -48,7 +55,7 @@ from dgc_repro.kernel.select import Selection, at
 
 
 @checked
-class RandomK(Measured):
+class RandomK(Selecting):
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
     ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
     ``values``: fp32, fp16 or int8 (fp32 where ``unbiased``)."""
@@ -79,9 +86,6 @@ class RandomK(Measured):
         """A selection holds values as they are, in the order of their places: neither scaled, nor with
         the scales that 8-bit codes have in the order of the permutation."""
         return not self.unbiased and self.values != "int8"
-
-    def init(self, tensor: Tensor) -> State:
-        return {}
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         own = self.coded(batch, context)

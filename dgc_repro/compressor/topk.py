@@ -14,7 +14,9 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from torch import Tensor
 
@@ -49,10 +51,19 @@ class TopK(DensitySparsifier):
 
 def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Selections]:
     """The entries of largest magnitude of each tensor, for several numbers that fall."""
-    ks = [tuple([rung.num_largest(n) for n in batch.sizes]) for rung in rungs]
+    ks = [
+        _cached(rung, batch.sizes) if isinstance(rung, Hashable) else _numbers(rung, batch.sizes)
+        for rung in rungs
+    ]
     chosen = chosen_of.topk(batch, ks, context.scratch)
-    if batch.native and native.all_finite(
-        chosen[0].values
-    ):  # a NaN or infinity would be among them
-        batch.found_finite()
+    if batch.native and native.all_finite(chosen[0].values):
+        batch.found_finite()  # a NaN or an infinity would be among them
     return chosen
+
+
+def _numbers(rung: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """k of each tensor."""
+    return tuple([rung.num_largest(n) for n in sizes])
+
+
+_cached = lru_cache(maxsize=256)(_numbers)  # sizes repeat in each step

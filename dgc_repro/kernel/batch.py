@@ -24,6 +24,9 @@ _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FL
 _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
 
 
+CPU = torch.device("cpu")
+
+
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
@@ -41,7 +44,9 @@ class Batch:
         self.names = names
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
-        self.native = all(map(native.usable, tensors))
+        self.native = native.library() is not None and all(
+            tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
+        )
         self.unchecked = set(names) if unchecked is None else unchecked
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numeric import Array, context, heavy_tailed
+from numeric import Array, context, encoded, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import QSGD, Natural, RandomK, TernGrad, Uniform
@@ -43,7 +43,7 @@ def extremes() -> dict[str, Tensor]:
 def sent(method: Any, x: Tensor, step: int) -> Any:
     """The payload of one step."""
     if not isinstance(method, RandomK):
-        return method.encode(x, context(step))
+        return encoded(method, x, context(step))
     return Alone(method.coded(Batch(("w",), [x]), context(step)))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.codes import CodeLayout
 from dgc_repro.kernel import codes as code_kernels
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
+from dgc_repro.kernel.codes import CodeLayout
 from dgc_repro.kernel.select import Scratch
 
 VALUES = {"fp32": kernels.FP32, "fp16": kernels.FP16, "int8": kernels.INT8}
