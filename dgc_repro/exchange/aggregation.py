@@ -27,7 +27,8 @@ from dgc_repro.compressor.sparsifier import Sparsifier, coded
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.packing import Kind, kinds, places
-from dgc_repro.exchange.payload import Payload
+from dgc_repro.exchange.payload import AnyPayload
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
@@ -240,12 +241,12 @@ def _as_it_is(method: Compressor) -> str:
     return f"{title} goes by {', '.join(known)}" if known else f"{title} is no such method"
 
 
-def compressed(method: object, flat: Tensor, context: Context) -> Payload:
+def compressed(method: object, flat: Tensor, context: Context) -> AnyPayload:
     """What a method sends for a tensor."""
     if isinstance(method, Sparsifier):
         return coded(method, method.select(flat, context))
     assert isinstance(method, Encoder)
-    return method.encode(flat, context)
+    return method.encode_batch(Batch((context.name,), [flat]), context)
 
 
 def _pieces(
