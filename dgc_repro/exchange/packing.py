@@ -401,7 +401,7 @@ class AllToAllBatch:
 
     def send(self) -> None:
         link = self._seat.link
-        label = f": {', '.join(map(_name, self._asked[0]))}"
+        label = f": {', '.join(self._names())}"
         self._lengths = self._send_lengths(label) if self._ragged else self._known()
         sizes = []
         for own, (sent, lengths) in enumerate(
@@ -438,6 +438,17 @@ class AllToAllBatch:
                         payload = like(payload, came, next(lengths), ragged=self._ragged)
                     received[key][index].append(payload)
         return {key: PerWorker(lists) for key, lists in received.items()}
+
+    def _names(self) -> list[str]:
+        """The tensors that payloads are of, for what ranks are told."""
+        found: dict[str, None] = {}
+        for key, request in self._asked[0].items():
+            payload = next(
+                (p for p in (*request.payloads, *request.expected) if p is not None), None
+            )
+            names = payload.names if isinstance(payload, BatchPayload) else (_name(key),)
+            found.update(dict.fromkeys(names))
+        return list(found)
 
     def _known(self) -> list[list[list[list[int]]]]:
         """Lengths of what comes, by worker hosted here, source and payload."""

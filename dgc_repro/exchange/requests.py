@@ -140,7 +140,8 @@ def together(
     """Advance several exchanges side by side; their outcomes by the same keys."""
     if len(exchanges) == 1:
         ((key, exchange),) = exchanges.items()
-        return {key: (yield from exchange)}
+        if not isinstance(key, str):  # the name of a tensor is kept, for what ranks are told
+            return {key: (yield from exchange)}
     outcomes: dict[Any, Outcome] = {}
     answers: dict[Any, Any] = dict.fromkeys(exchanges)
     try:
