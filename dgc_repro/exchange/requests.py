@@ -35,17 +35,20 @@ class Mean:
     (of one type) the answer is a list of tensors.
 
     ``in_place``: the asker has no more use for the tensor's values, the answer may take its storage.
+    ``names``: of the tensors of a batch that one flat tensor holds something of.
     """
 
     tensor: Tensor | Batch
     in_place: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """The element-wise maximum over workers."""
+    """The element-wise maximum over workers. ``names``: as of `Mean`."""
 
     tensor: Tensor | Batch
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,14 @@ class AllToAll:
 
     ``payloads``: by destination rank, None for nothing. ``expected``: by source rank, a payload
     laid out as the one that comes from there (its values do not matter), None where nothing comes.
-    ``ragged``: the lengths of parts are not known beforehand, they travel first.
+    ``ragged``: the lengths of parts are not known beforehand, they travel first. ``names``: of the tensors
+    of a batch.
     """
 
     payloads: tuple[AnyPayload | None, ...]
     expected: tuple[AnyPayload | None, ...]
     ragged: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
