@@ -25,7 +25,6 @@ from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.payload import num_bytes
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
@@ -72,12 +71,17 @@ class Seen:
     before: State
     mean: Tensor
     own: Tensor
-    own_bytes: int
+    own_parts: Parts
     own_floats: float
     after: State
 
+    @property
+    def own_bytes(self) -> int:
+        return sum(count * size for count, size in self.own_parts)
 
-Sent = tuple[Tensor, int, float]  # decoded, its bytes, its floats
+
+Parts = tuple[tuple[int, int], ...]  # of each part of a payload, elements and the bytes of one
+Sent = tuple[Tensor, Parts, float]  # decoded, its parts, its floats
 
 
 @dataclass
@@ -96,9 +100,8 @@ class Leaf:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
         own = outcome.own
-        self.sent.setdefault(
-            (context.name, context.rank), (own.dense(), num_bytes(own), own.num_floats)
-        )
+        parts = tuple((part.numel(), part.element_size()) for part in own.parts)
+        self.sent.setdefault((context.name, context.rank), (own.dense(), parts, own.num_floats))
         return outcome
 
     def energy(self, tensor: Tensor, context: Context) -> Tensor:
@@ -139,7 +142,7 @@ class Watched:
         outcome: Outcome = yield from self.inner.exchange(tensor, state, context)
         assert outcome.mean.shape == given.shape
         key = (context.name, context.rank)
-        own, size, floats = self.sent.pop(key)
+        own, parts, floats = self.sent.pop(key)
         self.seen.setdefault(context.name, []).append(
             Seen(
                 key[1],
@@ -147,7 +150,7 @@ class Watched:
                 before,
                 outcome.mean.clone(),
                 own,
-                size,
+                parts,
                 floats,
                 copied(outcome.state),
             )

@@ -140,8 +140,8 @@ def decode_places(words: Tensor, n: int, k: int, coding: int) -> Tensor:
 def broken_places(n: int, k: int) -> ValueError:
     """The error of indices that do not ascend within a tensor."""
     return ValueError(
-        f"sparse payload: its places are not {k} ascending places of {n}: it was damaged on its way, "
-        "or comes from another version of this package"
+        f"sparse payload: its places are not {k} ascending places of {n}: sort them in `select`, each once "
+        "(or the payload was damaged on its way, or comes from another version of this package)"
     )
 
 
