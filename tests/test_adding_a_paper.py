@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from test_docs import REPOSITORY, blocks, output, transcripts
 
@@ -46,6 +48,15 @@ def test_a_paper_names_its_table_or_figure() -> None:
     assert 'Printed("Figure 3", ' in made["fig3.py"]
     assert "artifact: fig3," in made["conf/experiment/mypaper/dense.yaml"]
     assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
+
+
+def test_the_page_lists_every_name_of_an_epochs_record() -> None:
+    recorded = set()
+    for path in (REPOSITORY / "results").glob("*/*/epochs.parquet"):
+        recorded |= set(pq.read_schema(path).names) - {"run"}
+    section = PAGE.read_text(encoding="utf-8").partition("| name |")[2].partition("\n## ")[0]
+    named = re.findall(r"`(epoch|step|lr|\w+/\w+)`", section)
+    assert set(named) == recorded
 
 
 def _commands() -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 
 from dgc_repro.launch.build import validate
@@ -266,6 +267,18 @@ def test_the_links_of_the_pages_lead_somewhere() -> None:
             if not target.exists() or (heading and heading not in headings(target)):
                 dead.append(f"{page.name}: {link}")
     assert dead == []
+
+
+def test_the_page_of_methods_has_every_compressor_and_setting() -> None:
+    text = (REPOSITORY / "docs" / "methods.md").read_text(encoding="utf-8")
+    everywhere = text.partition("Every sparsifier has")[2].partition("\n\n")[0]
+    for path in sorted((conf_dir() / "compressor").glob("*.yaml")):
+        (row,) = [
+            line for line in text.splitlines() if re.match(rf"\|.*`{path.stem}`.*\|.*\|", line)
+        ][:1]
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for key in set(found.get("compressor", found)) - {"_target_", "defaults"}:
+            assert f"`{key}`" in row + everywhere, (path.stem, key)
 
 
 def headings(page: Path) -> set[str]:
