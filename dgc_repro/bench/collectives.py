@@ -1,4 +1,4 @@
-"""The collectives of a run, timed between live ranks: for `calibrate` and for validate_network."""
+"""The collectives of a run, timed by live ranks: for `calibrate` and for validate_network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from dgc_repro.bench.world import everyone, is_first
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Pending, Sizes
 from dgc_repro.network.fit import Point
@@ -19,8 +20,8 @@ ALLREDUCE, ALLGATHER, ALLTOALL, BROADCAST = MEASURED = (
 WARMUP = 2
 FEWEST = 3
 FEWEST_SIZES = 2  # of a collective, for a line through them
-Asked = Callable[[str, int, int], Sequence[Sequence[float]]]
-"""(collective, payload bytes, repeats) -> seconds of each repeat, by rank."""
+Timed = Callable[[str, int, int], list[float]]
+"""(collective, payload bytes, repeats) -> seconds of each repeat."""
 
 
 def time_collective(
@@ -66,25 +67,31 @@ def _settle(device: torch.device | None) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(asked: Asked, sizes: Sequence[int], repeats: int, seconds: float) -> list[Point]:
-    """The median of each collective and size, of the slowest rank in each repeat."""
+def slowest(
+    collective: str, payload_bytes: int, repeats: int, device_type: str = "cpu"
+) -> list[float]:
+    """Seconds of each repeat of the slowest rank; called by all ranks."""
+    by_rank = everyone(time_collective(collective, payload_bytes, repeats, device_type))
+    return [max(repeat) for repeat in zip(*by_rank, strict=True)]
+
+
+def measure(sizes: Sequence[int], repeats: int, seconds: float, timed: Timed) -> list[Point]:
+    """The median of each collective and size. ``seconds``: for all repeats of a size; a size of which three
+    would take longer is left out, and larger ones too, but not the first two."""
     points = []
     for collective in MEASURED:
         slope = 0.0  # seconds a byte, of the last size: of the first one that is mostly latency
         for place, size in enumerate(sizes):
             if place >= FEWEST_SIZES and FEWEST * slope * size > seconds:
                 break
-            first = _slowest(asked(collective, size, 1))
-            left = min(repeats, max(FEWEST, int(seconds / max(first[0], 1e-6)))) - 1
-            times = first if left < 1 else [*first, *_slowest(asked(collective, size, left))]
+            times = timed(collective, size, 1)
+            left = min(repeats, max(FEWEST, int(seconds / max(times[0], 1e-6)))) - 1
+            if left >= 1:
+                times = [*times, *timed(collective, size, left)]
             took = statistics.median(times)
             slope = took / size
             points.append(Point(collective, size, took))
-            print(
-                f"  {collective} {size:>10,} B  {1e3 * took:10.3f} ms  ({len(times)})", flush=True
-            )
+            if is_first():
+                shown = f"  {collective} {size:>10,} B  {1e3 * took:10.3f} ms  ({len(times)})"
+                print(shown, flush=True)
     return points
-
-
-def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    return [max(repeat) for repeat in zip(*by_rank, strict=True)]

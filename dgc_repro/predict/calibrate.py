@@ -7,11 +7,12 @@ from 64 bytes to 64 MB, and network/fit.py makes alpha, beta and overheads of it
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Asked, measure, time_collective
+from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Timed, measure, slowest
 from dgc_repro.bench.command_line import how_long
-from dgc_repro.bench.ranks import Ranks, RanksFailed
 from dgc_repro.bench.tables import write_csv
+from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
@@ -88,11 +89,7 @@ def calibrate(arguments: Sequence[str]) -> Path:
         )
     busy = environment.busy_cores()
     print(f"calibrate: starting {workers} workers, about 10 s; then an estimate", flush=True)
-    with ranks_of(config, network) as (asked, where, notes):
-        for note in notes:
-            print(f"note: {note}", flush=True)
-        print(f"calibrate: {how_long(expected_seconds(asked, settings))}", flush=True)
-        points = measure(asked, settings["sizes"], settings["repeats"], settings["seconds"])
+    points, where, notes = measured(config, network, settings)
     hardware = f"{environment.cpu_model()}, {environment.available_cores()} cores"
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     rate = min(network.worker_rates(workers)) if in_lab and network is not None else None
@@ -113,48 +110,57 @@ def calibrate(arguments: Sequence[str]) -> Path:
     return path
 
 
-def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
+def measured(
+    config: Mapping[str, Any], network: Network | None, settings: Mapping[str, Any]
+) -> tuple[list[Point], str, Sequence[str]]:
+    """Points of live workers, where these were, and notes on their links."""
+    launch = config["launch"]
+    workers = launch["workers"]
+    device, backend = choose_device(config)
+    where, notes = f"{backend} on this machine", []
+    with contextlib.ExitStack() as stack:
+        lab = None
+        if launch["kind"] == "netlab":
+            assert network is not None, "validated: a lab has rates"
+            rates = network.worker_rates(workers)
+            links = Lab(rates, network.outer.latency, network.loss, name="calibrate")
+            lab = stack.enter_context(links)
+            where, notes = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links", lab.notes
+        for note in notes:
+            print(f"note: {note}", flush=True)
+        try:
+            points = on_ranks(
+                *(on_rank, settings, device),
+                workers=workers,
+                lab=lab,
+                timeout_seconds=launch["timeout_seconds"],
+                backend=backend,
+            )
+        except RanksFailed as error:
+            raise UserError(f"launch: {error}") from error
+    return points, where, notes
+
+
+def on_rank(settings: Mapping[str, Any], device_type: str) -> list[Point]:
+    """Print an estimate, and time the collectives."""
+    timed = partial(slowest, device_type=device_type)
+    expected = expected_seconds(timed, settings)
+    if is_first():
+        print(f"calibrate: {how_long(expected)}", flush=True)
+    return measure(settings["sizes"], settings["repeats"], settings["seconds"], timed)
+
+
+def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> float:
     """About how long `measure` takes, from an allreduce of the smallest size and one of about a MB."""
     sizes: list[int] = settings["sizes"]
     small = min(sizes)
     large = max(size for size in sizes if size <= max(PROBE_BYTES, small))
-    latency, slow = (max(asked(ALLREDUCE, size, 1)[0]) for size in (small, large))
+    latency, slow = (timed(ALLREDUCE, size, 1)[0] for size in (small, large))
     a_byte = max(0.0, slow - latency) / max(1, large - small)
     repeats: int = settings["repeats"]
     seconds: float = settings["seconds"]
     each = (min(seconds, repeats * (latency + a_byte * (size - small))) for size in sizes)
     return len(MEASURED) * sum(each)
-
-
-@contextmanager
-def ranks_of(
-    config: Mapping[str, Any], network: Network | None
-) -> Iterator[tuple[Asked, str, Sequence[str]]]:
-    """Live workers that time collectives, where they are, and what is to be known of their links."""
-    launch = config["launch"]
-    workers, timeout = launch["workers"], launch["timeout_seconds"]
-    device, backend = choose_device(config)
-    lab = None
-    where = f"{backend} on this machine"
-    if launch["kind"] == "netlab":
-        assert network is not None, "validated: a lab has rates"
-        rates = network.worker_rates(workers)
-        lab = Lab(rates, network.outer.latency, network.loss, name="calibrate")
-        where = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links"
-    try:
-        with Ranks(workers, lab, timeout_seconds=timeout, backend=backend) as ranks:
-
-            def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
-                return ranks.ask(
-                    "call", time_collective, collective, size, repeats, device, seconds=timeout
-                )
-
-            yield asked, where, lab.notes if lab is not None else ()
-    except RanksFailed as error:
-        raise UserError(f"launch: {error}") from error
-    finally:
-        if lab is not None:
-            lab.close()
 
 
 def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
@@ -186,7 +192,7 @@ def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path,
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.csv"
     rows = [asdict(point) for point in points]
-    write_csv(path, [], [r | {"error": e} for r, e in zip_longest(rows, errors)], {})
+    write_csv(path, [r | {"error": e} for r, e in zip_longest(rows, errors)])
     return path
 
 

@@ -74,7 +74,7 @@ def show(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         rows = {(one.method, one.workers): asdict(one) for one in (*by_size, *compared)}
-        write_csv(folder / "predictions.csv", [], list(rows.values()), about)
+        write_csv(folder / "predictions.csv", list(rows.values()), about)
         plot.save(figure(dense, found, about), folder, "predictions")
     except OSError as error:
         raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
