@@ -196,54 +196,40 @@ class Predictions:
         self, name: str, config: Mapping[str, Any], among: Mapping[int, Costs]
     ) -> list[Prediction]:
         """A method among each number of workers."""
-        overlaps = _can_overlap(config)
-        as_dense = self.quality.answer(config)
-        found = []
-        for workers, cost in among.items():
-            step, plain = (self._step(c, False, workers) for c in (config, self.dense))
-            behind = self._step(config, True, workers) if overlaps else None
-            both = overlaps and self._dense_overlaps
-            beside = self._step(self.dense, True, workers) if both else None
-            found.append(predicted(name, step, plain, behind, beside, cost, as_dense))
-        return found
+        overlaps, as_dense = _can_overlap(config), self.quality.answer(config)
+        return [self._row(name, config, cost, as_dense, overlaps) for cost in among.values()]
 
-    def _step(self, config: Mapping[str, Any], overlap: bool, workers: int) -> Step:
-        return self.bench.step(config, overlap, workers, self.compute_ms)
+    def _row(
+        self, name: str, config: Mapping[str, Any], cost: Costs, as_dense: str, overlaps: bool
+    ) -> Prediction:
+        step, plain = (self._step(c, False, cost) for c in (config, self.dense))
+        whole, dense = step.after_backward(cost), plain.after_backward(cost)
+        behind = dense_behind = None
+        if overlaps:
+            behind = self._step(config, True, cost).per_bucket(cost)
+            if self._dense_overlaps:
+                dense_behind = self._step(self.dense, True, cost).per_bucket(cost)
+        calls = (calls for part in step.parts for calls in (part.first, part.later))
+        return Prediction(
+            method=name,
+            workers=cost.workers,
+            compute_ms=1e3 * step.compute,
+            compress_ms=1e3 * step.compress,
+            communicate_ms=1e3 * step.communicate(cost),
+            decompress_ms=1e3 * step.decompress,
+            step_ms=1e3 * whole,
+            overlap_ms=1e3 * behind if behind else None,
+            efficiency=step.compute / whole,
+            overlap_efficiency=step.compute / behind if behind else None,
+            speedup=dense / whole,
+            overlap_speedup=dense_behind / behind if behind and dense_behind else None,
+            payload_mb=sum(size for some in calls for _, size in some.values()) / 1e6,
+            break_even=None if name == "dense" else _break_even(step, plain, cost),
+            as_dense=as_dense,
+        )
 
-
-def predicted(
-    name: str,
-    step: Step,
-    plain: Step,
-    behind: Step | None,
-    plain_behind: Step | None,
-    cost: Costs,
-    as_dense: str,
-) -> Prediction:
-    """One row. ``plain``: dense's step; ``behind``, ``plain_behind``: the same steps cut into buckets."""
-    whole, dense = step.after_backward(cost), plain.after_backward(cost)
-    overlapped = behind.per_bucket(cost) if behind is not None else None
-    dense_overlapped = plain_behind.per_bucket(cost) if plain_behind is not None else None
-    payload = sum(
-        size for part in step.parts for c in (part.first, part.later) for _, size in c.values()
-    )
-    return Prediction(
-        method=name,
-        workers=cost.workers,
-        compute_ms=1e3 * step.compute,
-        compress_ms=1e3 * step.compress,
-        communicate_ms=1e3 * step.communicate(cost),
-        decompress_ms=1e3 * step.decompress,
-        step_ms=1e3 * whole,
-        overlap_ms=None if overlapped is None else 1e3 * overlapped,
-        efficiency=step.compute / whole,
-        overlap_efficiency=None if overlapped is None else step.compute / overlapped,
-        speedup=dense / whole,
-        overlap_speedup=dense_overlapped / overlapped if overlapped and dense_overlapped else None,
-        payload_mb=payload / 1e6,
-        break_even=None if name == "dense" else _break_even(step, plain, cost),
-        as_dense=as_dense,
-    )
+    def _step(self, config: Mapping[str, Any], overlap: bool, cost: Costs) -> Step:
+        return self.bench.step(config, overlap, cost.workers, self.compute_ms)
 
 
 def _break_even(step: Step, dense: Step, cost: Costs) -> float:
