@@ -32,25 +32,20 @@ from dgc_repro.predict.step_timing import Bench
 
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
+UNIFORM8 = ("compressor=uniform", "compressor.bits=8", "compressor.block=2048")
+UNIFORM4 = ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED)
+TOPK100 = ("compressor=topk", "compressor.density=0.01", FED)
+SHARDED, GTOPK = "exchange.aggregation=sharded", "exchange.aggregation=gtopk"
 CANDIDATES: Mapping[str, Sequence[str]] = {
     "fp16": ("compressor=fp16", "wrap=[]"),
-    "uniform 8 bits": ("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-    "uniform 8 bits, sharded": (
-        *("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-        "exchange.aggregation=sharded",
-    ),
-    "uniform 4 bits": ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-    "uniform 4 bits, sharded": (
-        *("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-        "exchange.aggregation=sharded",
-    ),
+    "uniform 8 bits": UNIFORM8,
+    "uniform 8 bits, sharded": (*UNIFORM8, SHARDED),
+    "uniform 4 bits": UNIFORM4,
+    "uniform 4 bits, sharded": (*UNIFORM4, SHARDED),
     "signsgd": ("compressor=signsgd",),
     "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
-    "topk 100x": ("compressor=topk", "compressor.density=0.01", FED),
-    "topk 100x, gtopk": (
-        *("compressor=topk", "compressor.density=0.01", FED),
-        "exchange.aggregation=gtopk",
-    ),
+    "topk 100x": TOPK100,
+    "topk 100x, gtopk": (*TOPK100, GTOPK),
     "topk 1000x": ("compressor=topk", "compressor.density=0.001", FED),
     "dgc_sampled 1000x": ("compressor=dgc_sampled", "compressor.density=0.001", FED),
     "qsgd 4 bits": ("compressor=qsgd", "compressor.levels=7", "compressor.norm=max", "wrap=[]"),
