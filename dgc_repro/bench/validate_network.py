@@ -153,7 +153,9 @@ def world(given: argparse.Namespace, recorded: Recorded, workers: int) -> tuple[
     for name, rate in itertools.product(given.methods, given.rates):
         costs = Costs(replace(fitted.network, rate=rate), workers)
         found = live[name]
-        one = compared(given.model, name, rate, workers, found.step, costs, found.measured[rate])
+        point = {"model": given.model, "workers": workers, "rate": rate}
+        point |= {"method": METHODS[name].label}
+        one = compared(point, found.step, costs, found.measured[rate])
         rows.append(one)
         print(
             f"{workers} workers {rate} {one['method']}: measured {one['measured_ms']:.1f} ms, "
@@ -204,16 +206,8 @@ def on_rank(
     return points, live
 
 
-def compared(
-    model: str,
-    method: str,
-    rate: str,
-    workers: int,
-    step: Step,
-    costs: Costs,
-    found: pd.DataFrame,
-) -> Row:
-    """A row from predicted and measured steps. ``error``: predicted / measured - 1."""
+def compared(point: Row, step: Step, costs: Costs, found: pd.DataFrame) -> Row:
+    """The row of a point from predicted and measured steps. ``error``: predicted / measured - 1."""
     measured = sorted(found["seconds"].tolist())
     middle, predicted = statistics.median(measured), step.after_backward(costs)
     seconds_of = {
@@ -226,15 +220,10 @@ def compared(
         "communicate": step.communicate(costs),
         "decompress": step.decompress,
     }
-    row: dict[str, Any] = {
-        "model": model,
-        "workers": workers,
-        "rate": rate,
-        "method": METHODS[method].label,
+    return {
+        **point,
         **{f"{name}_ms": 1e3 * value for name, value in seconds_of.items()},
         "error": predicted / middle - 1,
-    }
-    return row | {
         **{f"measured_{span}_ms": float(found[f"{span}_ms"].median()) for span in SPANS},
         "payload_mb": float(found["payload_bytes"].mean()) / 1e6,
         "repeats": len(measured),
@@ -304,10 +293,7 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
                 color=colours[method],
                 label=f"{method}, {workers} workers",
             )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("measured, ms a step")
-        axes.set_ylabel("predicted, ms a step")
+        plot.name_axes(axes, "measured, ms a step", "predicted, ms a step", log="xy")
         axes.legend()
         plot.title(axes, verdict.split(" (")[0] + " of the network model", machine.caption)
     return drawn

@@ -11,19 +11,17 @@ import contextlib
 import datetime
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
 from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Timed, measure, slowest
 from dgc_repro.bench.command_line import how_long
-from dgc_repro.bench.tables import write_csv
 from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
@@ -31,7 +29,7 @@ from dgc_repro.launch.build import SECTIONS, choose_device, validate
 from dgc_repro.launch.networks import named_network
 from dgc_repro.launch.profiles import FOLDER, TARGET
 from dgc_repro.network.cost import Costs
-from dgc_repro.network.fit import Fit, Point, by_collective, fit
+from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import plot
@@ -53,10 +51,10 @@ take longer is left out, and larger ones too; never the first two."""
 PROBE_BYTES = 1 << 20
 CAPTION = 88  # letters that fit under the figure's title
 LOOKS = {
-    "allreduce": (plot.BLACK, "o"),
-    "allgather": (plot.BLUE, "^"),
-    "alltoall": (plot.ORANGE, "s"),
-    "broadcast": (plot.GREEN, "v"),
+    collective: plot.Look(collective, colour, marker)
+    for collective, colour, marker in zip(
+        MEASURED, (plot.BLACK, plot.BLUE, plot.ORANGE, plot.GREEN), "o^sv", strict=True
+    )
 }
 
 
@@ -98,12 +96,16 @@ def calibrate(arguments: Sequence[str]) -> Path:
         source += f"; provisional, {busy:.1f} cores were busy with other work"
     folder = Path(config["paths"]["runs"]) / FOLDER
     try:
-        raw = write_points(points, [], folder, settings["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = folder / f"{settings['name']}.csv"  # points that cannot be fitted are kept too
+        pd.DataFrame(points).assign(error=None).to_csv(raw, index=False)
         try:
             found = fit(points, workers, rate, source)
         except ValueError as error:
             raise UserError(f"{error} (the points are in {raw})") from error
-        path = write(found, workers, folder, settings["name"])
+        found.frame.to_csv(raw, index=False)
+        path = write(found, folder, settings["name"])
+        plot.save(figure(found, workers), folder, settings["name"])
     except OSError as error:
         raise UserError(f"paths.runs: cannot write to {folder} ({error.strerror})") from error
     report(found, path, settings["name"])
@@ -163,9 +165,8 @@ def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> float:
     return len(MEASURED) * sum(each)
 
 
-def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
-    """``<name>.yaml``, ``.csv`` (the points), ``.svg`` and ``.png``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(found: Fit, folder: Path, name: str) -> Path:
+    """The profile, ``<name>.yaml``."""
     network = found.network
     settings = {
         TARGET: "dgc_repro.network.profile.Network",
@@ -175,24 +176,16 @@ def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
         "software": {c: dict(stated) for c, stated in (network.software or {}).items()},
         "source": network.source,
     }
-    lines = [f"# {network.source}", f"# {error_text(found)}"]
-    lines += [
-        f"#   {collective}: median {100 * median:.1f} %, worst {100 * worst:.0f} %"
-        for collective, (median, worst) in by_collective(found).items()
+    errors = found.frame["error"].abs().groupby(found.frame["collective"], sort=False)
+    by_collective = errors.agg(["median", "max"]).itertuples()
+    head = [
+        network.source,
+        error_text(found),
+        *(f"  {c}: median {100 * m:.1f} %, worst {100 * w:.0f} %" for c, m, w in by_collective),
     ]
+    lines = [*(f"# {line}" for line in head), yaml.safe_dump(settings, sort_keys=False)]
     path = folder / f"{name}.yaml"
-    path.write_text("\n".join([*lines, yaml.safe_dump(settings, sort_keys=False)]), "utf-8")
-    write_points(found.points, found.errors, folder, name)
-    plot.save(figure(found, workers), folder, name)
-    return path
-
-
-def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path, name: str) -> Path:
-    """``<name>.csv``; without errors (nothing is fitted yet) their column is empty."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.csv"
-    rows = [asdict(point) for point in points]
-    write_csv(path, [r | {"error": e} for r, e in zip_longest(rows, errors)])
+    path.write_text("\n".join(lines), "utf-8")
     return path
 
 
@@ -220,27 +213,17 @@ def figure(found: Fit, workers: int) -> Figure:
     with plot.style():
         drawn = Figure(figsize=(6.4, 5.4), layout="constrained")
         times, errors = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        for collective in dict.fromkeys(point.collective for point in found.points):
-            colour, marker = LOOKS[collective]
-            own = [i for i, p in enumerate(found.points) if p.collective == collective]
-            sizes = [found.points[i].payload_bytes for i in own]
-            times.plot(
-                sizes,
-                [1e3 * found.points[i].seconds for i in own],
-                marker,
-                color=colour,
-                label=collective,
-            )
-            steps = np.geomspace(min(sizes), max(sizes), 200)
-            times.plot(steps, [1e3 * costs.seconds(collective, s) for s in steps], color=colour)
-            errors.plot(sizes, [100 * found.errors[i] for i in own], marker + "-", color=colour)
-        times.set_xscale("log")
-        times.set_yscale("log")
-        times.set_ylabel("ms")
+        for collective, own in found.frame.groupby("collective", sort=False):
+            look, sizes = LOOKS[str(collective)], own["payload_bytes"]
+            times.plot(sizes, 1e3 * own["seconds"], **look.line | {"linestyle": ""})
+            steps = np.geomspace(sizes.min(), sizes.max(), 200)
+            modelled = [1e3 * costs.seconds(look.label, size) for size in steps]
+            times.plot(steps, modelled, color=look.colour)
+            errors.plot(sizes, 100 * own["error"], **look.line)
+        plot.name_axes(times, "", "ms", log="xy")
         times.legend()
         errors.axhline(0, color=plot.BLACK, linewidth=0.8)
-        errors.set_ylabel("model / measured - 1, %")
-        errors.set_xlabel("payload bytes")
+        plot.name_axes(errors, "payload bytes", "model / measured - 1, %")
         caption = textwrap.shorten(found.network.source, CAPTION, placeholder=" ...")
         plot.title(times, "Collectives: measured (points), fitted (lines)", caption)
     return drawn

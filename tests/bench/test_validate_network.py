@@ -28,7 +28,8 @@ def row(measured_seconds: float) -> Row:
     found = pd.DataFrame({"seconds": [measured_seconds, 2 * measured_seconds, measured_seconds]})
     others = dict.fromkeys([*(f"{span}_ms" for span in SPANS), "payload_bytes"], 1.0)
     found = found.assign(**others)
-    return script.compared("resnet18", "topk1", "8mbit", 2, STEP, Costs(NETWORK, 2), found)
+    point = {"workers": 2, "rate": "8mbit", "method": "top-k 1 %"}
+    return script.compared(point, STEP, Costs(NETWORK, 2), found)
 
 
 def test_a_point_is_the_models_sum_against_the_median_step() -> None:
