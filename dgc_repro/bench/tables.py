@@ -155,12 +155,12 @@ class Bars:
         with style():
             figure = Figure(figsize=size, layout="constrained")
             axes = figure.add_subplot()
+            colours = (ORANGE, BLUE)[-len(self.bars) :]
             for number, (label, (key, target)) in enumerate(self.bars.items()):
                 shift = (number - (len(self.bars) - 1) / 2) * THICK
-                colour = (BLUE, ORANGE)[(number + len(self.bars) + 1) % 2]
                 for place, row in enumerate(rows):
                     named = {"label": label} if place == 0 else {}
-                    whiskers(axes, place + shift, row, key, THICK, color=colour, **named)
+                    whiskers(axes, place + shift, row, key, THICK, color=colours[number], **named)
                     if row.get(target) is not None:
                         ends = place + shift - THICK / 2, place + shift + THICK / 2
                         axes.plot([row[target]] * 2, ends, color=BLACK, linewidth=2)

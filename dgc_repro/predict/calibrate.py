@@ -220,10 +220,11 @@ def figure(found: Fit, workers: int) -> Figure:
             modelled = [1e3 * costs.seconds(look.label, size) for size in steps]
             times.plot(steps, modelled, color=look.colour)
             errors.plot(sizes, 100 * own["error"], **look.line)
-        plot.name_axes(times, "", "ms", log="xy")
+        times.set_xscale("log")
+        plot.name_axes(times, "", "ms", log="y")
         times.legend()
         errors.axhline(0, color=plot.BLACK, linewidth=0.8)
-        plot.name_axes(errors, "payload bytes", "model / measured - 1, %")
+        plot.name_axes(errors, "payload bytes (log)", "model's error, %")
         caption = textwrap.shorten(found.network.source, CAPTION, placeholder=" ...")
         plot.title(times, "Collectives: measured (points), fitted (lines)", caption)
     return drawn
