@@ -64,6 +64,7 @@ from dgc_repro.bench.rounds import Steps, rounds
 from dgc_repro.bench.runner import BYTES, WARMUP_STEPS, Runner
 from dgc_repro.bench.tables import Machine
 from dgc_repro.bench.world import RanksFailed, RanksLate, on_ranks, set_rate
+from dgc_repro.errors import UserError
 from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second
 
@@ -92,7 +93,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     made.add_argument(
         "--override", action="append", default=[], help="of the recorded run (model.width=8)"
     )
-    return made.parse_args(arguments)
+    given = made.parse_args(arguments)
+    given.methods = list(dict.fromkeys((PLAIN, AGAIN, *given.methods)))
+    return given
 
 
 def yes_no(text: str) -> bool:
@@ -212,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         for point, row in store.rows.items()
         if point.model in recorded and store.counts(point, recorded[point.model])
     ]
+    if not known:
+        raise UserError("--rates: every step that is asked for takes too long, nothing is measured")
     missing = not_measured(parsed(["--model", ",".join(recorded)]), recorded, store, cores)
     folder = folder_of(given, "bench", machine)
     print(network_tables.write(known, recorded, machine, folder, missing))
@@ -223,25 +228,25 @@ def plan(
     given: argparse.Namespace, recorded: Mapping[str, Recorded], store: Store, cores: int
 ) -> Iterator[World]:
     """All that is asked for and not known yet, and plain DDP at each of its places."""
-    methods = dict.fromkeys((PLAIN, AGAIN, *given.methods))
-    for workers, model, shaped in itertools.product(given.workers, recorded, (True, False)):
-        rates = [rate for rate in given.rates if (rate != LOOPBACK) == shaped]
-        own = recorded[model]
-        asked = tasks(own, workers, rates, given.compute, list(methods), given.overlap, cores)
-        found = [task for task in asked if not task.left_out]
-        new = [
+    for workers, own in itertools.product(given.workers, recorded.values()):
+        found = [task for task in tasks(given, own, workers, cores) if not task.left_out]
+        new = {
             task.point
             for task in found
             if task.point.method != PLAIN and (given.again or not store.counts(task.point, own))
-        ]
+        }
         places = {point.place for point in new}
-        todo = [
-            task
-            for task in found
-            if task.point in new or (task.point.method == PLAIN and task.point.place in places)
-        ]
-        if todo:
-            yield World(own, workers, shaped, todo)
+        for shaped in (True, False):
+            todo = [
+                task
+                for task in found
+                if (task.point.rate != LOOPBACK) == shaped
+                and (
+                    task.point in new or (task.point.method == PLAIN and task.point.place in places)
+                )
+            ]
+            if todo:
+                yield World(own, workers, shaped, todo)
 
 
 def not_measured(
@@ -249,11 +254,8 @@ def not_measured(
 ) -> dict[str, list[str]]:
     """Points that have no numbers, by the reason."""
     found: dict[str, dict[str, list[str]]] = {}
-    for model, workers in itertools.product(recorded, asked.workers):
-        own = recorded[model]
-        for task in tasks(
-            own, workers, asked.rates, asked.compute, asked.methods, asked.overlap, cores
-        ):
+    for own, workers in itertools.product(recorded.values(), asked.workers):
+        for task in tasks(asked, own, workers, cores):
             if task.point.method != PLAIN and not store.counts(task.point, own):
                 places = found.setdefault(task.left_out or "not measured yet", {})
                 places.setdefault(task.point.where, []).append(task.point.exchange)
@@ -287,7 +289,7 @@ def measure(world: World, repeats: int | None, store: Store, machine: Machine) -
         except RanksFailed as error:
             reason, late = str(error), isinstance(error, RanksLate)
         store.read()
-        done = {p for p, row in store.rows.items() if row["session"] == stamp["session"]}
+        done = {p for p, row in store.rows.items() if row.get("session") == stamp["session"]}
         if not reason:
             return
         case = next(task.point.case.key for task in left if task.point not in done)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,18 +136,11 @@ class Task:
         return repeats * self.expected * (1 + self.paired)
 
 
-def tasks(
-    recorded: Recorded,
-    workers: int,
-    rates: Sequence[str],
-    computes: Sequence[str],
-    methods: Sequence[str],
-    overlaps: Sequence[bool],
-    cores: int,
-) -> Iterator[Task]:
-    """All points of a model and a number of workers, case by case."""
+def tasks(asked: Namespace, recorded: Recorded, workers: int, cores: int) -> Iterator[Task]:
+    """All points of a model and a number of workers, case by case. ``asked``: with lists of methods, overlap,
+    rates and compute."""
     for method, overlap, rate, compute in itertools.product(
-        methods, (None, *overlaps), rates, computes
+        asked.methods, (None, *asked.overlap), asked.rates, asked.compute
     ):
         if (METHODS[method].compressor is None) != (overlap is None):
             continue
@@ -190,7 +184,7 @@ def payload_rate(rate: str) -> float | None:
 CPU_SECONDS_PER_VALUE = 5e-9  # of a core: compress, copy, add, measured on 2 cores (AMD EPYC)
 STEP_SECONDS = 5e-3  # Python and small messages
 WORLD_SECONDS = 9.0  # start the ranks, load the gradients
-OPEN_STEPS = 4.5  # warm-up, and making a model
+OPEN_STEPS = 5.5  # warm-up, and making a model
 PAIRED_BELOW_SECONDS = 0.5
 """Steps of plain DDP shorter than this stand right before each step they are compared with."""
 SMALL_PART = 0.1

@@ -413,3 +413,12 @@ def test_a_case_that_is_late_is_not_kept_and_one_that_fails_is_in_the_place_of_o
             assert row == row_of(task)
         else:
             assert row["reason"] == "rank 0 did not"
+
+
+def test_steps_that_are_all_too_long_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "record", lambda name, *_, **__: RECORDED[name])
+    slow = ("--model", "lstm", "--workers", "4", "--rates", "10mbit", "--methods", "dense")
+    with pytest.raises(UserError, match=r"^--rates: every step that is asked for takes too long"):
+        bench.main([*slow, "--runs", str(tmp_path)])
