@@ -336,16 +336,15 @@ def _place(row: Row) -> str:
 def _speedups(rows: Sequence[Row]) -> str:
     """Speedups over plain DDP, a column a model and rate, a table a number of workers and compute."""
     texts = []
-    compared = [row for row in rows if row.get("speedup")]
-    for workers, compute in dict.fromkeys((r["workers"], r["compute"]) for r in compared):
-        own = [r for r in compared if (r["workers"], r["compute"]) == (workers, compute)]
-        names = list(dict.fromkeys(f"{row['model']} {row['rate']}" for row in own))
-        table: dict[str, dict[str, Any]] = {}
-        for row in own:
+    tables: dict[tuple[int, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row.get("speedup"):
+            table = tables.setdefault((row["workers"], row["compute"]), {})
             line = table.setdefault(row["exchange"], {"exchange": row["exchange"]})
             line[f"{row['model']} {row['rate']}"] = row["speedup"]
+    for (workers, compute), table in tables.items():
+        columns = {name: name for line in table.values() for name in line}
         title = f"Speedup over plain DDP, {workers} workers, compute {compute}"
-        columns = {name: name for name in ("exchange", *names)}
         texts.append(markdown(title, "", columns, list(table.values()), level=2))
     return "\n".join(texts)
 
