@@ -33,10 +33,13 @@ from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.packing import kinds
+from dgc_repro.exchange.payload import Alone, BatchPayload, Payload, Separate
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
@@ -80,12 +83,17 @@ class Seen:
     before: State
     mean: Tensor
     own: Tensor
-    own_bytes: int
+    own_parts: Parts
     own_floats: float
     after: State
 
+    @property
+    def own_bytes(self) -> int:
+        return sum(count * size for count, size in self.own_parts)
 
-Sent = tuple[Tensor, int, float]  # decoded, its bytes, its floats
+
+Parts = tuple[tuple[int, int], ...]  # of each part of a payload, elements and the bytes of one
+Sent = tuple[Tensor, Parts, float]  # decoded, its parts, its floats
 
 
 @dataclass
@@ -103,13 +111,32 @@ class Leaf(Measured):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
-        each = zip(batch.names, outcome.own.dense(), outcome.own.by_tensor(), strict=True)
-        for name, values, (size, floats) in each:
-            self.sent.setdefault((name, context.rank), (values, size, floats))
+        own = outcome.own
+        each = zip(batch.names, own.dense(), parts_of(own), own.by_tensor(), strict=True)
+        for name, values, parts, (size, floats) in each:
+            assert size == sum(count * width for count, width in parts)
+            self.sent.setdefault((name, context.rank), (values, parts, floats))
         return outcome
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return energies_of(self.inner, batch, context)
+
+
+def parts_of(own: Any) -> list[Parts]:
+    """The parts of what is sent for each tensor of a batch, as far as they are told; else its bytes."""
+    if isinstance(own, Separate):
+        return [_sizes(_kinds(payload)) for payload in own.payloads]
+    if isinstance(own, BatchPayload):
+        return [_sizes(each) for each in own.tensor_kinds]
+    return [((size, 1),) for size, _ in own.by_tensor()]
+
+
+def _kinds(payload: Payload) -> Sequence[Kind]:
+    return payload.tensor_kinds[0] if isinstance(payload, Alone) else kinds([payload])
+
+
+def _sizes(every: Sequence[Kind]) -> Parts:
+    return tuple((count, dtype.itemsize) for count, dtype in every)
 
 
 def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:
@@ -145,9 +172,9 @@ class Watched(ByBatch):
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
         for i, name in enumerate(batch.names):
             assert outcome.mean[i].shape == given[i].shape
-            own, size, floats = self.sent.pop((name, context.rank))
+            own, parts, floats = self.sent.pop((name, context.rank))
             mean, after = outcome.mean[i].clone(), copied(outcome.state[i])
-            seen = Seen(context.rank, given[i], before[i], mean, own, size, floats, after)
+            seen = Seen(context.rank, given[i], before[i], mean, own, parts, floats, after)
             self.seen.setdefault(name, []).append(seen)
         return outcome
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import SparseBatch
+from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
@@ -84,13 +84,13 @@ def coded(
     context: Context | None = None,
     *,
     shared: bool = False,
-) -> SparseBatch:
+) -> Sparse:
     """The payload of selections, coded as the sparsifier's settings ``indices`` and ``values`` say. One that
     lacks them sends int32 and fp32. ``context``: where it is kept; ``shared``: all entries of a tensor
     have one value."""
     indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
     scratch = None if context is None else context.scratch
-    return SparseBatch.of(names, chosen, indices, values, scratch, shared=shared)
+    return Sparse.of(names, chosen, indices, values, scratch, shared=shared)
 
 
 def explained_by(sparsifier: object, chosen: Selections) -> Tensor:

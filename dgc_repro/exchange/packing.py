@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import AnyPayload, BatchPayload, Gathered, num_bytes
+from dgc_repro.exchange.payload import Alone, AnyPayload, BatchPayload, Gathered, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -32,6 +32,7 @@ from dgc_repro.exchange.requests import (
 from dgc_repro.exchange.wire import Landing, Link, Sizes
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.workspace import Workspace
 
 Key = tuple[Any, ...]
@@ -39,7 +40,6 @@ Key = tuple[Any, ...]
 Answers = dict[Key, Any]
 _I64_BYTES = 8
 Places = list[tuple[int, int, torch.dtype]]
-Kind = tuple[int, torch.dtype]  # length and type of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,21 +348,21 @@ def like(
     payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int], *, ragged: bool
 ) -> Any:
     """A payload like this one whose parts arrived."""
-    if ragged and isinstance(payload, BatchPayload):
+    if ragged and isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.like_ragged(parts, lengths)
     return payload.like(parts)
 
 
 def lengths_of(payload: AnyPayload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
-    if isinstance(payload, BatchPayload) and payload.ragged:
+    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.lengths
     return [part.numel() for part in payload.parts]
 
 
 def parts_of_lengths(payload: AnyPayload, lengths: Sequence[int]) -> list[Kind]:
     """The parts of a payload like this one whose lengths have come."""
-    if isinstance(payload, BatchPayload) and payload.ragged:
+    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.kinds(lengths)
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dgc_repro.exchange.payload.interface import BatchPayload
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Layout
+from dgc_repro.kernel.layout import Kind, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,10 @@ class LaidOut(BatchPayload):
     def of(self, tensor: int) -> list[Tensor]:
         """The parts of one tensor."""
         return self.layout.views(self.buffer, tensor)
+
+    @property
+    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
+        return self.layout.kinds
 
     def by_tensor(self) -> list[tuple[int, float]]:
         bits = self.bits_per_value

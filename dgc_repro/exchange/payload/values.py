@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -11,16 +13,18 @@ from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.select import Scratch
 
+Count = TypeVar("Count", int, kernels.Numbers)
 VALUES = {"fp32": kernels.FP32, "fp16": kernels.FP16, "int8": kernels.INT8}
 """Name in the settings -> kind."""
 DTYPES = {
     kernels.FP32: torch.float32, kernels.FP16: torch.float16, kernels.INT8: torch.uint8,
+    kernels.SHARED: torch.float32,
 }  # fmt: skip
 
 
-def num_scales(k: int, kind: int) -> int:
+def num_scales(k: Count, kind: int) -> Count:
     """Scales that travel beside k values."""
-    return -(-k // kernels.SCALE_WIDTH) if kind == kernels.INT8 else 0
+    return -(-k // kernels.SCALE_WIDTH) if kind == kernels.INT8 else 0 * k
 
 
 def code_values(
