@@ -34,12 +34,11 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.packing import kinds
-from dgc_repro.exchange.payload import Alone, BatchPayload, Payload, Separate
+from dgc_repro.exchange.payload import Alone, BatchPayload, Separate
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Kind
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
@@ -125,18 +124,16 @@ class Leaf(Measured):
 def parts_of(own: Any) -> list[Parts]:
     """The parts of what is sent for each tensor of a batch, as far as they are told; else its bytes."""
     if isinstance(own, Separate):
-        return [_sizes(_kinds(payload)) for payload in own.payloads]
+        return [parts for payload in own.payloads for parts in parts_of(payload)]
+    if isinstance(own, Alone):
+        return parts_of(own.payload)
     if isinstance(own, BatchPayload):
-        return [_sizes(each) for each in own.tensor_kinds]
-    return [((size, 1),) for size, _ in own.by_tensor()]
-
-
-def _kinds(payload: Payload) -> Sequence[Kind]:
-    return payload.tensor_kinds[0] if isinstance(payload, Alone) else kinds([payload])
-
-
-def _sizes(every: Sequence[Kind]) -> Parts:
-    return tuple((count, dtype.itemsize) for count, dtype in every)
+        every = own.tensor_kinds
+    elif hasattr(own, "by_tensor"):
+        every = [((size, torch.uint8),) for size, _ in own.by_tensor()]
+    else:
+        every = [tuple(kinds([own]))]
+    return [tuple((count, dtype.itemsize) for count, dtype in one) for one in every]
 
 
 def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:

@@ -127,11 +127,6 @@ class Alone:
         return int(self.payload.by_tensor()[0][0])
 
     @property
-    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
-        kinds: Sequence[tuple[Kind, ...]] = self.payload.tensor_kinds
-        return kinds
-
-    @property
     def ragged(self) -> bool:
         return bool(getattr(self.payload, "ragged", False))
 
