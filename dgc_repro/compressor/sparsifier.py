@@ -116,11 +116,11 @@ def check_exact(sparsifier: object) -> None:
         )
 
 
-def mark_finite(chosen: Selection, tensor: Tensor, context: Context) -> Selection:
-    """Mark the tensor as finite if the selection is, and return the selection. It must hold the tensor's
-    largest entries: a NaN or an infinity would be one of them."""
-    if native.usable(tensor) and native.all_finite(chosen.values):
-        context.found_finite(tensor)
+def mark_finite(batch: Batch, chosen: Selections) -> Selections:
+    """Mark the tensors as finite if all selections are, and return these. They must hold the largest entries
+    of each tensor: a NaN or an infinity would be one of them."""
+    if batch.native and native.all_finite(chosen.values):
+        batch.found_finite()
     return chosen
 
 
@@ -190,8 +190,10 @@ class DensitySparsifier(Selecting):
         return num_kept(n, self.share_sent)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
-        chosen = self.choose(tensor.view(-1), tensor.numel(), context)
-        return mark_finite(chosen, tensor, context)
+        return self.choose(tensor.view(-1), tensor.numel(), context)
+
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        return mark_finite(batch, super().select_all(batch, context))
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self.choose(survivors.values, survivors.n, context)

@@ -240,8 +240,8 @@ class Gathering:
 
     def answers(self) -> Answers:
         received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
-            parts = iter(arrived)
+        for rank, row in enumerate(self._rows):
+            parts = iter(read_parts(row, self._layouts[rank]))
             for key, request in self._asked.items():
                 payload = _laid_out(request, rank)
                 received[key].append(payload.like([next(parts) for _ in payload.parts]))
@@ -333,8 +333,8 @@ class RaggedGathering:
 
     def answers(self) -> Answers:
         received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
-            parts = iter(arrived)
+        for rank, row in enumerate(self._rows):
+            parts = iter(read_parts(row, self._layouts[rank]))
             for (key, request), lengths in zip(
                 self._asked.items(), self._lengths[rank], strict=True
             ):
@@ -426,8 +426,8 @@ class AllToAllBatch:
         for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
             for key in asked:
                 received[key].append([])
-            for source, arrived in enumerate(read_rows(rows, self._layouts[index])):
-                parts = iter(arrived)
+            for source, row in enumerate(rows):
+                parts = iter(read_parts(row, self._layouts[index][source]))
                 lengths = iter(self._lengths[index][source])
                 for key, request in asked.items():
                     payload = request.expected[source]
@@ -613,35 +613,6 @@ def write_parts(
 def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
     """Views of the parts in a flat u8 buffer."""
     return [_typed(flat[start:end], dtype) for start, end, dtype in layout]
-
-
-def read_rows(rows: Sequence[Tensor], layouts: Sequence[Places]) -> list[list[Tensor]]:
-    """The parts of each rank, as views of what arrived; headers (parts of one int64) on the CPU.
-
-    Payloads read their headers to know how the rest is coded. Read where they lie, each would make a
-    GPU's queue run dry, some hundred times a step; together they are one transfer."""
-    arrived = [read_parts(row, layout) for row, layout in zip(rows, layouts, strict=True)]
-    if rows and _is_elsewhere(rows[0]):
-        heads = [
-            (parts, i) for parts in arrived for i, part in enumerate(parts) if _is_header(part)
-        ]
-        if heads:
-            here = _to_cpu(torch.cat([parts[i] for parts, i in heads]))
-            for (parts, i), header in zip(heads, here.split(1), strict=True):
-                parts[i] = header
-    return arrived
-
-
-def _is_header(part: Tensor) -> bool:
-    return part.dtype == torch.int64 and part.numel() == 1
-
-
-def _is_elsewhere(row: Tensor) -> bool:
-    return row.device.type != "cpu"
-
-
-def _to_cpu(headers: Tensor) -> Tensor:
-    return headers.cpu()
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:

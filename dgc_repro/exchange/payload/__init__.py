@@ -18,7 +18,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 ====================  ======================================================================
 """
 
-from dgc_repro.exchange.payload.codes import CodeLayout, CodeLayouts, Codes
+from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.exchange.payload.interface import (
     AnyPayload,
     BatchPayload,
@@ -27,25 +27,23 @@ from dgc_repro.exchange.payload.interface import (
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed
+from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.exchange.payload.low_rank import LowRank
 from dgc_repro.exchange.payload.pieces import Pieces
-from dgc_repro.exchange.payload.powers import Powers
 from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
-from dgc_repro.exchange.payload.signs import Signs, vote
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Whole, Wholes
+from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
     "Alone",
     "AnyPayload",
     "BatchPayload",
-    "CodeLayout",
-    "CodeLayouts",
     "Codes",
     "DecodesTogether",
     "Gathered",
+    "Halves",
     "Keyed",
+    "KeyedLayout",
     "LowRank",
     "Parted",
     "Payload",
