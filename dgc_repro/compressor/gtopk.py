@@ -99,6 +99,7 @@ class GTopK(Measured):
             received = yield AllToAll(
                 tuple(sent if rank in turn.to else None for rank in ranks),
                 tuple(sent if rank == turn.source else None for rank in ranks),
+                names=names,
             )
             if turn.source is not None:
                 theirs = received[turn.source].selections()

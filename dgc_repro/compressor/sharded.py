@@ -128,7 +128,9 @@ class Sharded(Measured):
         names = batch.names
         del batch
         # What comes to me are everybody's pieces of my shards, laid out as my own ones.
-        received = yield AllToAll(pieces, (pieces[context.rank],) * workers, ragged=sparse)
+        received = yield AllToAll(
+            pieces, (pieces[context.rank],) * workers, ragged=sparse, names=names
+        )
         to = Batch(names, context.spares(OWNER, residuals))
         Gathered(received).mean(to)
         fed = kernels.add(to, residuals, to.tensors)

@@ -178,6 +178,11 @@ def _name(key: Key) -> str:
     return str(key[-1]) if key else "the tensors"
 
 
+def _names(asked: Mapping[Key, AllToAll] | Mapping[Key, Choose]) -> list[str]:
+    """The names of the tensors that requests are about."""
+    return [name for key, request in asked.items() for name in request.names or (_name(key),)]
+
+
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
     """One flat view of tensors that follow each other in one storage, in this order; None where they
     do not, or one is not contiguous."""
@@ -401,7 +406,7 @@ class AllToAllBatch:
 
     def send(self) -> None:
         link = self._seat.link
-        label = f": {', '.join(map(_name, self._asked[0]))}"
+        label = f": {', '.join(_names(self._asked[0]))}"
         self._lengths = self._send_lengths(label) if self._ragged else self._known()
         sizes = []
         for own, (sent, lengths) in enumerate(
@@ -527,7 +532,7 @@ class Choice:
         self._asked.append(asked)
 
     def send(self) -> None:
-        names, absent = self._names(self._asked[0]), self._seat.absent()
+        names, absent = _names(self._asked[0]), self._seat.absent()
         for asked in self._asked:
             energies = self._of_worker(asked, names, absent)
             self._sum = energies if self._sum is None else self._sum + energies
@@ -541,10 +546,6 @@ class Choice:
         rung = self._choose(self._sum.float())
         self._seat.link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._asked[0], rung)
-
-    @staticmethod
-    def _names(asked: Mapping[Key, Choose]) -> list[str]:
-        return [n for key, request in asked.items() for n in request.names or (_name(key),)]
 
     def _of_worker(
         self, asked: Mapping[Key, Choose], names: Sequence[str], absent: Collection[str]

@@ -85,11 +85,13 @@ class AllToAll:
     ``payloads``: by destination rank, None for nothing. ``expected``: by source rank, a payload
     laid out as the one that comes from there (its values do not matter), None where nothing comes.
     ``ragged``: the lengths of parts are not known beforehand, they travel first.
+    ``names``: of the tensors of a batch, for messages.
     """
 
     payloads: tuple[AnyPayload | None, ...]
     expected: tuple[AnyPayload | None, ...]
     ragged: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,6 @@ def together(
     exchanges: Mapping[Any, Exchange],
 ) -> Generator[Request | Many, Any, dict[Any, Outcome]]:
     """Advance several exchanges side by side; their outcomes by the same keys."""
-    if len(exchanges) == 1:
-        ((key, exchange),) = exchanges.items()
-        return {key: (yield from exchange)}
     outcomes: dict[Any, Outcome] = {}
     answers: dict[Any, Any] = dict.fromkeys(exchanges)
     try:

@@ -366,11 +366,11 @@ class Sparse(BatchPayload):
         """The entries of one tensor, as they are decoded."""
         layouts, n = self.layouts, self.layouts.sizes[i]
         k, coding = int(layouts.k[i]), int(layouts.coding[i])
-        places = kernels.decode_places(self._part(i, 1), n, k, coding)
-        coded = self._part(i, 3)
+        places = kernels.decode_places(self.part(i, 1), n, k, coding)
+        coded = self.part(i, 3)
         if layouts.kind == SHARED:
             return Selection(coded.expand(k), places, n)
-        return Selection(kernels.decode_values(coded, self._part(i, 2), layouts.kind), places, n)
+        return Selection(kernels.decode_values(coded, self.part(i, 2), layouts.kind), places, n)
 
     def dense(self) -> list[Tensor]:
         found = []
@@ -379,7 +379,7 @@ class Sparse(BatchPayload):
             found[-1][own.indices.long()] = own.values
         return found
 
-    def _part(self, i: int, which: int) -> Tensor:
+    def part(self, i: int, which: int) -> Tensor:
         """Header, words, scales or values of one tensor, as a view."""
         layouts = self.layouts
         dtype = (torch.int64, torch.int32, torch.float32, layouts.value_type)[which]
@@ -390,17 +390,17 @@ class Sparse(BatchPayload):
     def _write(self, i: int, own: Selection) -> None:
         """With tensor operations: the reference of the C kernel."""
         layouts = self.layouts
-        self._part(i, 0).fill_(int(layouts.headers[i]))
-        words, coding = self._part(i, 1), int(layouts.coding[i])
+        self.part(i, 0).fill_(int(layouts.headers[i]))
+        words, coding = self.part(i, 1), int(layouts.coding[i])
         indices = own.indices.contiguous()
         if coding in INDICES.values():
             kernels.encode_places(indices, own.n, coding, words)
         else:
             words.copy_(indices.view(torch.int32))
         if layouts.kind == SHARED:
-            self._part(i, 3).fill_(own.values[0] if own.values.numel() else 0.0)
+            self.part(i, 3).fill_(own.values[0] if own.values.numel() else 0.0)
             return
         coded, scales = code_values(own.values, layouts.kind)
-        self._part(i, 3).copy_(coded)
+        self.part(i, 3).copy_(coded)
         if scales is not None:
-            self._part(i, 2).copy_(scales)
+            self.part(i, 2).copy_(scales)
