@@ -22,9 +22,9 @@ from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest, mark_finite
 from dgc_repro.kernel import chosen as chosen_of
-from dgc_repro.kernel import native, select
+from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
@@ -56,8 +56,7 @@ def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Se
         for rung in rungs
     ]
     chosen = chosen_of.topk(batch, ks, context.scratch)
-    if batch.native and native.all_finite(chosen[0].values):
-        batch.found_finite()  # a NaN or an infinity would be among them
+    mark_finite(batch, chosen[0])
     return chosen
 
 

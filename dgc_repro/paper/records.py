@@ -90,7 +90,8 @@ class Run:
     def last(self, metric: str) -> float:
         """A metric of the last epoch. Raises UserError where the record lacks it."""
         if metric not in self.epochs.columns:
-            raise UserError(f"{self.id}: no {metric} in its epochs; the record is too old")
+            names = ", ".join(self.epochs.columns)
+            raise UserError(f"{self.id}: no {metric} in its epochs; there are {names}")
         return float(self.epochs[metric].iloc[-1])
 
 

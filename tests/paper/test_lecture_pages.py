@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.payload.sparse import SparseLayout
+from dgc_repro.exchange.payload.sparse import SparseLayouts
+from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import page as pages
@@ -105,8 +106,9 @@ def test_sizes_of_models_and_payloads_are_those_of_the_code() -> None:
     assert round(4 * ptb.NUM_PARAMETERS[ptb.RESNET50] / 2**20) == 97
     for n in map(int, ptb.NUM_PARAMETERS.values()):
         k = round(ptb.DENSITY * n)
-        assert ptb.payload_bytes(n, ptb.INT32) == SparseLayout.of(n, k).num_bytes
-        assert ptb.payload_bytes(n, ptb.DELTA16) == SparseLayout.of(n, k, "auto").num_bytes
+        for coding, indices in ((ptb.INT32, "int32"), (ptb.DELTA16, "auto")):
+            (size,) = SparseLayouts.of((n,), (k,), indices, VALUES["fp32"]).tensor_bytes
+            assert ptb.payload_bytes(n, coding) == size
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Codes`               packed b-bit codes and one float32 scale a row (kernel/codes.py)
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
-`Sparse`              k values and their places, coded (kernel/sparse.py); k may differ
+`Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
 `Pieces`              a tensor in stretches, each a payload of its own (compressor/sharded.py)
-`SharedValue`         k places of one value; k may differ between workers
 `LowRank`             two thin factors of a matrix
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
@@ -32,9 +31,7 @@ from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.exchange.payload.low_rank import LowRank
 from dgc_repro.exchange.payload.pieces import Pieces
 from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
-from dgc_repro.exchange.payload.shared_value import SharedValue
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.sparse_batch import SparseBatch
 from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
@@ -53,10 +50,8 @@ __all__ = [
     "Pieces",
     "Powers",
     "Separate",
-    "SharedValue",
     "Signs",
     "Sparse",
-    "SparseBatch",
     "Whole",
     "Wholes",
     "num_bytes",

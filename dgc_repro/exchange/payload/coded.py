@@ -13,7 +13,7 @@ from dgc_repro.exchange.payload.interface import BatchPayload
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayouts
-from dgc_repro.kernel.layout import Layout
+from dgc_repro.kernel.layout import Kind, Layout
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 
@@ -34,6 +34,10 @@ class Coded(BatchPayload):
     def of(self, tensor: int) -> list[Tensor]:
         """The parts of one tensor."""
         return self.layout.views(self.buffer, tensor)
+
+    @property
+    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
+        return self.layout.kinds
 
     def by_tensor(self) -> list[tuple[int, float]]:
         layout = self.layout
