@@ -198,7 +198,7 @@ def count(values: Values) -> str:
 
 def plain(value: float, unit: str = "") -> str:
     """A printed number as the paper has it; '-' for none."""
-    return "-" if math.isnan(value) else f"{value:g}{unit}"
+    return "-" if math.isnan(value) else f"{value + 0.0:g}{unit}"
 
 
 def hits(values: Values) -> str:
@@ -209,19 +209,14 @@ def hits(values: Values) -> str:
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
-    decimals). With ``printed`` a column of the printed numbers goes before it."""
+    decimals). With ``printed``, by row and quantity, a column of the printed numbers goes before it."""
 
     heading: str
     quantity: str
     form: Callable[[Values], str] | int | None = None
     setting: str = ""
-    printed: Callable[[str], float] | None = None
+    printed: Known | None = None
     printed_unit: str = ""
-
-
-def printed_in(known: Known, quantity: str, decimals: int = 9) -> Callable[[str], float]:
-    """A quantity's printed number by row, rounded; NaN where the paper prints none: for `Column.printed`."""
-    return lambda row: round(known.get((row, quantity), math.nan), decimals) + 0.0
 
 
 def seeds(quantity: str) -> Column:
@@ -237,7 +232,7 @@ def pivot(
     for column in columns:
         heading, form = column.heading, column.form
         if column.printed is not None:
-            known = map(column.printed, rows)
+            known = (column.printed.get((row, column.quantity), math.nan) for row in rows)
             table[f"{heading}: printed"] = [plain(v, column.printed_unit) for v in known]
             heading += ": ours"
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]
