@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import SENT, Column, Quantity, lines, number, pivot
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
 from dgc_repro.paper.page import Page, Section, made
@@ -101,22 +101,6 @@ CLAIMS = (
         Check(STEP, GRAVAC, BUCKET, above=1.0, ratio=True),
         "Mean measured step of the whole run, paired by seed. What each sends is its own choice.",
     ),
-)  # fmt: skip
-CHOICES = (
-    Choice("links", "1 Gbit/s, 100 Mbit/s for the middle third of all steps, each way and each worker's own",
-           "network.schedule"),
-    Choice("model and data", "slim 2-layer LSTM, many parameters for little compute; Python's documentation "
-           "at scale quick, Penn Treebank else", "model"),
-    Choice("window", "a fifteenth of the steps (the paper: 500, of 18,000 as figure 7 shows)",
-           "policy.window"),
-    Choice("weight of a step in GraVAC's averages", "0.32: the paper's N / 100 with its 32 workers",
-           "policy.smoothing"),
-    Choice("the time of a step in GraVAC", "measured, mean over workers", "train.step_time"),
-    Choice("when a step's gains decide", "in the step, which needs all of them after backward; in a row of "
-           "its own in the next one, so that buckets leave during backward", "policy.decide"),
-    Choice("after an ideal factor is found", "it stays for good; in a row of its own, the next window "
-           "decides anew", "policy.freeze"),
-    Choice("Accordion's regimes", "judged every epoch, between 10x and 1000x", "policy.values"),
 )  # fmt: skip
 
 
@@ -262,14 +246,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     }
     frame = frames.join(frames.measure(own, quantities), _by_stretch(own))
     return made(
-        "GraVAC in the lab: a rate that drops and rises again (ours)",
+        __file__,
         scale,
         own,
         frame,
         _sections(frame, own),
         verdicts=judge(CLAIMS, frame, labels=LABELS),
         head=_more(own, target_text),
-        choices=CHOICES,
         warning=facts.busy(own),
         figures={"lab": partial(_figure, own, scale, target)},
     )
@@ -302,7 +285,7 @@ def _met(values: Sequence[float]) -> str:
     return number(met) + (f" ({len(met)} of {len(values)})" if len(met) < len(values) else "")
 
 
-def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Section]:
     parts = list(by_stretch(runs[0]).index)
     times = [
         frames.seeds(STEP),
@@ -320,27 +303,20 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
     ]
     shown = {row: label for row, label in LABELS.items() if any(run.row == row for run in runs)}
     first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
-    policies = (
-        "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
-        "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
-        "is no longer sent is not updated when the rate changes.\n"
-    )
-    return (
-        Section(
-            "Training steps by the rate of the links, and time to the target loss",
-            "Measured wall time of training steps without evaluation: mean ± standard deviation over seeds; "
-            "slowdown: while the rate is low over the rest of the run. Bytes of a worker over the whole run: "
-            "payload by the ledger, and everything that its interface sent.",
-            pivot(frame, shown, times, first="row"),
-        ),
-        Section(
-            "Factors and gains",
-            "Factor: geometric mean over steps (nominal; of Accordion, all values over those it sent). Gain: "
-            "of what was sent, mean over steps. Last three: steps by branch, of policies that choose.",
-            pivot(frame, shown, sent, first="row"),
-        ),
-        Section("Policy traces", "\n".join([policies, *(f"- {line}" for line in facts.traces(first))])),
-    )  # fmt: skip
+    traced = "\n".join([POLICIES, *(f"- {line}" for line in facts.traces(first))])
+    timed = "Training steps by the rate of the links, and time to the target loss"
+    return [
+        Section(timed, pivot(frame, shown, times, first="row")),
+        Section("Factors and gains", pivot(frame, shown, sent, first="row")),
+        Section("Policy traces", text=traced),
+    ]
+
+
+POLICIES = (
+    "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
+    "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
+    "is no longer sent is not updated when the rate changes.\n"
+)
 
 
 def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:

@@ -438,7 +438,7 @@ def setup_section(found: Sequence[Course]) -> Section:
         "Rows whose training is the same bit for bit (nothing was compressed, or two methods select the same "
         f"entries): {'; '.join(same) or 'none'}."
     )
-    return Section("Set-up: the paper's and ours", text, pd.DataFrame(lines))
+    return Section("Set-up: the paper's and ours", pd.DataFrame(lines), text)
 
 
 def _papers_setup(model: str) -> dict[str, str]:

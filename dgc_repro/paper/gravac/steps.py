@@ -276,13 +276,12 @@ def which_gain(verdicts: Sequence[Verdict]) -> Section:
         f"{(own == 'yes').sum()} of {own.isin(('yes', 'no')).sum()}"
         for own in (table["energy gain"], table["norm gain"])
     ]
-    return Section(
-        "Which gain explains the figure",
+    text = (
         f"Of the printed findings that were tested, the energy gain (as printed) shows {counts[0]}, the norm "
         f"gain (the authors' code: sums of L2 norms over the gradient without its residual) {counts[1]}. "
-        "Means over seeds, without a test; the verdicts are below.",
-        table,
+        "Means over seeds, without a test; the verdicts are below."
     )
+    return Section("Which gain explains the figure", table, text)
 
 
 def shown(verdict: Verdict) -> str:
