@@ -347,11 +347,11 @@ def test_the_density_is_a_bell_for_each_step_and_integrates_to_one() -> None:
 
 def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -> None:
     run = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0})
-    assert steps.throughput(run, 10.0) == 100 * 32 / 4
+    assert steps.factor_table(run).at[10.0, steps.THROUGHPUT] == 100 * 32 / 4
     assert steps.samples_unit([run]) == "samples/s of 32 modelled workers"
     measured = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0}, train={})
-    assert steps.throughput(measured, 10.0) == 100
-    assert math.isnan(steps.throughput_rank(run, 40.0))
+    assert steps.factor_table(measured).at[10.0, steps.THROUGHPUT] == 100
+    assert math.isnan(steps.factor_table(run, [40.0]).at[40.0, steps.RANK])
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         head=steps.recorded(one.runs),
         verdicts=judged,
         notes=NOTES,
-        said={"thinning": steps.thinning(one.runs)},
+        said={"thinning": steps.thinning(one.runs), "samples": steps.samples_unit(one.runs)},
         choices=shared,
         figures={"fig11": lambda: _figure(one, found, scale)},
     )
@@ -172,10 +172,10 @@ def _sections(one: training.Course, found: pd.DataFrame) -> list[Section]:
         [(name, *map(said, both)) for name, both in gains.items()],
         columns=["factor", "energy gain", "norm gain without a residual"],
     )
-    text, throughput = factors.throughput(one, found, (ENERGY, NORM))
+    throughput = factors.by_factor(one, found, (ENERGY, NORM))
     return [
         Section("The rows", pivot(found, factors.labels(RESNET101, METHODS), columns)),
-        Section("Compression throughput by factor", throughput, text),
+        Section("Compression throughput by factor", throughput),
         Section("Random-k's gains at the printed factors", arithmetic),
     ]
 
