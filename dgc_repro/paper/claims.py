@@ -73,12 +73,9 @@ class Check:
 def near(check: Check, printed: float, margin: float) -> Check:
     """The same comparison as a magnitude: within ``margin`` of the ``printed`` number, either way. For a
     ratio the margin is a factor: 2 means from half to twice."""
-    low, high = (
-        (printed / margin, printed * margin)
-        if check.ratio
-        else (printed - margin, printed + margin)
-    )
-    return replace(check, above=low, below=high, printed=printed)
+    if check.ratio:
+        return replace(check, above=printed / margin, below=printed * margin, printed=printed)
+    return replace(check, above=printed - margin, below=printed + margin, printed=printed)
 
 
 @dataclass(frozen=True)

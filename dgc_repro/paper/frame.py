@@ -75,6 +75,16 @@ def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity]) -> pd.DataF
     )
 
 
+def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
+    """The frame of a wide ``table`` with the columns row, seed and, where needed, setting, step and clock.
+    ``quantities``: by column, the name and the unit of its numbers, and the clock of seconds."""
+    parts = []
+    for column, (name, unit, *clock) in quantities.items():
+        part = table.assign(quantity=name, unit=unit, value=table[column].astype(float))
+        parts.append(part.assign(clock=clock[0]) if clock else part)
+    return lines(pd.concat(parts, ignore_index=True))
+
+
 def join(*frames: pd.DataFrame) -> pd.DataFrame:
     """All lines of several frames."""
     kept = [frame for frame in frames if not frame.empty]

@@ -18,7 +18,7 @@ from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
 from dgc_repro.paper.frame import SENT, Column, Quantity, amount, printed_numbers
 from dgc_repro.paper.page import Page, Section, Template, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -53,7 +53,7 @@ def generic_page(
 
     def page(runs: Sequence[Run], scale: str) -> Page:
         require_alike(runs, facts.ALIKE)
-        own = [run for row in rows for run in runs if run.row == row]
+        own = of_rows(runs, rows)
         found = frames.measure(own, {**quantities, **SENT})
         less = frames.relative(found, "payload", first, inverse=True, name=LESS)
         frame = frames.join(found, less)

@@ -20,7 +20,7 @@ from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
 from dgc_repro.paper.dynamic import DYNAMIC, LABELS, LOOKS, NONE, STATIC
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, amount, count, pivot, seeds
 from dgc_repro.paper.page import Page, Section, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 TABLE_1 = Printed(
     "Table I",
@@ -231,7 +231,7 @@ CLAIMS = (
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one experiment."""
     require_alike(runs, facts.ALIKE)
-    own = [run for row in LABELS for run in runs if run.row == row]
+    own = of_rows(runs, LABELS)
     found = frames.measure(own, QUANTITIES)
     shares = {TIME_SHARE: MINUTES, DATA_SHARE: "payload"}
     numbers = frames.join(

@@ -151,5 +151,6 @@ PERPLEXITY_NOTE = Note(
     "base would explain the number; the paper does not show it.",
 )
 
-CHOICES = Template.read(Path(__file__).with_name("training_runs.md")).choices
+WORDS = Template.read(Path(__file__).with_name("training_runs.md"))
+CHOICES = WORDS.choices
 """Of all pages made of training runs. (a) to (j) are the letters of the project's notes."""

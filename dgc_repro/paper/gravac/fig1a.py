@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,6 +17,7 @@ from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, of, percent, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
 from dgc_repro.paper.gravac.studies import (
+    MODELLED_MS,
     at_latency,
     by_model,
     found_in,
@@ -34,9 +34,11 @@ COMPUTE = "compute of a step"
 PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
 DASHES = {PER_TENSOR: ":", BUCKETS: "--", PER_STEP: "-"}
 COLUMNS = {
-    "efficiency": (EFFICIENCY, ""), "sync_ms": (SYNC, "ms"), "compute_ms": (COMPUTE, "ms"),
+    "efficiency": (EFFICIENCY, ""),
+    "sync_ms": (SYNC, *MODELLED_MS),
+    "compute_ms": (COMPUTE, *MODELLED_MS),
     "messages": (MESSAGES, ""),
-}  # fmt: skip
+}
 ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
 ASSUMED = "compute times"
 SHARE = partial(percent, unit="")
@@ -74,10 +76,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     require_alike(runs, ALIKE)
     own = own_latency(runs)
 
-    def setting(line: Mapping[Any, Any]) -> str:
+    def setting(line: pd.Series) -> str:
         return at_latency(place(line["series"], line["workers"]), line["latency_us"], own)
 
-    frame = numbers(runs, COLUMNS, setting, "modelled")
+    frame = numbers(runs, COLUMNS, setting)
     verdicts, flip = judge(CLAIMS, frame, labels=MODELS, modelled=True), order_flips_at(frame)
     return made(
         __file__,

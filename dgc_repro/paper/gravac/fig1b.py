@@ -17,7 +17,7 @@ from dgc_repro.paper.gravac.runs import ALIKE
 from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 POOL = "training"
 METHOD = "dense_variance"
@@ -106,7 +106,7 @@ CLAIMS = tuple(claim for model in MODELS for claim in _claims(model))
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    own = [run for row in ROWS for run in runs if run.row == row]
+    own = of_rows(runs, ROWS)
     for row in ROWS:
         require_alike([run for run in own if run.row == row], ALIKE)
     parts = {part: lambda run, part=part: in_part(run, part) for part in PARTS}

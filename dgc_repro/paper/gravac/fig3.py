@@ -21,6 +21,7 @@ from dgc_repro.paper.frame import Column, join, lines, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
 from dgc_repro.paper.gravac.studies import (
     COLOURS,
+    MODELLED_MS,
     at_latency,
     by_model,
     found_in,
@@ -39,11 +40,14 @@ NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
 DASHES = {NONE: ":", STATED: "-", MEASURED: "--"}
 COLUMNS = {
-    "throughput": (THROUGHPUT, "x"), "communication": (COMMUNICATION, "x"), "compress_ms": (COMPRESS, "ms"),
-    "compress_low": (f"{COMPRESS}, first quartile", "ms"),
-    "compress_high": (f"{COMPRESS}, third quartile", "ms"), "sync_ms": (SYNC, "ms"),
-    "step_ms": ("step", "ms"),
-}  # fmt: skip
+    "throughput": (THROUGHPUT, "x"),
+    "communication": (COMMUNICATION, "x"),
+    "compress_ms": (COMPRESS, *MODELLED_MS),
+    "compress_low": (f"{COMPRESS}, first quartile", *MODELLED_MS),
+    "compress_high": (f"{COMPRESS}, third quartile", *MODELLED_MS),
+    "sync_ms": (SYNC, *MODELLED_MS),
+    "step_ms": ("step", *MODELLED_MS),
+}
 _study = ("networks", "workers", "factors", "repeats", "steps")
 ALIKE = ("scale.name", *(f"study.{name}" for name in _study))
 PRINTED = {RESNET101: 500, VGG16: 500, LSTM: 1000}
@@ -105,11 +109,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     own = own_latency(runs)
     fig1a_words = Template.read(Path(__file__).with_name("fig1a.md"))
 
-    def setting(line: Mapping[Any, Any]) -> str:
+    def setting(line: pd.Series) -> str:
         return at_latency(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
 
     saturations = lines(line for run in runs for line in _saturations(run, own))
-    frame = join(numbers(runs, COLUMNS, setting, "modelled"), saturations)
+    frame = join(numbers(runs, COLUMNS, setting), saturations)
     gradients = (
         f"{run.row} step {run.summary['steps']} of {run.environment.get('data')}" for run in runs
     )

@@ -392,8 +392,9 @@ def better_by(model: str, good: str, bad: str, printed: tuple[float, float]) -> 
 
 def sooner_by(check: Check, speedup: float) -> Check:
     """A printed speedup, within half of its gain either way."""
-    half = GAIN_SHARE * abs(speedup - 1)
-    return replace(check, above=speedup - half, below=speedup + half, printed=speedup)
+    margin = GAIN_SHARE * (speedup - 1)
+    low, high = sorted((speedup - margin, speedup + margin))
+    return replace(check, above=low, below=high, printed=speedup)
 
 
 def compressed(model: str, *methods: str) -> tuple[Check, ...]:
@@ -432,13 +433,9 @@ def setup_section(found: Sequence[Course]) -> Section:
     lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
     twins = frame.twins(runs_of(found))
     same = [f"{LABELS[row]} is {LABELS[first]}" for row, first in twins.items()]
-    text = (
-        f"{MODELS[RESNET101]}'s learning rate falls to a tenth at iterations {gravac.MILESTONES[0]:,} and "
-        f"{gravac.MILESTONES[1]:,}, the others' is constant; the paper does not say how many steps it takes. "
-        "Rows whose training is the same bit for bit (nothing was compressed, or two methods select the same "
-        f"entries): {'; '.join(same) or 'none'}."
-    )
-    return Section("Set-up: the paper's and ours", pd.DataFrame(lines), text)
+    title = "Set-up: the paper's and ours"
+    text = gravac.WORDS.texts[title].format(same="; ".join(same) or "none")
+    return Section(title, pd.DataFrame(lines), text)
 
 
 def _papers_setup(model: str) -> dict[str, str]:

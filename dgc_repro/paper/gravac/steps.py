@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
-from dgc_repro.paper.frame import Quantity, join, lines, measure, twins
+from dgc_repro.paper.frame import Quantity, join, lines, longer, measure, twins
 from dgc_repro.paper.gravac import DENSE, LABELS, norm_of
 from dgc_repro.paper.gravac.runs import FLOATS
 from dgc_repro.paper.page import Section
@@ -172,11 +172,11 @@ def by_factor(
         LEAD: ("", "", lead),
         RANK: ("", "modelled", rank),
     }
-    found = []
-    for name, (unit, clock, factors) in columns.items():
-        own = wide[wide["factor"].isin(factors)].sort_values("factor", kind="stable")
-        own = own.assign(setting=own["factor"].map(at_factor), value=own[name])
-        found.append(lines(own.assign(quantity=name, unit=unit, clock=clock)))
+    wide = wide.assign(setting=wide["factor"].map(at_factor)).sort_values("factor", kind="stable")
+    found = [
+        longer(wide[wide["factor"].isin(factors)], {name: (name, unit, clock)})
+        for name, (unit, clock, factors) in columns.items()
+    ]
     branches = {name: partial(branch, name=name) for name in BRANCHES}
     return join(*found, by_setting(runs, BRANCH, "", branches))
 

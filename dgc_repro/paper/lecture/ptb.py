@@ -31,7 +31,7 @@ from dgc_repro.paper.frame import (
 )
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 TABLE_DGC = Printed(
     "table on DGC",
@@ -216,7 +216,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one experiment."""
     # DGC clips each worker's gradient itself, the baseline's optimizer clips the averaged one.
     require_alike(runs, [key for key in facts.ALIKE if key != "optimizer"])
-    own = [run for row in LOOKS for run in runs if run.row == row]
+    own = of_rows(runs, LOOKS)
     found = frames.measure(own, QUANTITIES)
     ratios = [
         frames.relative(found, name, DENSE, inverse=True, name=ratio_of(name))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
-from dgc_repro.paper.frame import Column, join, lines, percent, pivot
-from dgc_repro.paper.lecture import by_workers, exact, longer, study_of
+from dgc_repro.paper.frame import Column, join, lines, longer, percent, pivot
+from dgc_repro.paper.lecture import by_workers, exact, study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
