@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import words
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, frame, page, pool
@@ -175,10 +176,6 @@ def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
     assert module.POOL == "training"
     found: Page = module.page(runs, scale)
     return found
-
-
-def words(found: Page) -> dict[str, str]:
-    return {verdict.claim.id: verdict.word for verdict in found.verdicts}
 
 
 def pool_of(name: str) -> list[Run]:
