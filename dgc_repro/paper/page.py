@@ -59,8 +59,8 @@ class Template:
         texts = dict(part.split("\n", 1) for part in parts)
         rows = [line for line in texts.pop(SILENT, "").splitlines() if line.startswith("| ")]
         choices = [Choice(*row.strip("| ").split(" | ")) for row in rows[1:]]
-        plain = {title: " ".join(text.split()) for title, text in texts.items()}
-        return cls(head.removeprefix("# ").strip(), plain, tuple(choices))
+        stripped = {title: text.strip() for title, text in texts.items()}
+        return cls(head.removeprefix("# ").strip(), stripped, tuple(choices))
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         _sections(numbers, own, known),
         CLAIMS,
         labels=LABELS,
+        said={"traces": "\n".join(f"- {line}" for line in facts.traces(own))},
         printed=known,
         notes=NOTES,
         figures=_figures(own, scale),
@@ -279,8 +280,7 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], known: Known) -> list[Se
         ),
     }
     found = [Section(title, pivot(frame, LABELS, columns)) for title, columns in tables.items()]
-    traced = "\n".join(f"- {line}" for line in facts.traces(runs))
-    return [*found, Section("Policy traces", text=traced)] if traced else found
+    return [*found, Section("Policy traces")] if facts.traces(runs) else found
 
 
 FIGURES = {

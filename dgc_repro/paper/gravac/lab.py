@@ -215,6 +215,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
     own = of_rows(runs, LABELS)
+    first = [run for run in own if run.seed == min(r.seed for r in own if r.row == run.row)]
     target, target_text = target_of(own)
     quantities = {
         STEP: Quantity(
@@ -238,6 +239,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         frame,
         _sections(frame, own),
         verdicts=judge(CLAIMS, frame, labels=LABELS),
+        said={"traces": "\n".join(f"- {line}" for line in facts.traces(first))},
         head=_more(own, target_text),
         warning=facts.busy(own),
         figures={"lab": partial(_figure, own, scale, target)},
@@ -288,21 +290,12 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Section]:
         *(Column(f"{branch} %", f"steps of {branch}", 1) for branch in BRANCHES),
     ]
     shown = {row: label for row, label in LABELS.items() if any(run.row == row for run in runs)}
-    first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
-    traced = "\n".join([POLICIES, *(f"- {line}" for line in facts.traces(first))])
     timed = "Training steps by the rate of the links, and time to the target loss"
     return [
         Section(timed, pivot(frame, shown, times, first="row")),
         Section("Factors and gains", pivot(frame, shown, sent, first="row")),
-        Section("Policy traces", text=traced),
+        Section("Policy traces"),
     ]
-
-
-POLICIES = (
-    "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
-    "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
-    "is no longer sent is not updated when the rate changes.\n"
-)
 
 
 def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:

@@ -243,6 +243,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         _sections(found, table),
         CLAIMS,
         labels=gravac.LABELS,
+        said={"clocks": training.clocks_text(training.shown_clocks(table))},
         printed=_printed_numbers(),
         notes=NOTES,
         choices=gravac.CHOICES,
@@ -284,8 +285,7 @@ def _sections(found: Sequence[Course], table: pd.DataFrame) -> list[Section]:
     clocks, known = training.shown_clocks(table), _printed_numbers()
     rounded = {place: round(value, 1) for place, value in known.items()}
     one_decimal = partial(frame.signed, decimals=1)
-    legend = LEGEND.format(clocks=training.clocks_text(clocks))
-    sections: list[Section] = []
+    sections = [Section("How to read the tables")]
     for one in found:
         final, unit = one.final, one.metric.unit
         columns = [
@@ -301,8 +301,7 @@ def _sections(found: Sequence[Course], table: pd.DataFrame) -> list[Section]:
         rows = {row_id(one.model, method): LOOKS[method].label for method in METHODS}
         text = f"{training.target_text(one)} {training.failed_text(one)}"
         title = f"{gravac.FAMILIES[one.model]}: {one.metric.label} (printed: {MODELS[one.model]})"
-        more = "" if sections else f" {legend}"
-        sections.append(Section(title, pivot(table, rows, columns), text + more))
+        sections.append(Section(title, pivot(table, rows, columns), text))
     fewer = Column("floats", FEWER[FLOATS], frame.times, "", known, "x")
     compared = (
         Column("final test loss", training.TEST_LOSS),
@@ -316,12 +315,6 @@ def _sections(found: Sequence[Course], table: pd.DataFrame) -> list[Section]:
     return [*sections, sent, training.setup_section(found)]
 
 
-LEGEND = (
-    "Mean ± sample standard deviation over seeds. Better by: than the target (printed), than dense of the "
-    "same seed (ours), in per cent of it; positive is better. Speedup: seconds of Top-k 10x to its plateau "
-    "over those of the row, paired by seed; failed rows have none. Table II prints 'failed' where Random-k "
-    "has no number. {clocks}"
-)
 Cells = dict[str, tuple[list[float], list[float]]]
 
 
