@@ -88,32 +88,30 @@ def _numbers(one: Course) -> pd.DataFrame:
     """Everything that tables and claims say of these runs."""
     runs = [run for run in one.runs if run.method != DENSE]
     sign, unit = one.metric.sign, one.metric.unit
-    quantities: dict[str, tuple[str, Callable[[Run], float]]] = {
-        steps.RUNNER_UP: ("", partial(steps.ranked, place=1)),
-        claims.EVENNESS: ("x", _evenness),
-        claims.LATE: ("", _late),
-        claims.ARRIVED: (
-            "", lambda run: _share_after(run, claims.THOUSAND, 0.9 * run.last("step"))
-        ),
-        steps.THETA_MIN: ("x", partial(steps.largest, name="theta_min")),
-        steps.CANDIDATE: ("x", partial(steps.largest, name="candidate")),
-        claims.DIP: (unit, lambda run: sign * float(np.subtract(*around_decay(run, one)))),
-        BEFORE: (unit, lambda run: around_decay(run, one)[0]),
-        LOWEST: (unit, lambda run: around_decay(run, one)[1]),
-        GAIN_BEFORE: ("", lambda run: _gain_between(run, -claims.AFTER_DECAY, 0)),
-        GAIN_AFTER: ("", lambda run: _gain_between(run, 0, claims.AFTER_DECAY)),
-    }  # fmt: skip
+
+    def arrived(run: Run) -> float:
+        return _share_after(run, claims.THOUSAND, 0.9 * run.last("step"))
+
+    quantities = {
+        steps.RUNNER_UP: Quantity("", partial(steps.ranked, place=1)),
+        claims.EVENNESS: Quantity("x", _evenness),
+        claims.LATE: Quantity("", _late),
+        claims.ARRIVED: Quantity("", arrived),
+        steps.THETA_MIN: Quantity("x", partial(steps.largest, name="theta_min")),
+        steps.CANDIDATE: Quantity("x", partial(steps.largest, name="candidate")),
+        claims.DIP: Quantity(unit, lambda r: sign * float(np.subtract(*around_decay(r, one)))),
+        BEFORE: Quantity(unit, lambda run: around_decay(run, one)[0]),
+        LOWEST: Quantity(unit, lambda run: around_decay(run, one)[1]),
+        GAIN_BEFORE: Quantity("", lambda run: _gain_between(run, -claims.AFTER_DECAY, 0)),
+        GAIN_AFTER: Quantity("", lambda run: _gain_between(run, 0, claims.AFTER_DECAY)),
+    }
     curve = {claims.CURVE: Quantity(unit, lambda run: float(one.quality(run).mean()))}
+    lead, ends = (claims.FORTY,), (claims.TEN, claims.THOUSAND)
     return join(
         training.measure(one),
         frames.measure(one.runs, curve),
-        steps.by_factor(
-            runs,
-            lead=(claims.FORTY,),
-            rank=(claims.FORTY, claims.THOUSAND),
-            always=(claims.TEN, claims.THOUSAND),
-        ),
-        frames.measure(runs, {name: Quantity(*what) for name, what in quantities.items()}),
+        steps.by_factor(runs, lead=lead, rank=(claims.FORTY, claims.THOUSAND), always=ends),
+        frames.measure(runs, quantities),
     )
 
 
@@ -124,17 +122,15 @@ def regret(one: Course, methods: Sequence[str]) -> tuple[pd.DataFrame, str]:
     clock = training.MODELLED
     seconds = partial(training.seconds_to_target, one=one, target=one.target, clock=clock)
     table = frames.measure(one.runs, {SECONDS: Quantity("s", seconds, clock)})
-    table["method"] = [row.partition(".")[2] for row in table["row"]]
+    table["method"] = table["row"].astype(str).str.replace(r"^[^.]*\.", "", regex=True)
     own = table[table["method"].isin(methods)]
-    is_static = table["method"].astype(str).str.fullmatch(_STATIC)
-    static = table[np.isfinite(table["value"]) & is_static]
-    seeds = sorted({run.seed for run in one.runs if run.method in methods})
-    dense = static[static["method"] == DENSE]
-    missed = [seed for seed in seeds if len(dense) and seed not in set(dense["seed"])]
-    more = pd.DataFrame({"seed": missed, "method": DENSE, "value": dense["value"].mean()})
-    tried = pd.concat([static, more]) if missed else static
-    best = tried[tried["seed"].isin(seeds)].sort_values(["seed", "value", "method"])
-    best = best.groupby("seed").first()
+    is_static = table["method"].str.fullmatch(_STATIC) & np.isfinite(table["value"])
+    static = table[is_static].pivot(index="seed", columns="method", values="value")
+    tried = static.reindex(sorted({run.seed for run in one.runs if run.method in methods}))
+    if DENSE in tried:
+        tried[DENSE] = tried[DENSE].fillna(static[DENSE].mean())
+    ranked = tried.melt(ignore_index=False).dropna().sort_values(["value", "method"])
+    best = ranked.groupby(level="seed").first()
     over = own["value"] / own["seed"].map(best["value"])
     regrets = own.assign(value=over, quantity=REGRET, unit="x")
     named = zip(best["method"], best["value"], strict=True)
