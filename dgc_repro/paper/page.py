@@ -155,8 +155,11 @@ def markdown(page: Page) -> str:
             parts.append(markdown_table(section.table))
     if page.verdicts:
         parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), count_text(page)]
-        readings = dict.fromkeys(v.claim.reading for v in page.verdicts if v.claim.reading)
-        parts += ["How the claims are read:\n\n" + "\n".join(f"- {text}" for text in readings)]
+        readings: dict[str, list[str]] = {}
+        for verdict in page.verdicts:
+            readings.setdefault(verdict.claim.reading, []).append(verdict.claim.id)
+        lines = [f"- {', '.join(ids)}: {text}" for text, ids in readings.items() if text]
+        parts += ["How the claims are read:\n\n" + "\n".join(lines)]
     if page.notes:
         lines = [f"- {note.text} {note.arithmetic}".rstrip() for note in page.notes]
         parts += ["## Printed numbers that contradict each other", "\n".join(lines)]

@@ -43,7 +43,7 @@ from dgc_repro.paper.gravac import (
     table4,
 )
 from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.steps import with_norm_gain
+from dgc_repro.paper.gravac.steps import of_norm
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
 
@@ -347,7 +347,7 @@ def test_a_row_that_never_reaches_the_target_has_no_speedup_and_decides_a_claim(
 
 def test_the_norm_gain_has_the_same_claims_of_its_own_rows() -> None:
     claim = next(claim for claim in table2.CLAIMS if claim.id == "lstm.gravac.target")
-    other = with_norm_gain(claim)
+    other = of_norm(claim)
     assert other in table2.CLAIMS
     rows = {row for check in (*other.checks, *other.premises) for row in check.rows}
     assert rows == {"lstm.dense", row_id(LSTM, norm_of(GRAVAC))}

@@ -226,14 +226,6 @@ def of_norm(
     return replace(claim, id=f"{claim.id}.norm", checks=checks, premises=premises, **changes)
 
 
-def with_norm_gain(claim: Claim) -> Claim:
-    """The same claim of the rows with the norm gain, whose reading says what that gain is."""
-    reading = (
-        f"{claim.reading} Norm gain: the authors' code, sums of L2 norms over the raw gradient."
-    )
-    return of_norm(claim, reading=reading, cannot_follow=claim.cannot_follow)
-
-
 def judged(
     claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
 ) -> tuple[Verdict, ...]:

@@ -21,7 +21,7 @@ from dgc_repro.paper.frame import Column, pivot, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FEWER, FLOATS, MODELLED, Course
-from dgc_repro.paper.gravac.steps import with_norm_gain
+from dgc_repro.paper.gravac.steps import of_norm
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
@@ -191,7 +191,7 @@ CLAIMS = tuple(
     for model in MODELS
     for claim in (
         *_gravac_claims(model),
-        *map(with_norm_gain, _gravac_claims(model)),
+        *map(of_norm, _gravac_claims(model)),
         *(c for compressor in ("topk", "dgc", "redsync") for c in _static_claims(model, compressor)),
         *(_random_claim(model, f"randomk{factor}") for factor in (10, 1000)),
         *(claim for method in GRAVAC_ROWS for claim in _against_dense(model, method)),

@@ -17,10 +17,9 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, pivot
-from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id
+from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id, steps
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
-from dgc_repro.paper.gravac.steps import with_norm_gain
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -119,8 +118,12 @@ def _claims(model: str) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
+def _of_norm(claim: Claim) -> Claim:
+    return steps.of_norm(claim, cannot_follow=claim.cannot_follow)
+
+
 CLAIMS = tuple(
-    claim for model in MODELS for claim in (*_claims(model), *map(with_norm_gain, _claims(model)))
+    claim for model in MODELS for claim in (*_claims(model), *map(_of_norm, _claims(model)))
 )
 
 
