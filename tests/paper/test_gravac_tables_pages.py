@@ -102,9 +102,8 @@ def made(
         "dataset": {"_target_": "dgc_repro.dataset.Ptb" if is_words else "dgc_repro.dataset.Cifar10"},
         "stopping": {"metric": "perplexity" if is_words else "accuracy", "plateau": 0.01},
     }  # fmt: skip
-    return Run(
-        f"{row}-{seed}", settings | config, {"data": "made up"}, {"parameters": 100_000}, table
-    )
+    summary = {"parameters": 100_000, "classes": 10_000 if is_words else 10}
+    return Run(f"{row}-{seed}", settings | config, {"data": "made up"}, summary, table)
 
 
 def pool(seeds: Sequence[int] = (0, 1, 2)) -> list[Run]:
