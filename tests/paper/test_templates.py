@@ -28,7 +28,7 @@ def test_a_template_has_a_title_texts_and_choices(tmp_path: Path) -> None:
         said={"number": 9, "n": 3}, facts=(),
     )  # fmt: skip
     assert page.title == "Table 9"
-    assert [section.text for section in page.sections] == ["Over 3 seeds.", "Own {words}."]
+    assert [section.text for section in page.sections] == ["Over 3\nseeds.", "Own {words}."]
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: f"{path.parent.name}/{path.stem}")
