@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ _add = Function(
 )  # fmt: skip
 _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
 _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
+
+
+CPU = torch.device("cpu")
 
 
 class Batch:
@@ -40,7 +44,9 @@ class Batch:
         self.names = names
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
-        self.native = all(map(native.usable, tensors))
+        self.native = native.library() is not None and all(
+            tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
+        )
         self.unchecked = set(names) if unchecked is None else unchecked
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
 
@@ -123,3 +129,9 @@ def energies(x: Batch) -> Tensor:
 def integers(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     """Numbers as an argument of a C function; cached, because layouts repeat in each step."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+@lru_cache(maxsize=1024)
+def starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Where stretches of such sizes begin that lie one after another."""
+    return tuple(accumulate(sizes, initial=0))[:-1]
