@@ -25,9 +25,10 @@ def test_the_code_on_the_page_is_the_template() -> None:
 
 
 def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
-    new, _, tiny = _commands()
+    new, _, _, tiny = _commands()
     written = output(new.split(), tmp_path).splitlines()
-    assert written[:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
+    assert written[0] == "paper mypaper, with its table or figure table1:"
+    assert written[1:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
     (tmp_path / "conf" / "artifact" / "theirs").mkdir(parents=True)
     (tmp_path / "conf" / "artifact" / "theirs" / "fig9.yaml").write_text("sweeps: []\n")
     listed = output([*new.split()[:2], "reproduce", "--help", "--config-dir", "conf"], tmp_path)

@@ -115,7 +115,8 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _train_losses(folder: Path) -> list[float]:
     """The training loss of each epoch."""
-    lines = json_lines(folder / "metrics.jsonl")
+    path = folder / "metrics.jsonl"
+    lines = json_lines(path) if path.is_file() else []
     return [line["train/loss"] for line in lines if line.get("kind") == "epoch"]
 
 
