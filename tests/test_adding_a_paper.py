@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_docs import REPOSITORY, blocks, output, transcripts
 
-from dgc_repro.launch.new_paper import files
+from dgc_repro.errors import UserError
+from dgc_repro.launch.new_paper import files, new_paper
 
 PAGE = REPOSITORY / "docs" / "adding-a-paper.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
@@ -49,6 +50,14 @@ def test_a_paper_names_its_table_or_figure() -> None:
     assert 'Printed("Figure 3", ' in made["fig3.py"]
     assert "artifact: fig3," in made["conf/experiment/mypaper/dense.yaml"]
     assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("numpy", "is an installed package"), ("gravac", "exists already")]
+)
+def test_a_name_that_is_taken_says_by_what(name: str, why: str) -> None:
+    with pytest.raises(UserError, match=f"^new-paper: {name} {why}; give another name"):
+        new_paper([name])
 
 
 def test_the_page_lists_every_name_of_an_epochs_record() -> None:

@@ -153,6 +153,8 @@ def facts(
 def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
     """The settings of all runs that depart from the scale and from the YAML files that it uses, each with the
     usual value: a fact of the page, or none."""
+    if not runs:
+        return []
     conf, run = conf_dir(), runs[0]
     family = run.setting("scale.family", "")
     stated = conf / "scale" / family / f"{scale}.yaml"
@@ -168,7 +170,9 @@ def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
         own, usual = run.setting(group), {**base.get(group, {})}
         if group in COMPONENTS:
             usual = yaml.safe_load((conf / group / f"{usual_names[group]}.yaml").read_text("utf-8"))
-        usual |= sizes.get(group, {})
+        usual = {
+            k: "to give" if v == "???" else v for k, v in (usual | sizes.get(group, {})).items()
+        }
         if own.get("_target_") != usual.get("_target_"):
             found.append(f"{group}={short(own)} ({usual_names[group]})")
             continue
