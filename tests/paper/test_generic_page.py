@@ -1,5 +1,5 @@
-"""A page from data alone: misspelt names are errors before anything is trained, and it lists what departs from
-its scale."""
+"""A page from data alone: misspelt names are errors before anything is trained; departures from the scale are
+listed."""
 
 from __future__ import annotations
 
