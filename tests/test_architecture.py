@@ -92,10 +92,12 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "omegaconf": (("launch",), "take plain arguments, and let launch/ resolve the config"),
     "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
     "torch.distributed": (
-        # exchange.wire: only to tell the errors of a collective from others
+        # exchange.wire: only to tell the errors of a collective from others; attached: only types
         (
             "exchange.process_group",
             "exchange.ddp",
+            "exchange.fsdp",
+            "exchange.attached",
             "exchange.wire",
             "bench",
             "launch",

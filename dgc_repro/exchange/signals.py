@@ -56,3 +56,10 @@ def refuse_non_finite(
     said = dict.fromkeys(link.tell_all(", ".join(ours)))  # simulated workers say the same
     where = ", ".join(text for text in said if text)
     raise UserError(f"{key}: the gradient is not finite at step {step} ({where}); {fix}")
+
+
+def refuse_first(problems: Sequence[str]) -> None:
+    """Raise UserError with the first of the ranks' problems and their numbers; empty where there is none."""
+    if first := next(filter(None, problems), None):
+        ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
+        raise UserError(f"{first} (rank {ranks})")
