@@ -32,8 +32,9 @@ class Cast(Measured):
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         own = self.cast(batch, context)
         result = context.results(batch)
+        names = batch.names
         del batch
-        mean = yield Mean(own.values, in_place=not context.own_is_read)
+        mean = yield Mean(own.values, in_place=not context.own_is_read, names=names)
         widen(mean, result, 1.0, accumulate=False, saturate=True)
         return Outcome(result.tensors, own, states)
 

@@ -119,13 +119,13 @@ class PowerSGD(ByBatch):
         lowrank.times(batch, of, q, p)  # P = M Q
         if batch.native and native.all_finite(p):  # each row of p has met every value of m
             batch.found_finite()
-        mean_p = yield Mean(p)
+        mean_p = yield Mean(p, names=batch.names)
 
         work = context.scratch("work", p.numel(), torch.float64, device)
         partial = context.scratch("partial", of.num_partial, f32, device)
         lowrank.orthonormal(mean_p, of, work, p)
         lowrank.transposed_times(batch, of, p, partial, q)  # Q_i = M^T P
-        mean_q = yield Mean(q)
+        mean_q = yield Mean(q, names=batch.names)
 
         following = context.spares("q", last)
         torch._foreach_copy_(following, of.each_q(mean_q))

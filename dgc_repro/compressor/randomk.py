@@ -92,7 +92,7 @@ class RandomK(Selecting):
         result = context.results(batch)
         del batch
         if self.shared and self.values != "int8":
-            values = yield Mean(own.coded)
+            values = yield Mean(own.coded, names=own.names)
             if self.values == "fp16":
                 values = self._widened(values, context)
             whole = KeyedLayout.of(own.layout.sizes, own.layout.counts)

@@ -135,12 +135,16 @@ class Reduction:
     def send(self) -> None:
         assert self._flat is not None
         link = self._seat.link
-        names = [n for key, r in self._asked.items() for n in _as_batch(key, r.tensor).names]
-        label = (
-            sized((n, view.nbytes) for n, view in zip(names, self._views, strict=True))
-            if link.check
-            else ""
-        )
+        label = ""
+        if link.check:
+            pairs: list[tuple[str, int]] = []
+            views = iter(self._views)
+            for key, request in self._asked.items():
+                batch = _as_batch(key, request.tensor)
+                sizes = [next(views).nbytes for _ in batch.names]
+                names = [", ".join(request.names)] if request.names else batch.names
+                pairs += zip(names, sizes, strict=True)
+            label = sized(pairs)
         combine = link.max_ if self._maximum else link.sum_
         self.landing = combine(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
