@@ -136,9 +136,9 @@ def check_of_the_page(folder: Path) -> tuple[int, str]:
     return code, printed
 
 
-def test_the_method_of_the_page_is_about_20_lines() -> None:
+def test_the_method_of_the_page_is_at_most_20_lines() -> None:
     method = blocks(ADDING, "python")[0].partition("@checked")[2]
-    assert 15 <= sum(bool(line.strip()) for line in method.splitlines()) <= 25
+    assert 10 <= sum(bool(line.strip()) for line in method.splitlines()) <= 20
 
 
 def test_the_compressor_of_the_page_obeys_every_law(own_folder: Path) -> None:
@@ -178,8 +178,8 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
             "28 ascending places of 130: sort them in `select`",
         ),
         (
-            "exchange_selected(self, tensor",
-            "exchange_selected(self, -tensor",
+            "select.at(x, places",
+            "select.at(-x, places",
             "test_contraction",
             "entries are off",
         ),
