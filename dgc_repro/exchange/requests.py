@@ -87,8 +87,8 @@ class AllToAll:
 
     ``payloads``: by destination rank, None for nothing. ``expected``: by source rank, a payload
     laid out as the one that comes from there (its values do not matter), None where nothing comes.
-    ``ragged``: the lengths of parts are not known beforehand, they travel first. ``names``: of the tensors
-    of a batch.
+    ``ragged``: the lengths of parts are not known beforehand, they travel first.
+    ``names``: of the tensors of a batch, for messages.
     """
 
     payloads: tuple[AnyPayload | None, ...]

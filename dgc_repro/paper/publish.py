@@ -114,7 +114,7 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     _require_placed(runs, paper, artifact, scale)
     folder = root / paper / scale
     with _fresh(folder) as fresh:
-        own = {run.id: pool.kept(run) for run in runs}
+        own = {run.id: run for run in runs}
         everything = published(root, paper, scale) | own
         pool.write(list(everything.values()), fresh)
         # The page is made of what the pool holds, so that `rebuild` makes the same one.

@@ -137,6 +137,11 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.row, run.seed, run.id))
 
 
+def of_rows(runs: Sequence[Run], rows: Iterable[str]) -> list[Run]:
+    """The runs of these rows, row by row."""
+    return [run for row in rows for run in runs if run.row == row]
+
+
 def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:
     """Raise UserError unless all runs share these config values and no row has a seed twice: rows trained
     for different numbers of epochs, or on other data, are not rows of one table."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import words
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.payload.sparse import SparseLayouts
@@ -35,10 +36,6 @@ PRINTED = """
 | 2-layer LSTM, PTB | perplexity | 72.30 | 72.24 | 462x |
 """
 ENVIRONMENT = {"hardware": "a CPU", "commit": "0" * 40, "torch": "0.0", "data": "synthetic"}
-
-
-def words(page: Page) -> dict[str, str]:
-    return {verdict.claim.id: verdict.word for verdict in page.verdicts}
 
 
 def run_of(artifact: str, row: str, seed: int, **more: Any) -> Run:
