@@ -123,9 +123,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     if others:
         seeds = sorted({config["seed"] for config, _ in others})
         stated = jobs[0][0]["scale"]["seeds"]
-        print(
-            f"the page has finished runs of seeds {seeds} too (scale.seeds={stated} leaves them out)"
-        )
+        print(f'the page has finished seeds {seeds} too ("scale.seeds={stated}" leaves them out)')
     found = with_others([*jobs, *others, *optional], runs, takes_published)
     written = publish(found, paper, artifact, jobs[0][0]["scale"]["name"], target)
     show(page_of(written), console_of_width(), written)
