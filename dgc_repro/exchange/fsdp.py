@@ -65,8 +65,8 @@ class Unit:
             )
         if sum(sizes) != shard.numel():
             raise UserError(
-                f"model: some parameters of the unit {self.name!r} have no gradient; call "
-                "model.set_reduce_scatter_unused_params(True), or freeze them"
+                f"model: some parameters of the unit {self.name!r} have no gradient in this step; freeze "
+                "them, or with a newer torch call model.set_reduce_scatter_unused_params(True)"
             )
         pieces = zip(parameters.items(), shard.split(sizes), strict=True)
         return {
@@ -109,6 +109,8 @@ class PerUnit:
             )
         gradients = self._units[index].parts(shard)
         self._handed_over.add(index)
+        if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
+            shard.record_stream(torch.cuda.current_stream())
         if not gradients:
             return
         exchange = self._exchange

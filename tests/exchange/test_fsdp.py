@@ -23,12 +23,14 @@ from sharded_loops import (
     MISUSES,
     WIDE,
     Loop,
+    left_out,
     norms_of_two_steps,
     play,
     told_of,
     unit_left_out,
 )
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -204,6 +206,13 @@ def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: World) -
 
 
 # Steps that go wrong, and units that stand still.
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="a newer torch has it"
+)
+def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_workers: World) -> None:
+    assert four_workers(left_out) == ["nothing"] * 4
 
 
 def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
