@@ -174,7 +174,12 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     ("right", "wrong", "law", "says"),
     [
         ("1, 8), (k, 4), (k, 4)", "1, 8), (k, 4), (k, 8)", "test_bytes", "change the formula in"),
-        ("(1, 8), (k, 4)", "(k, 4)", "test_bytes", "has the parts ((1, 8), (0, 4), (0, 4))"),
+        (
+            "(1, 8), (k, 4)",
+            "(k, 4)",
+            "test_bytes",
+            "tensor constant: its payload has the parts ((1, 8), (",
+        ),
         ('"ragged", ((', '"gather", ((', "test_bytes", "`asks` needs the kind of the request"),
         (
             ".indices\n",

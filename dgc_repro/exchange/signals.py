@@ -12,6 +12,7 @@ from torch import Tensor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import native
+from dgc_repro.kernel.batch import Batch, all_finite
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
@@ -26,13 +27,12 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
     One pass over each, and on a GPU one transfer in all.
     """
-    extremes = []
-    for name, tensor in tensors.items():
-        if native.usable(tensor) and tensor.is_contiguous():
-            if not native.all_finite(tensor):
-                return name
-        elif tensor.numel():
-            extremes.append((name, torch.aminmax(tensor)))  # together they propagate NaN
+    here = {n: t for n, t in tensors.items() if native.usable(t) and t.is_contiguous()}
+    if here and not all_finite(Batch(tuple(here), list(here.values()))):
+        return next(name for name, tensor in here.items() if not native.all_finite(tensor))
+    # Lowest and highest together propagate NaN.
+    others = ((n, t) for n, t in tensors.items() if n not in here and t.numel())
+    extremes = [(name, torch.aminmax(tensor)) for name, tensor in others]
     if not extremes:
         return None
     spans = torch.stack([high - low for _, (low, high) in extremes])
