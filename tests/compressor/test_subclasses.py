@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from laws import play, played, simulation, stepped
 from torch import Tensor
 
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Context, State, check_complete
-from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.threshold import Threshold
@@ -106,7 +106,7 @@ def test_a_wrapper_may_hand_on_the_transpose(inner: Any, contiguous: bool) -> No
 class Waning(TopK):
     """k falls from step to step."""
 
-    sent = [12, 6, 3]
+    sent: ClassVar[list[int]] = [12, 6, 3]
 
     def num_largest(self, n: int) -> int:
         return self.sent.pop(0)
@@ -117,22 +117,22 @@ def test_a_number_of_entries_may_change_from_step_to_step() -> None:
     assert [int((mean != 0).sum()) for mean in means] == [12, 6, 3]
 
 
-@pytest.mark.parametrize(
-    "nest", [lambda m: m, ErrorFeedback, Sharded], ids=["bare", "ef", "sharded"]
-)
-def test_a_sparsifier_that_chooses_tensor_by_tensor_goes_everywhere(nest: Any) -> None:
-    class Plain:
-        ragged = False
+class Plain:
+    """A sparsifier that has no more than the protocol asks for."""
 
-        def select(self, tensor: Tensor, context: Context) -> Selection:
-            return select.topk(tensor.view(-1), 6)
+    ragged = False
 
-        refine = init = exchange = None
+    def select(self, tensor: Tensor, context: Context) -> Selection:
+        return select.topk(tensor.view(-1), 6)
 
-    if nest is Sharded:
-        assert torch.equal(stepped(nest(Plain()), [X]), stepped(Sharded(TopK(0.25)), [X]))
-    ladder = Ladder((Uniform(8), TopK(0.5), TopK(0.25)))
-    assert stepped(nest(ladder.rungs[2]), [X]).count_nonzero() == 6
+    def refine(self, survivors: Selection, context: Context) -> Selection:
+        return select.refine(survivors, 6)
+
+
+@pytest.mark.parametrize("way", [Sharded, GTopK])
+def test_a_sparsifier_that_chooses_tensor_by_tensor_is_aggregated(way: Any) -> None:
+    both = [X, X.flip(0)]
+    assert torch.equal(stepped(way(Plain()), both), stepped(way(TopK(0.25, indices="int32")), both))
 
 
 def test_a_state_of_another_size_is_refused_before_any_kernel_reads_it() -> None:
