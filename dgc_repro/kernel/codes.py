@@ -332,6 +332,11 @@ def quantize(
         ):  # fmt: skip
             x.found_finite()
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import codes as gpu
+
+        gpu.quantize(x, layout, buffer, rounding, keys, levels, rule)
+        return
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():
             scales, packed = layout.views(buffer, i)
@@ -355,6 +360,11 @@ def dequantize(
             len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), len(buffers),
             native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import codes as gpu
+
+        gpu.dequantize(x, layout, buffers, weight, accumulate=accumulate)
         return
     for i, tensor in enumerate(x.tensors):
         for source, buffer in enumerate(buffers):

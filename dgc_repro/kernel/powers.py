@@ -50,6 +50,11 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
         ):  # fmt: skip
             x.found_finite()
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits
+
+        bits.pack_powers(x, keys, layout, buffer)
+        return
     for i, tensor in enumerate(x.tensors):
         words, exponents = layout.views(buffer, i)
         bits = tensor.view(-1).view(torch.int32)
@@ -71,6 +76,11 @@ def decode(
             len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), len(buffers),
             native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits
+
+        bits.decode_powers(x, layout, buffers, weight, accumulate=accumulate)
         return
     for i, tensor in enumerate(x.tensors):
         flat = tensor.view(-1)

@@ -68,6 +68,11 @@ def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False
         ):  # fmt: skip
             x.found_finite()
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits
+
+        bits.pack_signs(x, layout, buffer, zero_too=zero_too)
+        return
     for i, tensor in enumerate(x.tensors):
         flat, (*_, words) = tensor.view(-1), layout.views(buffer, i)
         pack_bits(flat <= 0 if zero_too else flat < 0, words)
@@ -109,6 +114,11 @@ def decode(
             len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
         )  # fmt: skip
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits
+
+        bits.decode_signs(x, layout, layout.num_levels, buffers, weight, accumulate=accumulate)
+        return
     for i, tensor in enumerate(x.tensors):
         flat = tensor.view(-1)
         for source, buffer in enumerate(buffers if flat.numel() else ()):
@@ -134,6 +144,11 @@ def vote(x: Batch, layout: SignLayout, buffers: Sequence[Tensor]) -> None:
             len(x), x.lengths, x.pointers, layout.of(-1), len(buffers), native.pointers(buffers),
             torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits
+
+        bits.vote(x, layout, buffers)
         return
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():
