@@ -11,7 +11,9 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel import native
+from dgc_repro.kernel import batch as batches
+from dgc_repro.kernel import native, sums
+from dgc_repro.kernel.batch import Batch
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
@@ -26,8 +28,15 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
     One pass over each, and on a GPU one transfer in all.
     """
+    on_gpu = {name: x for name, x in tensors.items() if batches.on_gpu([x]) and x.is_contiguous()}
+    if on_gpu:
+        finite = sums.peaks(Batch(tuple(on_gpu), list(on_gpu.values()))).isfinite()
+        if not bool(finite.all()):
+            return tuple(on_gpu)[int(finite.int().argmin())]
     extremes = []
     for name, tensor in tensors.items():
+        if name in on_gpu:
+            continue
         if native.usable(tensor) and tensor.is_contiguous():
             if not native.all_finite(tensor):
                 return name

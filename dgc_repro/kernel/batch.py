@@ -99,7 +99,7 @@ class Batch:
 
 def on_gpu(tensors: Sequence[Tensor]) -> bool:
     """Whether these are float32 tensors on a GPU, and Triton is installed."""
-    return _has_triton() and all([x.is_cuda and x.dtype == torch.float32 for x in tensors])
+    return _has_triton() and all(x.is_cuda and x.dtype == torch.float32 for x in tensors)
 
 
 @lru_cache(maxsize=1)

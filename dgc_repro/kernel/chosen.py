@@ -130,7 +130,7 @@ def topk(
 ) -> list[Selections]:
     """The k entries of largest magnitude of each tensor; of those, with several ``ks``, which fall, the
     entries of the next k. ks: rungs, each a k for each tensor."""
-    narrow = all([n < 2**31 for n in batch.sizes])
+    narrow = all(n < 2**31 for n in batch.sizes)
     if narrow and batch.on_gpu:
         return [_topk_on_gpu(batch, k, scratch, f"{label}{i}") for i, k in enumerate(ks)]
     if not (narrow and batch.native):

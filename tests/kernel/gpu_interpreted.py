@@ -1,5 +1,6 @@
-"""Every GPU kernel, run by Triton's interpreter, gives the bits of the C kernel. test_gpu.py runs this file in
-a process of its own: Triton reads TRITON_INTERPRET when it is imported."""
+"""Run by Triton's interpreter, every GPU kernel gives the bits of the C kernel.
+
+test_gpu.py runs this file in a process of its own: Triton reads TRITON_INTERPRET when it is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from dgc_repro.kernel.workspace import Workspace
 
 # numpy's, of a NaN or of an integer that wraps
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-SIZES = (700, 0, 1, 5000, 33, 4100)
+SIZES = (700, 0, 1, 2100, 33, 4100)
 
 
 @contextmanager
@@ -118,8 +119,21 @@ def parts(layout: CodeLayouts, buffer: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("block", [None, 512, 100, 7])
-@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8, 9, 12, 16])
+@pytest.mark.parametrize(
+    ("bits", "block"),
+    [
+        (2, 512),
+        (3, None),
+        (3, 500),
+        (4, 100),
+        (6, None),
+        (7, 330),
+        (8, 2048),
+        (9, 512),
+        (12, None),
+        (16, 99),
+    ],
+)
 def test_quantize_and_dequantize(bits: int, block: int | None, odd: bool) -> None:
     layout = layouts(bits, block)
     keys = np.arange(len(SIZES), dtype=np.int32) * -77777777
@@ -204,7 +218,7 @@ def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> 
 
 @pytest.mark.parametrize("odd", [False, True])
 def test_topk(odd: bool) -> None:
-    ks = [(690, 5, 3, 3000, 20, 4099), (150, 0, 1, 40, 33, 60), (7, 0, 0, 40, 1, 1)]
+    ks = [(690, 5, 3, 2000, 20, 4099), (150, 0, 1, 40, 19, 60), (7, 0, 0, 40, 1, 1)]
 
     def run() -> list[Tensor]:
         found = chosen.topk(batch(odd=odd), ks, scratch)
@@ -226,7 +240,7 @@ def test_topk_of_ties_takes_the_lower_index() -> None:
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "shared"])
 @pytest.mark.parametrize("indices", ["auto", "int32", "delta16", "bitmap"])
 def test_sparse_payload(indices: str, values: str) -> None:
-    ks = [(90, 0, 1, 4000, 20, 60), (1, 0, 1, 3, 33, 2500)]
+    ks = [(90, 0, 1, 2000, 20, 60), (1, 0, 1, 3, 33, 2500)]
     names = tuple(map(str, SIZES))
     kind = "fp32" if values == "shared" else values
 
@@ -234,7 +248,9 @@ def test_sparse_payload(indices: str, values: str) -> None:
         sent = []
         for seed, k in enumerate(ks):
             one = chosen.topk(batch(seed, odd=False), [k], scratch)[0]
-            sent.append(SparseBatch.of(names, one, indices, kind, scratch, shared=values == "shared"))
+            sent.append(
+                SparseBatch.of(names, one, indices, kind, scratch, shared=values == "shared")
+            )
         sent[1] = sent[0].like_ragged(sent[1].parts, sent[1].lengths)
         x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
@@ -268,7 +284,7 @@ def test_gaps_longer_than_a_code() -> None:
 
 def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
     names = tuple(map(str, SIZES))
-    one = chosen.topk(batch(odd=False), [(90, 0, 1, 4000, 20, 60)], scratch)[0]
+    one = chosen.topk(batch(odd=False), [(90, 0, 1, 2000, 20, 60)], scratch)[0]
     for indices in ("int32", "delta16", "bitmap"):
         sent = SparseBatch.of(names, one, indices, "fp32", scratch)
         fences = torch.zeros(len(SIZES), 6000)
@@ -282,4 +298,5 @@ def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
             with on_gpu():
                 sent.like([broken.view(torch.int64)]).add_to_(Batch(names, inside), 1.0)
         for row, n in zip(fences, SIZES, strict=True):
-            assert not row[:500].any() and not row[500 + n :].any()
+            assert not row[:500].any()
+            assert not row[500 + n :].any()

@@ -98,7 +98,7 @@ def _words(addresses, source, at, s):
 def _joined(bits):
     """bool[32, words] -> u32[1, words]."""
     part = tl.arange(0, BITS).to(tl.uint32)[:, None]
-    return tl.xor_sum(bits.to(tl.uint32) << part, 0)[None, :]
+    return tl.sum(bits.to(tl.uint32) << part, 0)[None, :]
 
 
 @jit
@@ -111,7 +111,9 @@ def _bit(words):
 def _pack_signs(owner, first, sizes, x, buffers, at, ZERO_TOO: tl.constexpr):
     s, place, there, word, used = _row(owner, first, sizes)
     value = tl.load(floats(x, s) + place, mask=there, other=1.0)
-    tl.store(_words(buffers, 0, at, s) + word, _joined(value <= 0 if ZERO_TOO else value < 0), mask=used)
+    tl.store(
+        _words(buffers, 0, at, s) + word, _joined(value <= 0 if ZERO_TOO else value < 0), mask=used
+    )
 
 
 @jit
@@ -123,12 +125,16 @@ def _decode_signs(
     given = tl.load(num_levels + s)
     columns = tl.maximum(given // 2, 1)
     column = place % columns if COLUMNS else place * 0
+    # Compared as blocks: the interpreter has no & of a block and a scalar of bool.
+    given = tl.zeros_like(place) + given
     to = floats(x, s) + place
     total = tl.zeros((BITS, WORDS), tl.float32)
     if ACCUMULATE:
         total = tl.load(to, mask=there, other=0.0)
-    for source in range(0, sources):
-        levels = (tl.load(buffers + source) + tl.load(levels_at + s)).to(tl.pointer_type(tl.float32))
+    for source in range(sources):
+        levels = (tl.load(buffers + source) + tl.load(levels_at + s)).to(
+            tl.pointer_type(tl.float32)
+        )
         high = tl.load(levels + column, mask=there & (given > 0), other=1.0)
         low = tl.load(levels + columns + column, mask=there & (given > 1), other=0.0)
         low = tl.where(given > 1, low, -high)
@@ -145,7 +151,7 @@ def _decode_signs(
 def _vote(owner, first, sizes, x, at, buffers, sources):
     s, place, there, word, used = _row(owner, first, sizes)
     balance = tl.zeros((BITS, WORDS), tl.int32)
-    for source in range(0, sources):
+    for source in range(sources):
         negative = _bit(tl.load(_words(buffers, source, at, s) + word, mask=used, other=0))
         balance += tl.where(negative, -1, 1)
     sign = tl.where(balance > 0, 1.0, tl.where(balance < 0, -1.0, 0.0))
@@ -175,9 +181,11 @@ def _decode_powers(
     total = tl.zeros((BITS, WORDS), tl.float32)
     if ACCUMULATE:
         total = tl.load(to, mask=there, other=0.0)
-    for source in range(0, sources):
+    for source in range(sources):
         negative = _bit(tl.load(_words(buffers, source, at, s) + word, mask=used, other=0))
-        powers = (tl.load(buffers + source) + tl.load(exponents_at + s)).to(tl.pointer_type(tl.uint8))
+        powers = (tl.load(buffers + source) + tl.load(exponents_at + s)).to(
+            tl.pointer_type(tl.uint8)
+        )
         bits = tl.load(powers + place, mask=there, other=0).to(tl.uint32) << 23
         bits = bits | tl.where(negative, SIGN, 0).to(tl.uint32)
         value = bits.to(tl.float32, bitcast=True) * weight

@@ -11,7 +11,16 @@ from torch import Tensor
 from triton import jit
 
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, scan, starts_of, tile, tiles
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    launch,
+    magnitude,
+    scan,
+    starts_of,
+    tile,
+    tiles,
+)
 
 TILE = 2048
 PER_PROGRAM = 8  # tiles of a histogram
@@ -62,7 +71,7 @@ def _histogram(
     bins: tl.constexpr = 1 << WIDTH
     prefix = tl.load(state + s)
     counts = tl.zeros((bins,), tl.int32)
-    for part in range(0, TILES):
+    for part in range(TILES):
         _, key, _ = _keys(sizes, x, s, t * TILES + part, TILE)
         # Two shifts: a pass over the highest bits would shift by 31, and the -1 must not match.
         same = (key >= 0) & (((key >> SHIFT) >> WIDTH) == prefix)
@@ -98,7 +107,18 @@ def _count(owner, first, sizes, x, state, found, num_tiles, TILE: tl.constexpr):
 
 @jit
 def _write(
-    owner, first, sizes, x, state, num, found, num_tiles, starts, values, indices, TILE: tl.constexpr
+    owner,
+    first,
+    sizes,
+    x,
+    state,
+    num,
+    found,
+    num_tiles,
+    starts,
+    values,
+    indices,
+    TILE: tl.constexpr,
 ):
     """Write the chosen entries: those before an entry are all above and the first ties."""
     s, t = tile(owner, first)

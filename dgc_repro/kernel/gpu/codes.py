@@ -207,14 +207,16 @@ def _dequantize(
         total = tl.zeros((G, CHUNK), tl.float32)
         if ACCUMULATE:
             total = tl.load(x + place, mask=there, other=0.0)
-        for source in range(0, sources):
+        for source in range(sources):
             buffer = tl.load(buffers + source)
             scales = (buffer + scales_at).to(tl.pointer_type(tl.float32))
             planes = (buffer + packed_at + first_byte).to(tl.pointer_type(tl.uint8))
             factor = tl.load(scales + (r if PER_ROW else 0)) * weight
             code = tl.zeros((G, CHUNK), tl.int32)
             for byte in tl.static_range(B):
-                row = tl.load(planes + byte * plane + column, mask=column < length, other=0).to(tl.int32)
+                row = tl.load(planes + byte * plane + column, mask=column < length, other=0).to(
+                    tl.int32
+                )
                 shift = byte * 8 - part * BITS
                 left = row << tl.minimum(tl.maximum(shift, 0), 16)
                 right = row >> tl.minimum(tl.maximum(-shift, 0), 8)

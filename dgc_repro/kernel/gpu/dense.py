@@ -70,7 +70,19 @@ def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     peaks = on.new_empty(len(x), dtype=torch.float32)
     launch(on, _parts, counts, x.sizes, x, sums, largest, KIND=kind, TILE=TILE)
     starts = starts_of(counts)
-    launch(on, _fold, (1,) * len(x), counts, starts, sums, largest, totals, peaks, KIND=kind, WIDTH=1024)
+    launch(
+        on,
+        _fold,
+        (1,) * len(x),
+        counts,
+        starts,
+        sums,
+        largest,
+        totals,
+        peaks,
+        KIND=kind,
+        WIDTH=1024,
+    )
     return totals, peaks
 
 
@@ -88,7 +100,16 @@ def _parts(owner, first, sizes, x, sums, largest, KIND: tl.constexpr, TILE: tl.c
 
 @jit
 def _fold(
-    owner, first, counts, starts, sums, largest, totals, peaks, KIND: tl.constexpr, WIDTH: tl.constexpr
+    owner,
+    first,
+    counts,
+    starts,
+    sums,
+    largest,
+    totals,
+    peaks,
+    KIND: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     s, _ = tile(owner, first)
     start, count = tl.load(starts + s), tl.load(counts + s)

@@ -25,7 +25,6 @@ from dgc_repro.kernel.gpu.launch import (
     launch,
     magnitude,
     scan,
-    starts_of,
     tile,
     tiles,
 )
@@ -92,7 +91,9 @@ def _visit(
     if any(DELTA16 in table[8] or BITMAP in table[8] for table, _ in sources):
         tables = np.concatenate([table for table, _ in sources], 1)
         buffers = [buffer for _, buffer in sources for _ in range(num)]
-        launch(on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WIDTH=WORDS)
+        launch(
+            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WIDTH=WORDS
+        )
         scan(before, every)
     start = 0
     for (table, buffer), of_one in zip(sources, counts, strict=True):
@@ -124,7 +125,7 @@ def _begin(
     coding = tl.load(table + 8 * num + s)
     words = (buffer + tl.load(table + 3 * num + s)).to(tl.pointer_type(tl.int32))
     i = t * TILE + tl.arange(0, TILE)
-    there = (i < tl.load(table + 6 * num + s)) & (coding >= 2)
+    there = (i < tl.load(table + 6 * num + s)) & (i * 0 + coding >= 2)
     tl.store(words + i, tl.zeros((TILE,), tl.int32) - tl.where(coding == 2, 1, 0), mask=there)
 
 
@@ -237,50 +238,68 @@ def _put(
 ):  # fmt: skip
     """x[place] += weight * value, or = 0, for the entries of a tile of words."""
     s, t = tile(owner, first)
-    buffer = tl.load(buffers)
-    words = buffer + tl.load(table + 3 * num + s)
+    words = tl.load(buffers) + tl.load(table + 3 * num + s)
     num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
-    k = tl.load(table + num + s)
     here = before + start + tl.program_id(0)
-    x, n = floats(x, s), tl.load(table + s)
-    scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+    passed, earlier = tl.load(here), tl.load(here + num_tiles)
     if coding == 2:
         steps, found = _codes(words, num_words, t, WIDTH)
-        place = tl.load(here) + tl.cumsum(steps, 0) - 1
-        entry = tl.load(here + num_tiles) + tl.cumsum(found, 0) - 1
-        _put_at(x, n, k, place, entry, found > 0, scales, coded, weight, KIND, ZERO)
+        place, entry = passed + tl.cumsum(steps, 0) - 1, earlier + tl.cumsum(found, 0) - 1
+        _put_at(table, num, s, x, buffers, place, entry, found > 0, weight, KIND, ZERO)
     elif coding == 3:
-        word = _bitmap(words, num_words, t, WIDTH)
-        counts = _set_bits(word)
-        earlier = tl.load(here + num_tiles) + tl.cumsum(counts, 0) - counts
-        bit = tl.arange(0, 32).to(tl.uint32)[None, :]
-        below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
-        entry = earlier[:, None] + _set_bits(below)
-        place = (t * WIDTH + tl.arange(0, WIDTH))[:, None] * 32 + tl.arange(0, 32)[None, :]
-        found = ((word[:, None] >> bit) & 1) != 0
-        _put_at(x, n, k, place, entry, found, scales, coded, weight, KIND, ZERO)
-    elif coding == 1:
-        entry = t * (WIDTH // 2) + tl.arange(0, WIDTH // 2)
-        place = tl.load(words.to(tl.pointer_type(tl.int64)) + entry, mask=entry < k, other=0)
-        _put_at(x, n, k, place, entry, entry < k, scales, coded, weight, KIND, ZERO)
+        _put_bits(
+            table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND, ZERO, WIDTH
+        )
     else:
-        entry = t * WIDTH + tl.arange(0, WIDTH)
-        place = tl.load(words.to(tl.pointer_type(tl.int32)) + entry, mask=entry < k, other=0)
-        _put_at(
-            x, n, k, place.to(tl.int64), entry, entry < k, scales, coded, weight, KIND, ZERO
-        )  # fmt: skip
+        _put_plain(table, num, s, t, x, buffers, words, coding, weight, KIND, ZERO, WIDTH)
+
+
+@jit
+def _put_bits(
+    table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND: tl.constexpr,
+    ZERO: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    word = _bitmap(words, num_words, t, WIDTH)
+    counts = _set_bits(word)
+    bit = tl.arange(0, 32).to(tl.uint32)[None, :]
+    below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
+    entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
+    place = (t * WIDTH + tl.arange(0, WIDTH))[:, None] * 32 + tl.arange(0, 32)[None, :]
+    found = ((word[:, None] >> bit) & 1) != 0
+    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
+
+
+@jit
+def _put_plain(
+    table, num, s, t, x, buffers, words, coding, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    at = tl.arange(0, WIDTH)
+    size = tl.where(coding == 1, WIDTH // 2, WIDTH)  # entries of a tile
+    entry = t * size + at
+    found = (at < size) & (entry < tl.load(table + num + s))
+    wide = at * 0 + coding == 1
+    place = tl.load(words.to(tl.pointer_type(tl.int32)) + entry, mask=found & ~wide, other=0)
+    large = tl.load(words.to(tl.pointer_type(tl.int64)) + entry, mask=found & wide, other=0)
+    place = place.to(tl.int64) + large
+    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
 
 
 @jit
 def _put_at(
-    x, n, k, place, entry, found, scales, coded, weight, KIND: tl.constexpr, ZERO: tl.constexpr
+    table, num, s, x, buffers, place, entry, found, weight, KIND: tl.constexpr, ZERO: tl.constexpr
 ):
-    found = found & (place >= 0) & (place < n) & (entry < k)
+    x, buffer = floats(x, s), tl.load(buffers)
+    scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+    found = found & (place >= 0) & (place < tl.load(table + s))
+    found = found & (entry < tl.load(table + num + s))
     if ZERO:
         tl.store(x + place, place.to(tl.float32) * 0.0, mask=found)
     else:
         if KIND == 3:
-            value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=found, other=0.0)
+            value = tl.load(
+                coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=found, other=0.0
+            )
         elif KIND == 0:
             value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry, mask=found, other=0.0)
         elif KIND == 1:
