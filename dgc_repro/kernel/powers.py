@@ -51,9 +51,9 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
             x.found_finite()
         return
     if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits
+        from dgc_repro.kernel.gpu import bits as gpu
 
-        bits.pack_powers(x, keys, layout, buffer)
+        gpu.pack_powers(x, keys, layout, buffer)
         return
     for i, tensor in enumerate(x.tensors):
         words, exponents = layout.views(buffer, i)
@@ -78,9 +78,9 @@ def decode(
         )  # fmt: skip
         return
     if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits
+        from dgc_repro.kernel.gpu import bits as gpu
 
-        bits.decode_powers(x, layout, buffers, weight, accumulate=accumulate)
+        gpu.decode_powers(x, layout, buffers, weight, accumulate=accumulate)
         return
     for i, tensor in enumerate(x.tensors):
         flat = tensor.view(-1)

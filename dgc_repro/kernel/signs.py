@@ -69,9 +69,9 @@ def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False
             x.found_finite()
         return
     if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits
+        from dgc_repro.kernel.gpu import bits as gpu
 
-        bits.pack_signs(x, layout, buffer, zero_too=zero_too)
+        gpu.pack_signs(x, layout, buffer, zero_too=zero_too)
         return
     for i, tensor in enumerate(x.tensors):
         flat, (*_, words) = tensor.view(-1), layout.views(buffer, i)
@@ -115,9 +115,9 @@ def decode(
         )  # fmt: skip
         return
     if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits
+        from dgc_repro.kernel.gpu import bits as gpu
 
-        bits.decode_signs(x, layout, layout.num_levels, buffers, weight, accumulate=accumulate)
+        gpu.decode_signs(x, layout, layout.num_levels, buffers, weight, accumulate=accumulate)
         return
     for i, tensor in enumerate(x.tensors):
         flat = tensor.view(-1)
@@ -146,9 +146,9 @@ def vote(x: Batch, layout: SignLayout, buffers: Sequence[Tensor]) -> None:
         )  # fmt: skip
         return
     if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits
+        from dgc_repro.kernel.gpu import bits as gpu
 
-        bits.vote(x, layout, buffers)
+        gpu.vote(x, layout, buffers)
         return
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():
