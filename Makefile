@@ -8,6 +8,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+OLDEST := .venv-oldest
+OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
 REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
@@ -16,7 +18,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test test-slow test-all check format lint types bench bench-network validate-network \
+.PHONY: help install test test-slow test-oldest test-all check format lint types bench bench-network validate-network \
 	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish notebook clean
 
 help: ## list every target
@@ -43,6 +45,13 @@ test: $(INSTALLED) ## run the everyday tests, about 5 minutes (ARGS="-k ladder" 
 
 test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kills, long runs, fuzzing
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
+
+test-oldest: ## run the everyday tests of methods and exchanges on the oldest torch allowed, in .venv-oldest (7 GB)
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@grep -v '^torch' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q -c $(OLDEST)/constraints.txt -e '.[dev]' 'torch==$(OLDEST_TORCH).*'
+	$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 \
+		tests/compressor tests/exchange tests/kernel tests/train tests/model $(ARGS)
 
 test-all: test test-slow ## run all tests
 

@@ -122,7 +122,8 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
         if not kind.fits(value):
             huge = isinstance(value, int) and abs(value) > MOST
             words = f"{kind.words}, at most {MOST:.0e}" if huge else kind.words
-            raise ValueError(f"{name}: {words}, got {value!r}{kind.hint and '; '}{kind.hint}")
+            hint = "" if kind.hint == IN_QUOTES and not _is_number(value) else kind.hint
+            raise ValueError(f"{name}: {words}, got {value!r}{hint and '; '}{hint}")
 
 
 @cache
@@ -162,13 +163,12 @@ def _is_whole(value: object) -> bool:
 
 
 ANYTHING = Kind("anything", lambda value: True)
+IN_QUOTES = "a number is a word in quotes: \"'3'\""
 PLAIN = {
     bool: Kind("true or false", lambda value: isinstance(value, bool)),
     int: Kind("a whole number", _is_whole),
     float: Kind("a number", _is_number),
-    str: Kind(
-        "a word", lambda value: isinstance(value, str), "a number is a word in quotes: \"'3'\""
-    ),
+    str: Kind("a word", lambda value: isinstance(value, str), IN_QUOTES),
     type(None): Kind("null", lambda value: value is None),
 }
 

@@ -33,6 +33,8 @@ from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.packing import kinds
+from dgc_repro.exchange.payload import Alone, BatchPayload, Separate
 from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
@@ -80,12 +82,17 @@ class Seen:
     before: State
     mean: Tensor
     own: Tensor
-    own_bytes: int
+    own_parts: Parts
     own_floats: float
     after: State
 
+    @property
+    def own_bytes(self) -> int:
+        return sum(count * size for count, size in self.own_parts)
 
-Sent = tuple[Tensor, int, float]  # decoded, its bytes, its floats
+
+Parts = tuple[tuple[int, int], ...]  # of each part of a payload, elements and the bytes of one
+Sent = tuple[Tensor, Parts, float]  # decoded, its parts, its floats
 
 
 @dataclass
@@ -103,13 +110,30 @@ class Leaf(Measured):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
-        each = zip(batch.names, outcome.own.dense(), outcome.own.by_tensor(), strict=True)
-        for name, values, (size, floats) in each:
-            self.sent.setdefault((name, context.rank), (values, size, floats))
+        own = outcome.own
+        each = zip(batch.names, own.dense(), parts_of(own), own.by_tensor(), strict=True)
+        for name, values, parts, (size, floats) in each:
+            assert size == sum(count * width for count, width in parts)
+            self.sent.setdefault((name, context.rank), (values, parts, floats))
         return outcome
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return energies_of(self.inner, batch, context)
+
+
+def parts_of(own: Any) -> list[Parts]:
+    """The parts of what is sent for each tensor of a batch, as far as they are told; else its bytes."""
+    if isinstance(own, Separate):
+        return [parts for payload in own.payloads for parts in parts_of(payload)]
+    if isinstance(own, Alone):
+        return parts_of(own.payload)
+    if isinstance(own, BatchPayload):
+        every = own.tensor_kinds
+    elif hasattr(own, "by_tensor"):
+        every = [((size, torch.uint8),) for size, _ in own.by_tensor()]
+    else:
+        every = [tuple(kinds([own]))]
+    return [tuple((count, dtype.itemsize) for count, dtype in one) for one in every]
 
 
 def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:
@@ -145,9 +169,9 @@ class Watched(ByBatch):
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
         for i, name in enumerate(batch.names):
             assert outcome.mean[i].shape == given[i].shape
-            own, size, floats = self.sent.pop((name, context.rank))
+            own, parts, floats = self.sent.pop((name, context.rank))
             mean, after = outcome.mean[i].clone(), copied(outcome.state[i])
-            seen = Seen(context.rank, given[i], before[i], mean, own, size, floats, after)
+            seen = Seen(context.rank, given[i], before[i], mean, own, parts, floats, after)
             self.seen.setdefault(name, []).append(seen)
         return outcome
 

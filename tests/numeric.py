@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Gathered
+from dgc_repro.exchange.payload import Alone, Gathered
 from dgc_repro.exchange.requests import Mean, Outcome
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
@@ -58,6 +58,12 @@ def run(compressor: Any, x: Tensor, where: Context | None = None) -> Outcome:
     except StopIteration as end:
         found: Outcome = end.value
         return found
+
+
+def encoded(method: Any, x: Tensor, where: Context | None = None) -> Alone:
+    """What a method sends for a tensor."""
+    where = where or context()
+    return Alone(method.encode_batch(Batch((where.name,), [x]), where))
 
 
 def answered(asked: Any) -> Any:

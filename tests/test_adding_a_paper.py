@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from test_docs import REPOSITORY, blocks, output, transcripts
 
-from dgc_repro.launch.new_paper import NAME, TEMPLATE
+from dgc_repro.launch.new_paper import files
 
 PAGE = REPOSITORY / "docs" / "adding-a-paper.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 
-def template() -> dict[str, str]:
-    """The files of the template by name, as ``new-paper mypaper`` writes them."""
-    return {
-        str(path.relative_to(TEMPLATE)).replace(NAME, "mypaper"): path.read_text(
-            encoding="utf-8"
-        ).replace(NAME, "mypaper")
-        for path in sorted(TEMPLATE.rglob("*"))
-        if path.suffix in (".py", ".yaml")
-    }
-
-
 def test_the_code_on_the_page_is_the_template() -> None:
-    files = template()
-    assert len(files) == 5
+    made = files("mypaper", "table1")
+    assert len(made) == 5
     shown = [*blocks(PAGE, "python"), *blocks(PAGE, "yaml")]
-    assert sorted(shown) == sorted(files.values())
+    assert sorted(shown) == sorted(made.values())
     text = PAGE.read_text(encoding="utf-8")
-    assert [name for name in files if f"`mypaper/{name}`" not in text] == []
+    assert [name for name in made if f"`mypaper/{name}`" not in text] == []
 
 
 def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
     new, _, tiny = _commands()
     written = output(new.split(), tmp_path).splitlines()
-    assert written[:-1] == [f"mypaper/{name}" for name in template()]
+    assert written[:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
+    (tmp_path / "conf" / "artifact" / "theirs").mkdir(parents=True)
+    (tmp_path / "conf" / "artifact" / "theirs" / "fig9.yaml").write_text("sweeps: []\n")
+    listed = output([*new.split()[:2], "reproduce", "--help", "--config-dir", "conf"], tmp_path)
+    for name in ("dynamic/table1", "mypaper/table1", "theirs/fig9", "\n  artifact "):
+        assert name in listed
     printed = output(tiny.split(), tmp_path)
     assert "Table 1 of mypaper (example numbers: replace them) (reduced scale: custom)" in printed
     folder = tmp_path / "reproduced" / "mypaper" / "custom" / "table1"
@@ -44,6 +40,23 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
     for part in ("top-k 1 %", "92.4", "Top-k sends at least ten times less.", "indicative (+)"):
         assert part in page
     assert (folder / "curve.png").is_file()
+
+
+def test_a_paper_names_its_table_or_figure() -> None:
+    made = files("mypaper", "fig3")
+    assert {"fig3.py", "conf/artifact/mypaper/fig3.yaml"} < set(made)
+    assert 'Printed("Figure 3", ' in made["fig3.py"]
+    assert "artifact: fig3," in made["conf/experiment/mypaper/dense.yaml"]
+    assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
+
+
+def test_the_page_lists_every_name_of_an_epochs_record() -> None:
+    recorded = set()
+    for path in (REPOSITORY / "results").glob("*/*/epochs.parquet"):
+        recorded |= set(pq.read_schema(path).names) - {"run"}
+    section = PAGE.read_text(encoding="utf-8").partition("| name |")[2].partition("\n## ")[0]
+    named = re.findall(r"`(epoch|step|lr|\w+/\w+)`", section)
+    assert set(named) == recorded
 
 
 def _commands() -> list[str]:

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compressor": (*ASKS, "kernel"),
     "policy": ASKS,
     "exchange.payload": ("exchange.requests", "kernel"),
-    "exchange.requests": ("exchange.payload",),
+    "exchange.requests": ("exchange.payload", "kernel"),
     "model": (),
     "dataset": (),
     "sink": (),

@@ -48,6 +48,7 @@ EVEN = Rule("{}, an even one", lambda value: value % 2 == 0)
         (float, True, "a number, got True"),
         (float, 10**400, "a number, at most 1e+15, got 1"),
         (bool, "no", "true or false, got 'no'"),
+        (str, None, "a word, got None"),
         (str, 3, "a word, got 3; a number is a word in quotes: \"'3'\""),
         (Count, 0, "a whole number from 1, got 0"),
         (Share, 0, "a number above 0 and at most 1, got 0"),

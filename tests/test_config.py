@@ -33,7 +33,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
-from dgc_repro.launch.main import known_keys
+from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
 from dgc_repro.launch.worker import make_sink

@@ -8,12 +8,14 @@ Simulated workers exchange one tensor of random numbers, of ResNet18's size. A f
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
+import pandas as pd
 import torch
 
+from dgc_repro.bench.command_line import REPOSITORY
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.topk import TopK
@@ -24,9 +26,10 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
+from dgc_repro.paper.page import markdown_table
 from dgc_repro.policy.interface import Plan
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "aggregation.md"
+PAGE = REPOSITORY / "docs" / "aggregation.md"
 BEGIN, END = "<!-- made by scripts/aggregation_table.py -->\n", "<!-- end of the table -->\n"
 NUM_VALUES = 11_173_962  # ResNet18 for CIFAR-10
 NAME = "model"
@@ -42,34 +45,26 @@ COLUMNS = (GATHER, SHARDED, GTOPK)
 
 def wire_bytes(compressor: Compressor, n: int, workers: int) -> float:
     """What worker 0 puts on the wire in one step, by the ledger."""
-    device = torch.device("cpu")
-    link = Link(SimulatedWire(workers), Ledger(), Clock(device))
+    link = Link(SimulatedWire(workers), Ledger(), Clock(torch.device("cpu")))
     exchange = GradientExchange(compressor, {NAME: torch.empty(n)}, link)
     source = torch.Generator().manual_seed(0)
-    gradient = torch.empty(n)
+    gradients = torch.empty(n), torch.empty(n)  # the first worker's is where the mean goes
     for worker in range(workers):
-        if worker == 1:
-            gradient = torch.empty(n)  # the first one's is where the mean goes
-        gradient.normal_(generator=source)
+        gradient = gradients[min(worker, 1)].normal_(generator=source)
         exchange.open(worker, {NAME: gradient}, Plan(0))
     exchange.finish()
     return float(link.ledger.metrics()["comm/wire_bytes"])
 
 
 def rows(n: int, workers: Iterable[int] = WORKERS) -> list[tuple[str, ...]]:
-    """Method, workers, MB of each way, and what auto takes."""
+    """Method, workers, MB of dense and of each way, and what auto takes."""
     found = []
-    for title, method in METHODS.items():
-        for count in workers:
-            cells = []
-            for way in COLUMNS:
-                if way not in ways(method):
-                    cells.append("")
-                    continue
-                size = wire_bytes(aggregated(method, way, {NAME: n}, count), n, count)
-                cells.append(megabytes(size))
-            dense = megabytes(wire_bytes(Dense(), n, count))
-            found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
+    for (title, method), count in itertools.product(METHODS.items(), workers):
+        ours = {way: aggregated(method, way, {NAME: n}, count) for way in ways(method)}
+        sizes = {way: megabytes(wire_bytes(each, n, count)) for way, each in ours.items()}
+        dense = megabytes(wire_bytes(Dense(), n, count))
+        cells = (sizes.get(way, "") for way in COLUMNS)
+        found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
     return found
 
 
@@ -80,9 +75,8 @@ def megabytes(size: float) -> str:
 
 def table(n: int) -> str:
     """As the page shows it."""
-    heads = ("payload", "N", "dense", *COLUMNS, AUTO)
-    lines = [heads, ("---", *["--:"] * 5, "---"), *rows(n)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    heads = ["payload", "N", "dense", *COLUMNS, AUTO]
+    return markdown_table(pd.DataFrame(rows(n), columns=heads)) + "\n"
 
 
 def command() -> None:

@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: flags, lists from text, time left, and how a script ends."""
+"""What the benchmarks' command lines share: flags, values from text, time left, and how a script ends."""
 
 from __future__ import annotations
 
@@ -7,58 +7,84 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
-from dgc_repro.bench.ranks import RanksFailed
 from dgc_repro.bench.record import MOST_WORKERS
+from dgc_repro.bench.tables import Machine
+from dgc_repro.bench.world import RanksFailed
 from dgc_repro.errors import UserError
 from dgc_repro.launch.typed import nearest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+Value = TypeVar("Value")
 
 
-def parser(about: str | None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Of whose mistakes the caller makes one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError."""
+        raise UserError(message.removeprefix("argument "))
+
+
+def parser(about: str | None) -> Parser:
     """With the flags that every benchmark has. ``about``: the module's docstring, shown as it is."""
-    made = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = Parser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--output", type=Path, help="folder of the tables (default: reproduced/)")
     made.add_argument("--publish", action="store_true", help="write the tables to results/")
     return made
 
 
-def output_of(given: argparse.Namespace, name: str) -> Path:
-    """The folder that holds a folder of tables for each machine."""
-    output: Path | None = given.output
-    return output or REPOSITORY / ("results" if given.publish else "reproduced") / name
+def folder_of(given: argparse.Namespace, name: str, machine: Machine) -> Path:
+    """The machine's folder of tables, made if need be."""
+    output = given.output or REPOSITORY / ("results" if given.publish else "reproduced") / name
+    folder: Path = output / machine.slug
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def words(name: str, text: str | None, known: Collection[str]) -> list[str] | None:
-    """Words separated by commas, each one of ``known``; None as it is. Raises UserError."""
-    found = text.split(",") if text else None
-    for word in found or ():
-        if word not in known:
-            raise UserError(f"--{name}: no {word!r}; {nearest(word, list(known))}")
-    return found
+def reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
+    """A type of argparse that says what a ValueError does, its field aside."""
 
-
-def worker_counts(text: str) -> list[int]:
-    """Numbers of workers separated by commas. Raises UserError."""
-    counts = []
-    for word in text.split(","):
+    def checked(text: str) -> Value:
         try:
-            counts.append(int(word))
+            return read(text)
         except ValueError as error:
-            raise UserError(f"--workers: whole numbers, got {word!r}") from error
-    if not all(2 <= count <= MOST_WORKERS for count in counts):
-        raise UserError(f"--workers: from 2 to {MOST_WORKERS}, got {text}")
-    return counts
+            raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from error
+
+    return checked
 
 
-def at_least_one(repeats: int) -> int:
-    """Raises UserError."""
-    if repeats < 1:
-        raise UserError(f"--repeats: a whole number from 1, got {repeats}")
-    return repeats
+def listed(read: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    """Values separated by commas."""
+    return reader(lambda text: [read(word) for word in text.split(",")])
+
+
+def one_of(known: Collection[str]) -> Callable[[str], str]:
+    """A word of ``known``."""
+
+    def read(word: str) -> str:
+        if word not in known:
+            raise ValueError(f"word: no {word!r}; {nearest(word, list(known))}")
+        return word
+
+    return read
+
+
+def number_in(low: int, high: float = float("inf")) -> Callable[[str], int]:
+    """A whole number in a range."""
+    allowed = f"from {low}" + (f" to {high:g}" if high < float("inf") else "")
+
+    def read(text: str) -> int:
+        if not text.isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"number: a whole number {allowed}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+whole = reader(number_in(1))
+worker_counts = listed(number_in(2, MOST_WORKERS))
 
 
 def how_long(seconds: float) -> str:

@@ -8,59 +8,46 @@ Durations are the slower rank's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dgc_repro.bench import layers
-from dgc_repro.bench.rank import WARMUP_STEPS, Runner, Step
-from dgc_repro.bench.ranks import PAIR, on_pair
-from dgc_repro.bench.replay import SPANS, Replay
-from dgc_repro.bench.replay import Case as Replayed
-from dgc_repro.bench.tables import Row, Spread
+from dgc_repro.bench.replay import SPANS, Case, Replay
+from dgc_repro.bench.rounds import Steps, rounds, spread_out
+from dgc_repro.bench.runner import WARMUP_STEPS, Runner
+from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
+from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.model.resnet18 import ResNet18
 
-PLAIN = "plain DDP"
+WIDTH, REPEATS, QUICK_REPEATS = 64, 40, 5
 NUM_CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Case(Replayed):
-    """A way to average gradients, and its targets; ``compressor`` None is torch's own."""
+class Timed:
+    """A way to average gradients, and its target in steps of plain DDP."""
 
-    bucket_view: bool = True  # of plain DDP; ours always has it
+    case: Case
     at_most: float | None = None
-    faster_than: str | None = None
+    bucket_view: bool = False  # of plain DDP; ours always has it
 
 
-def _ours() -> Iterator[Case]:
-    settings: dict[str, Compressor] = {
-        "dense": Dense(),
-        "8 bits, block 2048": Uniform(8, block=2048),
-        "4 bits, block 512": Uniform(4, block=512),
-    }
-    targets = {("dense", "per_bucket"): 1.15, ("dense", "after_backward"): 1.3}
-    for junction in ("per_bucket", "after_backward"):
-        weaker = None
-        for setting, compressor in settings.items():
-            name = f"{setting}, {junction}"
-            at_most = targets.get((setting, junction))
-            yield Case(name, compressor, junction, at_most=at_most, faster_than=weaker)
-            weaker = name
-
-
+PLAIN = Case("plain DDP")
 CASES = (
-    Case(PLAIN, bucket_view=False),
-    Case("plain DDP, again", bucket_view=False),  # how far from 1 the noise alone goes
-    Case("plain DDP, gradient_as_bucket_view"),
-    *_ours(),
+    Timed(Case("plain DDP, again")),  # how far from 1 the noise alone goes
+    Timed(Case("plain DDP, gradient_as_bucket_view"), bucket_view=True),
+    Timed(Case("dense", Dense(), True), 1.15),
+    Timed(Case("8 bits, block 2048", Uniform(8, block=2048), True)),
+    Timed(Case("4 bits, block 512", Uniform(4, block=512), True)),
+    Timed(Case("dense", Dense(), False), 1.3),
+    Timed(Case("8 bits, block 2048", Uniform(8, block=2048), False)),
+    Timed(Case("4 bits, block 512", Uniform(4, block=512), False)),
 )
 COLUMNS = {
     "exchange": "case",
@@ -69,127 +56,79 @@ COLUMNS = {
     "verdict": "verdict",
     "step ms": "step_ms",
     "x its processor time": "processor_x",
-    "compress ms": "compress_ms",
-    "communicate ms": "communicate_ms",
-    "decompress ms": "decompress_ms",
-    "faster than the row above by": "gain_x",
-    "verdict ": "gain_verdict",
+    **{f"{span} ms": f"{span}_ms" for span in SPANS},
     "MB handed over": "payload_mb",
 }
+BARS = Bars("Exchange", "multiples of plain DDP's step", {"step": ("step_x", "at_most")})
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much to measure."""
-
-    width: int = 64
-    repeats: int = 40
-    layer_repeats: int = 10
-    timeout_seconds: float = 600.0
-
-    @property
-    def expected_seconds(self) -> float:
-        """About, on two cores (AMD EPYC)."""
-        size = (self.width / 64) ** 2
-        return 10 + 1.2 * size * self.repeats + 12 * self.layer_repeats
-
-    def describe(self) -> str:
-        """For the head of the table."""
-        return (
-            f"gradients of ResNet18 of width {self.width}, {PAIR} gloo workers on loopback, "
-            f"1 thread each; backward replayed; each step right after one of plain DDP; median of "
-            f"{self.repeats} repeats (middle half). Per bucket, the spans of the "
-            "communication thread overlap with backward; the check for non-finite gradients is part of "
-            "the kernels that read every value, its allreduce of communicate. Processor time: of the "
-            "worker's threads; waiting is not in it, and it suffers less from other work."
-        )
+def table(options: Options) -> Table:
+    """Of `make bench`."""
+    width = options.width or WIDTH
+    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    about = (
+        f"gradients of ResNet18 of width {width}, {PAIR} gloo workers on loopback, 1 thread each; backward "
+        f"replayed; each step right after one of plain DDP; median of {repeats} repeats (middle half). With "
+        "overlap, the spans of the communication thread overlap with backward; the check for non-finite "
+        "gradients is part of the kernels that read every value, its allreduce of communicate. Processor "
+        "time: of the worker's threads, without waiting; other work on the machine disturbs it less."
+    )
+    return Table(
+        "exchange",
+        "Exchange",
+        about,
+        COLUMNS,
+        lambda: rows(on_ranks(on_rank, width, repeats)),
+        10 + 1.2 * (width / 64) ** 2 * repeats,
+        BARS,
+    )
 
 
-def measure(plan: Plan) -> tuple[list[Row], list[Row]]:
-    """One row a case; and, where they were asked for, the rows of `layers`. Raises RanksFailed."""
-    found = on_pair(on_rank, plan, seconds=plan.timeout_seconds)
-    return rows(found), layers.rows(found.get("layers", {}))
-
-
-def on_rank(plan: Plan) -> dict[str, Any]:
-    """All measurements of this rank."""
-    found: dict[str, Any] = {"replay": timed(list(replays(plan)), plan.repeats, WARMUP_STEPS)}
-    if plan.layer_repeats:
-        found["layers"] = layers.measure(plan.layer_repeats)
-    return found
-
-
-def replays(plan: Plan) -> Iterator[Runner]:
-    """Exchange only: backward hands out heavy-tailed noise at once."""
+def on_rank(width: int, repeats: int) -> dict[str, Steps]:
+    """Each case's steps beside plain DDP's. Backward hands out heavy-tailed noise at once."""
     with torch.device("meta"):
-        model = ResNet18(width=plan.width).build(NUM_CLASSES)
-    start = torch.zeros((), requires_grad=True)
-    for case in CASES:  # gradients of its own: plain DDP writes means into them
+        model = ResNet18(width=width).build(NUM_CLASSES)
+
+    def runner(case: Case, *, bucket_view: bool = False) -> Runner:
+        """With gradients of its own: plain DDP writes means into them."""
         generator = torch.Generator().manual_seed(dist.get_rank())
         gradients: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             gradients[name] = noise.mul_(torch.randn(noise.shape, generator=generator).exp_())
-        yield Runner(case, Replay(gradients), lambda: start, bucket_view=case.bucket_view)
+        made = Runner(case, Replay(gradients), bucket_view=bucket_view)
+        for _ in range(WARMUP_STEPS):
+            made.step()
+        return made
+
+    plain = runner(PLAIN)
+    runners = [runner(one.case, bucket_view=one.bucket_view) for one in CASES]
+    cases = {
+        one.case.key: partial(rounds, {PLAIN.key: plain.step, one.case.key: one.step})
+        for one in runners
+    }
+    return spread_out(cases, repeats)
 
 
-def timed(runners: Sequence[Runner], repeats: int, warmup: int) -> dict[str, dict[str, Any]]:
-    """For each case: pairs (plain DDP, the case) of wall seconds and of processor seconds, mean spans
-    in milliseconds, bytes."""
-    plain, *others = runners
-    for runner in runners:
-        for _ in range(warmup):
-            runner.step()
-    before = {runner.case.name: runner.sent()["payload_bytes"] for runner in others}
-    pairs: dict[str, list[tuple[Step, Step]]] = {runner.case.name: [] for runner in others}
-    for _ in range(repeats):
-        for runner in others:
-            pairs[runner.case.name].append((plain.step(), runner.step()))
-    found = {}
-    for runner in others:
-        name = runner.case.name
-        steps = [[[s.seconds, s.processor_seconds] for s in pair] for pair in pairs[name]]
-        slower = torch.tensor(steps, dtype=torch.float64)  # f64[repeats, pair, 2]
-        dist.all_reduce(slower, dist.ReduceOp.MAX)
-        sent = runner.sent()["payload_bytes"] - before[name]
-        spans = [ours.spans for _, ours in pairs[name]]
-        found[name] = {
-            "seconds": slower[:, :, 0].tolist(),
-            "processor_seconds": slower[:, :, 1].tolist(),
-            "spans": {key: sum(s[key] for s in spans) / len(spans) for key in spans[0]},
-            "payload_bytes": None if runner.attached is None else sent / repeats,
-        }
-    return found
+def rows(found: Mapping[str, Steps]) -> list[Row]:
+    """Plain DDP, then a row a case."""
+    plain = [1e3 * s for steps in found.values() for s in steps[PLAIN.key]["seconds"]]
+    first = {"case": PLAIN.key, "step_x": 1.0, "processor_x": 1.0}
+    return [
+        first | Spread.of(plain).columns("step_ms"),
+        *(_row(one, found[one.case.key]) for one in CASES),
+    ]
 
 
-def rows(found: Mapping[str, Any]) -> list[Row]:
-    """What the workers found, as rows of the table: plain DDP first."""
-    replay = found["replay"]
-    steps = [1e3 * plain for case in replay.values() for plain, _ in case["seconds"]]
-    plain: dict[str, Any] = {"case": PLAIN, "step_x": 1.0, "processor_x": 1.0}
-    plain |= Spread.of(steps).columns("step_ms")
-    return [plain, *(_row(case, replay) for case in CASES[1:])]
-
-
-def _row(case: Case, replay: Mapping[str, Any]) -> Row:
-    measured = replay[case.name]
-    ratios = _ratios(measured)
-    step = Spread.of(ratios)
-    row: dict[str, Any] = {"case": case.name, **step.columns("step_x")}
-    row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most)}
-    row |= Spread.of([1e3 * ours for _, ours in measured["seconds"]]).columns("step_ms")
-    row |= Spread.of(_ratios(measured, "processor_seconds")).columns("processor_x")
-    row |= {f"{span}_ms": measured["spans"].get(f"time/{span}_ms") for span in SPANS}
-    if measured["payload_bytes"] is not None:
-        row["payload_mb"] = measured["payload_bytes"] / 1e6
-    if case.faster_than is not None:
-        # Both are ratios to a plain step right before them, in the same round.
-        weaker = _ratios(replay[case.faster_than])
-        quotients = [w / o for w, o in zip(weaker, ratios, strict=True)]
-        row |= Spread.of(quotients).columns("gain_x")
-        row["gain_verdict"] = Spread.of([1 / quotient for quotient in quotients]).verdict(1.0)
+def _row(one: Timed, found: Steps) -> Row:
+    steps, plain = found[one.case.key], found[PLAIN.key]
+    step = Spread.of(steps["seconds"] / plain["seconds"])
+    row = {"case": one.case.key, **step.columns("step_x")}
+    row |= {"at_most": one.at_most, "verdict": step.verdict(one.at_most)}
+    row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
+    processor = steps["processor_seconds"] / plain["processor_seconds"]
+    row |= Spread.of(processor).columns("processor_x")
+    if one.case.compressor is not None:
+        row |= {f"{span}_ms": float(steps[f"{span}_ms"].mean()) for span in SPANS}
+        row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
     return row
-
-
-def _ratios(measured: Mapping[str, Any], what: str = "seconds") -> list[float]:
-    return [ours / plain for plain, ours in measured[what]]

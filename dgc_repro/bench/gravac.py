@@ -3,13 +3,13 @@ compressed twice.
 
 Two gloo workers on loopback. A round is one real forward, backward and SGD step; the gradients that
 it leaves are then exchanged in every way, each with residuals of its own, in an order that turns by one
-each round. So all ways of a round have the same compute before them and the same gradients, and what
-is compared are differences inside a round. Durations are the slower rank's.
+each round. So all ways of a round have the same compute before them and the same gradients, and differences
+inside a round are compared. Durations are the slower rank's.
 
 ``static``: one compression. ``GraVAC``: both factors by multi-level compression, energies, a small
-allreduce, the decision, and what is told of the step. ``twice``: the same with the second factor chosen
-from the whole tensor again. Which branch is sent is set: a probe costs the same whatever follows from it,
-and only ways that send the same can be compared.
+allreduce, the decision, and the report of the step. ``twice``: the same with the second factor chosen
+from the whole tensor again. The branch that is sent is fixed: a probe costs the same whatever follows, and
+only ways that send the same can be compared.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dgc_repro.bench.ranks import PAIR, on_pair
 from dgc_repro.bench.replay import SPANS
-from dgc_repro.bench.tables import Row, Spread
+from dgc_repro.bench.rounds import Numbers, Steps, rounds, timed
+from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
+from dgc_repro.bench.world import PAIR, on_ranks, together
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -42,13 +44,14 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.model.resnet101 import ResNet101
 from dgc_repro.policy.factors import GEOMETRIC
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import Plan as Rungs
-from dgc_repro.policy.interface import StepReport
+from dgc_repro.policy.interface import Plan, StepReport
 
+WIDTH, BATCH, REPEATS, QUICK_REPEATS = 64, 32, 15, 3
 THETA_MIN, CANDIDATE = 10, 1000
 AT_MOST_PERCENT = 10.0
 """Of a step with static theta_min: what GraVAC may add to it, sending the same."""
@@ -58,6 +61,7 @@ WARMUP_ROUNDS = 3
 NUM_CLASSES = 1000
 METHODS: Mapping[str, type[DGCSampled] | type[TopK]] = {"DGC": DGCSampled, "top-k": TopK}
 STATIC, GRAVAC, TWICE = "static", "GraVAC", "twice"
+COMPUTE = "compute"
 COLUMNS = {
     "exchange": "case",
     "step ms": "step_ms",
@@ -70,55 +74,55 @@ COLUMNS = {
     "at most ": "of_two_at_most",
     "verdict ": "of_two_verdict",
     "of what twice adds": "of_twice",
-    "compress ms": "compress_ms",
-    "communicate ms": "communicate_ms",
-    "decompress ms": "decompress_ms",
+    **{f"{span} ms": f"{span}_ms" for span in SPANS},
     "MB handed over": "payload_mb",
 }
+BARS = Bars(
+    "What GraVAC adds to a step",
+    "% of a step with the static factor that is sent",
+    {"over static": ("extra_percent", "at_most")},
+    baseline=0.0,
+)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much to measure."""
-
-    width: int = 64
-    batch: int = 32
-    repeats: int = 15
-    methods: Sequence[str] = tuple(METHODS)
-    timeout_seconds: float = 600.0
-
-    @property
-    def expected_seconds(self) -> float:
-        """About, on two cores (AMD EPYC)."""
-        size = (self.width / 64) ** 2
-        return 10 + len(self.methods) * (WARMUP_ROUNDS + self.repeats) * (1 + 5 * size)
-
-    def describe(self) -> str:
-        """For the head of the table."""
-        return (
-            f"ResNet101 of width {self.width} (1000 classes, random images of 32x32, batch {self.batch}), "
-            f"{PAIR} gloo workers on loopback, 1 thread each: real forward, backward and SGD, then "
-            "the exchange of every tensor with error feedback after backward, signals included. Medians of "
-            f"{self.repeats} rounds (middle half); in a round all ways exchange the same gradients. Factors "
-            f"{THETA_MIN}x (theta_min) and {CANDIDATE}x (candidate). Over static: this way's step minus "
-            "that of a static factor that sends the same, in one round. Of two compressions: that over the "
-            "compress times of both static ways, error feedback and packing included. Twice: the candidate "
-            "is chosen from the whole tensor again, else as GraVAC; of what twice adds: over the median of "
-            f"what that adds. Targets: GraVAC adds at most {AT_MOST_PERCENT:g} % to a step with static "
-            f"theta_min, and at most {AT_MOST_OF_TWO:g} of what two compressions take."
-        )
+def table(options: Options) -> Table:
+    """Of `make bench`."""
+    width = options.width or WIDTH
+    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    methods = ("DGC",) if options.quick else tuple(METHODS)
+    about = (
+        f"ResNet101 of width {width} (1000 classes, random images of 32x32, batch {BATCH}), "
+        f"{PAIR} gloo workers on loopback, 1 thread each: real forward, backward and SGD, then "
+        "the exchange of every tensor with error feedback after backward, signals included. Medians of "
+        f"{repeats} rounds (middle half); in a round all ways exchange the same gradients. Factors "
+        f"{THETA_MIN}x (theta_min) and {CANDIDATE}x (candidate). Over static: this way's step minus "
+        "that of a static factor that sends the same, in one round. Of two compressions: that over the "
+        "compress times of both static ways, error feedback and packing included. Twice: the candidate "
+        "is chosen from the whole tensor again, else as GraVAC; of what twice adds: over the median of "
+        f"what that adds. Targets: GraVAC adds at most {AT_MOST_PERCENT:g} % to a step with static "
+        f"theta_min, and at most {AT_MOST_OF_TWO:g} of what two compressions take."
+    )
+    return Table(
+        "gravac",
+        "GraVAC's own cost",
+        about,
+        COLUMNS,
+        lambda: rows(on_ranks(on_rank, methods, width, repeats)),
+        10 + len(methods) * (WARMUP_ROUNDS + repeats) * (1 + 5 * (width / 64) ** 2),
+        BARS,
+    )
 
 
 @dataclass(frozen=True)
 class CompressesTwice(Ladder):
     """A ladder that chooses each candidate from the whole tensor, as if there were no other."""
 
-    def _selections(self, tensor: Tensor, context: Context) -> dict[int, Selection]:
+    def _selections(self, batch: Batch, context: Context) -> dict[int, Selections]:
         found = {}
         for i in sorted(set(context.candidates)):
             rung = self.rungs[i]
             assert isinstance(rung, Sparsifier)
-            found[i] = rung.select(tensor, context.within(f"rung{i}"))
+            found[i] = rung.select_all(batch, context.within(f"rung{i}"))
         return found
 
 
@@ -164,25 +168,36 @@ class Way:
         choose = None if self.decides is None else self.decides.choose
         self.exchange = GradientExchange(self.compressor, parameters, self.link, choose=choose)
 
-    def seconds(self, gradients: Mapping[str, Tensor], step: int) -> tuple[float, float]:
-        """Wall time of the exchange on this rank, begun together, and of it compressing. The gradients
-        are given up."""
-        plan, spoken = Rungs(0), [0.0] * 5
-        dist.barrier()
+    def step(self, model: nn.Module) -> Numbers:
+        """One exchange of copies of the model's gradients, begun together."""
+        gradients = {
+            name: parameter.grad.clone().contiguous()
+            for name, parameter in model.named_parameters()
+            if parameter.grad is not None
+        }
+        number, sent = self.exchange.step, self.link.ledger.payload_bytes
+        plan, signals = Plan(0), [0.0] * 5
+        together()
         begin = time.perf_counter()
         if self.decides is not None:
-            plan = self.decides.policy.plan(self.decides.state, step)
-            spoken = [*spoken, 0.0, 0.0]
+            plan = self.decides.policy.plan(self.decides.state, number)
+            signals = [*signals, 0.0, 0.0]
         self.exchange.open(0, gradients, plan)
-        share(self.link, spoken)
+        share(self.link, signals)
         self.exchange.finish()
         self.exchange.commit()
         if self.decides is not None:
-            told = StepReport(step, 1.0, 1.0)
-            self.decides.state = self.decides.policy.after_step(self.decides.state, told)
+            report = StepReport(number, 1.0, 1.0)
+            self.decides.state = self.decides.policy.after_step(self.decides.state, report)
         seconds = time.perf_counter() - begin
         self.link.clock.end_step(seconds)
-        return seconds, self.link.clock.last["compress"]
+        spans = self.link.clock.last
+        return {
+            "seconds": seconds,
+            "compress_seconds": spans["compress"],
+            **{f"{span}_ms": 1e3 * spans[span] for span in SPANS},
+            "payload_bytes": self.link.ledger.payload_bytes - sent,
+        }
 
 
 def ways_of(method: str) -> list[Way]:
@@ -205,106 +220,67 @@ def ways_of(method: str) -> list[Way]:
     ]
 
 
-def measure(plan: Plan) -> list[Row]:
-    """One row a method and way. Raises RanksFailed."""
-    return rows(on_pair(on_rank, plan, seconds=plan.timeout_seconds))
-
-
-def on_rank(plan: Plan) -> dict[str, Any]:
-    """By method: seconds of compute, and of each way's exchange, round by round; its spans and bytes."""
+def on_rank(methods: Sequence[str], width: int, repeats: int) -> dict[str, Steps]:
+    """Each method's compute and ways, round by round."""
     found = {}
-    for method in plan.methods:
-        found[method] = _timed(plan, ways_of(method))
+    for method in methods:
+        found[method] = _measured(ways_of(method), width, repeats)
         gc.collect()
     return found
 
 
-def _timed(plan: Plan, ways: list[Way]) -> dict[str, Any]:
+def _measured(ways: Sequence[Way], width: int, repeats: int) -> Steps:
     torch.manual_seed(dist.get_rank())
-    model = ResNet101(width=plan.width).build(NUM_CLASSES)
+    model = ResNet101(width=width).build(NUM_CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     for way in ways:
         way.open(parameters)
-    table = []  # [rounds][compute, way by way, and of each compressing]
-    for number in range(WARMUP_ROUNDS + plan.repeats):
-        compute = _compute(model, optimizer, plan.batch)
-        gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-        seconds = {}
-        for place in range(len(ways)):
-            way = ways[(number + place) % len(ways)]
-            given = {name: gradient.clone().contiguous() for name, gradient in gradients.items()}
-            seconds[way.name] = way.seconds(given, number)
-        if number >= WARMUP_ROUNDS:
-            table.append([compute, *(seconds[way.name][i] for i in (0, 1) for way in ways)])
-    slower = torch.tensor(table, dtype=torch.float64)
-    dist.all_reduce(slower, dist.ReduceOp.MAX)
-    columns = slower.T.tolist()
-    return {
-        "compute": columns[0],
-        "ways": {
-            way.name: {
-                "like": way.like,
-                "seconds": column,
-                "compress": compress,
-                "spans": way.link.clock.report(),
-                "payload_bytes": way.link.ledger.payload_bytes / way.exchange.step,
-            }
-            for way, column, compress in zip(
-                ways, columns[1 : 1 + len(ways)], columns[1 + len(ways) :], strict=True
-            )
-        },
-    }
+    steps = {COMPUTE: timed(partial(_train, model, optimizer))}
+    return rounds(
+        steps | {way.name: partial(way.step, model) for way in ways}, repeats, WARMUP_ROUNDS
+    )
 
 
-def _compute(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> float:
-    """Seconds of forward, backward and an SGD step on random images, begun together."""
-    images = torch.randn(batch, 3, 32, 32)
-    targets = torch.randint(NUM_CLASSES, (batch,))
-    dist.barrier()
-    begin = time.perf_counter()
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Forward, backward and an SGD step on random images."""
+    images = torch.randn(BATCH, 3, 32, 32)
+    targets = torch.randint(NUM_CLASSES, (BATCH,))
     optimizer.zero_grad(set_to_none=True)
     F.cross_entropy(model(images), targets).backward()
     optimizer.step()
-    return time.perf_counter() - begin
 
 
-def rows(found: Mapping[str, Any]) -> list[Row]:
-    """What the workers found, as rows of the table."""
-    return [
-        _row(method, name, measured)
-        for method, measured in found.items()
-        for name in measured["ways"]
-    ]
+def rows(found: Mapping[str, Steps]) -> list[Row]:
+    """A row a method and way."""
+    return [_row(method, way, steps) for method, steps in found.items() for way in ways_of(method)]
 
 
-def _row(method: str, name: str, measured: Mapping[str, Any]) -> Row:
-    compute, ways = np.array(measured["compute"]), measured["ways"]
-    took = {each: np.array(way["seconds"]) for each, way in ways.items()}
-    way = ways[name]
-    row: dict[str, Any] = {"case": f"{method}: {name}"}
-    row |= _spread(1e3 * (compute + took[name])).columns("step_ms")
-    row |= _spread(1e3 * took[name]).columns("exchange_ms")
-    row |= {f"{span}_ms": way["spans"].get(f"time/{span}_ms") for span in SPANS}
-    row |= {"payload_mb": way["payload_bytes"] / 1e6, "verdict": "", "of_two_verdict": ""}
-    if not way["like"]:
+def _row(method: str, way: Way, steps: Steps) -> Row:
+    compute, own = steps[COMPUTE]["seconds"], steps[way.name]
+    took = own["seconds"]
+    row: dict[str, Any] = {"case": f"{method}: {way.name}"}
+    row |= Spread.of(1e3 * (compute + took)).columns("step_ms")
+    row |= Spread.of(1e3 * took).columns("exchange_ms")
+    row |= {f"{span}_ms": float(own[f"{span}_ms"].mean()) for span in SPANS}
+    row |= {"payload_mb": float(own["payload_bytes"].mean()) / 1e6}
+    row |= {"verdict": "", "of_two_verdict": ""}
+    if not way.like:
         return row
-    extra = took[name] - took[way["like"]]  # than the static way that sends the same, by round
-    share_ = _spread(100 * extra / (compute + took[way["like"]]))
-    row |= _spread(1e3 * extra).columns("extra_ms") | share_.columns("extra_percent")
-    if not name.startswith(GRAVAC):
+    static = steps[way.like]["seconds"]
+    extra = took - static  # than the static way that sends the same, by round
+    percent = Spread.of(100 * extra / (compute + static))
+    row |= Spread.of(1e3 * extra).columns("extra_ms") | percent.columns("extra_percent")
+    if not way.name.startswith(GRAVAC):
         return row
-    two = sum(np.array(way["compress"]) for way in ways.values() if not way["like"])
-    part = _spread(extra / two)
+    both = sum(steps[f"{STATIC} {f}x"]["compress_seconds"] for f in (THETA_MIN, CANDIDATE))
+    part = Spread.of(extra / both)
     row |= part.columns("of_two")
-    if way["like"].endswith(f" {THETA_MIN}x"):
-        row |= {"at_most": AT_MOST_PERCENT, "verdict": share_.verdict(AT_MOST_PERCENT)}
-        row |= {"of_two_at_most": AT_MOST_OF_TWO, "of_two_verdict": part.verdict(AT_MOST_OF_TWO)}
-    twice = name.replace(GRAVAC, TWICE)
-    if twice in ways and (whole := np.median(took[twice] - took[ways[twice]["like"]])) > 0:
-        row |= _spread(extra / whole).columns("of_twice")
+    twice = way.name.replace(GRAVAC, TWICE)
+    if twice not in steps:
+        return row
+    row |= {"at_most": AT_MOST_PERCENT, "verdict": percent.verdict(AT_MOST_PERCENT)}
+    row |= {"of_two_at_most": AT_MOST_OF_TWO, "of_two_verdict": part.verdict(AT_MOST_OF_TWO)}
+    if (whole := np.median(steps[twice]["seconds"] - static)) > 0:
+        row |= Spread.of(extra / whole).columns("of_twice")
     return row
-
-
-def _spread(values: Any) -> Spread:
-    return Spread.of(values.tolist())

@@ -1,24 +1,23 @@
 """The exchange of ResNet101's 314 tensors one by one, in multiples of one joined vector's.
 
 Two gloo workers on loopback; the whole exchange with error feedback: add the residual, compress, one
-collective, decompress, average. What costs is the overhead of a tensor, times 314.
+collective, decompress, average. The difference is the overhead of a tensor, 314 times.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchvision.models import resnet101
 
-from dgc_repro.bench.tables import Row, Spread, shares
+from dgc_repro.bench.rounds import Steps, rounds, spread_out, timed
+from dgc_repro.bench.tables import Options, Row, Spread, Table
+from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -32,8 +31,9 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Link
-from dgc_repro.policy.interface import Plan as Rungs
+from dgc_repro.policy.interface import Plan
 
+REPEATS, WARMUP = 10, 2
 AT_MOST = 1.3
 CASES: Mapping[str, Compressor] = {
     "dense": Dense(),
@@ -44,6 +44,7 @@ CASES: Mapping[str, Compressor] = {
     "dgc_sampled 100x": ErrorFeedback(DGCSampled(factor=100)),
     "randomk 100x": ErrorFeedback(RandomK(factor=100)),
 }
+LAYERS, JOINED = "layers", "joined"
 COLUMNS = {
     "exchange": "case",
     "layer by layer x joined": "layers_x",
@@ -51,83 +52,78 @@ COLUMNS = {
     "verdict": "verdict",
     "layer by layer ms": "layers_ms",
     "joined ms": "joined_ms",
-    "MB handed over": "payload_mb",
-    "joined MB": "joined_mb",
 }
 
 
-@dataclass(frozen=True)
-class Layers:
-    """One way to cut the model, ready to exchange."""
-
-    exchange: GradientExchange
-    gradients: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, compressor: Compressor, gradients: dict[str, Tensor]) -> Layers:
-        """``gradients``: f32, by name."""
-        device = torch.device("cpu")
-        link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
-        return cls(GradientExchange(compressor, gradients, link), gradients)
-
-    def seconds(self) -> float:
-        """Wall time of one exchange of this rank, begun together. The gradients are written over,
-        by their mean: they stay what gradients look like."""
-        dist.barrier()
-        begin = time.perf_counter()
-        self.exchange.open(0, self.gradients, Rungs(0))
-        self.exchange.finish()
-        self.exchange.commit()
-        return time.perf_counter() - begin
+def table(options: Options) -> Table:
+    """Of `make bench`."""
+    repeats = options.repeats or REPEATS
+    about = (
+        f"ResNet101's 314 gradients (44,549,160 values, heavy-tailed), {PAIR} gloo workers on loopback, 1 "
+        f"thread each; median of {repeats} pairs (middle half), spread over the time of all cases"
+    )
+    return Table(
+        "layers",
+        "Layer by layer",
+        about,
+        COLUMNS,
+        lambda: rows(on_ranks(on_rank, repeats)),
+        10 + 12 * repeats,
+    )
 
 
-def measure(repeats: int) -> dict[str, dict[str, Any]]:
-    """For each case: pairs of seconds (layer by layer, joined) of the slower rank, and bytes."""
+def on_rank(repeats: int) -> dict[str, Steps]:
+    """Every case's seconds, layer by layer and joined."""
     with torch.device("meta"):
         sizes = {name: parameter.shape for name, parameter in resnet101().named_parameters()}
     generator = torch.Generator().manual_seed(dist.get_rank())
     total = sum(shape.numel() for shape in sizes.values())
     values = torch.randn(total, generator=generator)
     values.mul_(torch.randn(total, generator=generator).exp_())
-    found: dict[str, dict[str, Any]] = {
-        name: {"seconds": [], "payload_bytes": []} for name in CASES
-    }
-    for share in shares(repeats):
-        for name, compressor in CASES.items():
-            pieces = values.clone().split([shape.numel() for shape in sizes.values()])
-            cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
-            joined = {"joined": values.clone()}
-            ways = [Layers.of(compressor, cut), Layers.of(compressor, joined)]
-            for way in ways * 2:
-                way.seconds()
-            pairs = torch.tensor([[way.seconds() for way in ways] for _ in range(share)])
-            dist.all_reduce(pairs, dist.ReduceOp.MAX)
-            found[name]["seconds"] += pairs.tolist()
-            found[name]["payload_bytes"] = [
-                w.exchange.link.ledger.payload_bytes / w.exchange.step for w in ways
-            ]
-            del ways, cut, joined, pieces
-            gc.collect()
-    return found
+
+    def pairs(compressor: Compressor, share: int) -> Steps:
+        gc.collect()  # the last case's buffers
+        pieces = values.clone().split([shape.numel() for shape in sizes.values()])
+        cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
+        ways = {LAYERS: cut, JOINED: {JOINED: values.clone()}}
+        return rounds(
+            {name: timed(partial(exchange, opened(compressor, g), g)) for name, g in ways.items()},
+            share,
+            WARMUP,
+        )
+
+    return spread_out({name: partial(pairs, case) for name, case in CASES.items()}, repeats)
 
 
-def rows(found: Mapping[str, Any]) -> list[Row]:
-    """What the workers found, as rows of the table."""
-    table: list[Row] = []
-    for name, measured in found.items():
-        layers, joined = zip(*measured["seconds"], strict=True)
-        ratio = Spread.of([one / other for one, other in measured["seconds"]])
+def opened(compressor: Compressor, gradients: Mapping[str, Tensor]) -> GradientExchange:
+    """An exchange of these gradients (f32, by name) between the ranks."""
+    device = torch.device("cpu")
+    link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
+    return GradientExchange(compressor, gradients, link)
+
+
+def exchange(opened: GradientExchange, gradients: Mapping[str, Tensor]) -> None:
+    """One exchange. Means are written over the gradients: they stay what gradients look like."""
+    opened.open(0, gradients, Plan(0))
+    opened.finish()
+    opened.commit()
+
+
+def rows(found: Mapping[str, Steps]) -> list[Row]:
+    """A row a case."""
+    made: list[Row] = []
+    for name, steps in found.items():
+        layers, joined = steps[LAYERS]["seconds"], steps[JOINED]["seconds"]
+        ratio = Spread.of(layers / joined)
         at_most = None if name == "dense" else AT_MOST
-        table.append(
+        made.append(
             {
                 "case": name,
                 **ratio.columns("layers_x"),
                 "at_most": at_most,
                 "verdict": ratio.verdict(at_most),
-                "layers_ms": 1e3 * statistics.median(layers),
-                "joined_ms": 1e3 * statistics.median(joined),
-                "payload_mb": measured["payload_bytes"][0] / 1e6,
-                "joined_mb": measured["payload_bytes"][1] / 1e6,
+                "layers_ms": 1e3 * float(layers.median()),
+                "joined_ms": 1e3 * float(joined.median()),
             }
         )
-    return table
+    return made

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dgc_repro.bench.tables import ROUNDS, Row, Spread, seconds, shares
+from dgc_repro.bench.rounds import ROUNDS, Numbers, Steps, rounds, spread_out, timed
+from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -39,17 +40,19 @@ from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.packing import places
-from dgc_repro.exchange.payload import Gathered, num_bytes
+from dgc_repro.exchange.packing import kinds, places
+from dgc_repro.exchange.payload import Gathered
 from dgc_repro.exchange.requests import Gather, GatherRagged
 from dgc_repro.kernel import native
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.fused import Compiler
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
 
 NUM_VALUES = 44_549_160
 THREADS = min(2, os.cpu_count() or 1)
-WARMUP = 2
+REPEATS, QUICK_REPEATS, WARMUP, EAGER_REPEATS = 15, 5, 2, 1
+PARTS = ("compress_seconds", "decompress_seconds")
 FEEDBACK_AT_MOST = 2.5
 
 
@@ -103,50 +106,94 @@ COLUMNS = {
     "verdict ": "decompress_verdict",
     "error feedback adds": "error_feedback_x",
     f"verdict (at most {FEEDBACK_AT_MOST})": "error_feedback_verdict",
-    "bits held a value": "held_bits_per_value",
     "bits sent a value": "sent_bits_per_value",
     "Elias-coded": "elias_bits_per_value",
     "eager compress": "eager_compress_x",
     "eager decompress": "eager_decompress_x",
 }
+BARS = Bars(
+    "Methods",
+    "multiples of a copy_",
+    {name: (f"{name}_x", f"{name}_at_most") for name in ("compress", "decompress")},
+)
+COPY, BARE, FED = "copy", "bare", "with error feedback"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much to measure."""
-
-    num_values: int = NUM_VALUES
-    repeats: int = 15
-    rounds: int = ROUNDS
-    eager_repeats: int = 1
-    cases: Sequence[Case] = CASES
-
-    @property
-    def expected_seconds(self) -> float:
-        """About, on two cores (AMD EPYC): some 25 copies an exchange, and tensor operations are slow."""
-        exchanges = len(self.cases) * 2 * (self.repeats + WARMUP * self.rounds)
-        return 10 + self.num_values / NUM_VALUES * (exchanges * 0.15 + len(self.cases) * 3)
-
-    def describe(self) -> str:
-        """For the head of the table."""
-        return (
-            f"{self.num_values:,} float32 values, {THREADS} threads; multiples of a copy_ into an "
-            f"existing buffer timed right before; median of {self.repeats} repeats (middle half), in up to "
-            f"{self.rounds} rounds over all methods, so that a slow minute of the machine meets each alike. "
-            "Decompress: one worker's payload to the mean; error feedback adds: to both together."
-        )
+def table(options: Options) -> Table:
+    """Of `make bench`."""
+    num_values = options.values or NUM_VALUES
+    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    cases = [case for case in CASES if case.in_short or not options.quick]
+    about = (
+        f"{num_values:,} float32 values, {THREADS} threads; multiples of a copy_ into an existing buffer "
+        f"timed right before; median of {repeats} repeats (middle half), in up to {ROUNDS} rounds over all "
+        "methods. "
+        "Decompress: one worker's payload to the mean; error feedback adds: to both together."
+    )
+    exchanges = len(cases) * 2 * (repeats + WARMUP * ROUNDS)  # of some 25 copies each
+    seconds = 10 + num_values / NUM_VALUES * (exchanges * 0.15 + len(cases) * 3)
+    return Table(
+        "methods",
+        "Methods",
+        about,
+        COLUMNS,
+        lambda: measure(cases, num_values, repeats),
+        seconds,
+        BARS,
+    )
 
 
-def measure(plan: Plan) -> list[Row]:
+def measure(cases: Sequence[Case], num_values: int, repeats: int) -> list[Row]:
     """One row a method."""
     with threads(THREADS):
-        gradient = heavy_tailed(plan.num_values)
+        gradient = heavy_tailed(num_values)
         target = torch.empty_like(gradient)
-        measured = [Measured(case, gradient, target) for case in plan.cases]
-        for repeats in shares(plan.repeats, plan.rounds):
-            for one in measured:
-                one.add(repeats)
-        return [one.row(plan.eager_repeats) for one in measured]
+        ways = {case.name: partial(_rounds, case.compressor, gradient, target) for case in cases}
+        found = spread_out(ways, repeats)
+        return [_row(case, found[case.name], gradient, target) for case in cases]
+
+
+def _rounds(
+    compressor: Compressor, gradient: Tensor, target: Tensor, repeats: int, warmup: int = WARMUP
+) -> Steps:
+    """A copy, the method, and it with error feedback. States are made anew: those of all cases at once would
+    not fit."""
+    ways = {
+        COPY: timed(lambda: target.copy_(gradient)),
+        BARE: Alone(compressor, gradient).exchange,
+    }
+    if warmup and not getattr(compressor, "expands", False):
+        ways[FED] = Alone(ErrorFeedback(compressor), gradient).exchange
+    return rounds(ways, repeats, warmup)
+
+
+def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
+    with _eagerly():
+        eager = _rounds(case.compressor, gradient, target, EAGER_REPEATS, warmup=0)
+    copy, bare = steps[COPY]["seconds"], steps[BARE]
+    ratios = {
+        "compress": (bare["compress_seconds"] / copy, case.compress_at_most),
+        "decompress": (bare["decompress_seconds"] / copy, case.decompress_at_most),
+    }
+    if FED in steps:
+        extra = (steps[FED][list(PARTS)] - bare[list(PARTS)]).sum(axis=1)
+        ratios["error_feedback"] = (extra / copy, FEEDBACK_AT_MOST)
+    row: dict[str, Any] = {"setting": case.name}
+    for name, (values, at_most) in ratios.items():
+        found = Spread.of(values)
+        row |= {**found.columns(f"{name}_x"), f"{name}_at_most": at_most}
+        row[f"{name}_verdict"] = found.verdict(at_most)
+    last, num_values = bare.iloc[-1], gradient.numel()
+    elias = float(last["elias_bits"])
+    for part in ("compress", "decompress"):
+        times = eager[BARE][f"{part}_seconds"] / eager[COPY]["seconds"]
+        row[f"eager_{part}_x"] = float(times.median())
+    return row | {
+        "sent_bits_per_value": 8 * float(last["sent_bytes"]) / num_values,
+        "elias_bits_per_value": elias / num_values if elias else None,
+        "sent_bytes": int(last["sent_bytes"]),
+        "copy_ms": 1e3 * float(copy.median()),
+    }
 
 
 def heavy_tailed(num_values: int) -> Tensor:
@@ -160,91 +207,20 @@ def heavy_tailed(num_values: int) -> Tensor:
 
 
 @dataclass
-class Measured:
-    """A case, and what was measured of it: compress, decompress, and what error feedback adds to both, in
-    copies timed right before."""
-
-    case: Case
-    gradient: Tensor
-    target: Tensor
-    compress: list[float] = field(default_factory=list)
-    decompress: list[float] = field(default_factory=list)
-    extra: list[float] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)
-    bare: Alone | None = None  # of the last round
-
-    def add(self, repeats: int, warmup: int = WARMUP, *, feeds_back: bool = True) -> None:
-        """Measure more. States are made anew: those of all cases at once would not fit."""
-        compressor = self.case.compressor
-        bare, fed = Alone(compressor, self.gradient), None
-        if feeds_back and not getattr(compressor, "expands", False):
-            fed = Alone(ErrorFeedback(compressor), self.gradient)
-        for _ in range(warmup):
-            bare.exchange()
-            if fed:
-                fed.exchange()
-        for _ in range(repeats):
-            one = seconds(lambda: self.target.copy_(self.gradient))
-            first, second = bare.exchange()
-            self.copies.append(one)
-            self.compress.append(first / one)
-            self.decompress.append(second / one)
-            if fed:
-                self.extra.append((sum(fed.exchange()) - first - second) / one)
-        bare.forget()
-        self.bare = bare
-
-    def row(self, eager_repeats: int) -> Row:
-        """Of the table."""
-        assert self.bare is not None, "nothing was measured"
-        case, num_values, bare = self.case, self.gradient.numel(), self.bare
-        eager = Measured(case, self.gradient, self.target)
-        with _eagerly():
-            eager.add(eager_repeats, 0, feeds_back=False)
-        row: dict[str, Any] = {"setting": case.name}
-        for name, ratios, at_most in (
-            ("compress", self.compress, case.compress_at_most),
-            ("decompress", self.decompress, case.decompress_at_most),
-            ("error_feedback", self.extra, FEEDBACK_AT_MOST),
-        ):
-            if not ratios:
-                continue
-            found = Spread.of(ratios)
-            row |= {**found.columns(f"{name}_x"), f"{name}_at_most": at_most}
-            row[f"{name}_verdict"] = found.verdict(at_most)
-        return row | {
-            "held_bits_per_value": 8 * bare.held_bytes / num_values,
-            "sent_bits_per_value": 8 * bare.sent_bytes / num_values,
-            "elias_bits_per_value": bare.elias_bits / num_values if bare.elias_bits else None,
-            "held_bytes": bare.held_bytes,
-            "sent_bytes": bare.sent_bytes,
-            "eager_compress_x": statistics.median(eager.compress),
-            "eager_decompress_x": statistics.median(eager.decompress),
-            "copy_ms": 1e3 * statistics.median(self.copies),
-        }
-
-
-@dataclass
 class Alone:
-    """A compressor that exchanges with nobody: what it asks about is the answer."""
+    """A compressor that exchanges with nobody: its own payload is the answer."""
 
     compressor: Compressor
     gradient: Tensor
     workspace: Workspace = field(default_factory=Workspace)
     step: int = 0
-    held_bytes: int = 0
-    sent_bytes: int = 0
     elias_bits: int = 0  # of the paper's variable-length code, where the method has one
 
     def __post_init__(self) -> None:
         self.state: State = self.compressor.init(self.gradient)
 
-    def forget(self) -> None:
-        """Let go of what takes memory; what was counted stays."""
-        self.state, self.workspace = {}, Workspace()
-
-    def exchange(self) -> tuple[float, float]:
-        """One step; seconds until the last request, and from its answer to the end."""
+    def exchange(self) -> Numbers:
+        """One step: seconds until the last request, and from its answer to the end."""
         context = Context("alone", self.step, 0, 0, 1, None, (0, 0), self.workspace)
         parts: list[tuple[int, torch.dtype]] = []
         begin = time.perf_counter()
@@ -253,24 +229,30 @@ class Alone:
         while True:
             last = time.perf_counter()
             try:
-                following = running.send(self._answer(asked, parts))
+                asked = running.send(_answer(asked, parts))
             except StopIteration as end:
                 finished = time.perf_counter()
                 self.state, self.step = end.value.state, self.step + 1
-                self.held_bytes = num_bytes(end.value.own)
-                # What packing lays into the buffer that goes out, its alignment included.
-                self.sent_bytes = places(parts)[1]
                 if isinstance(self.compressor, QSGD) and not self.elias_bits:
                     self.elias_bits = elias_bits(end.value.own.payload)
-                return last - begin, finished - last
-            asked = following
+                return {
+                    "compress_seconds": last - begin,
+                    "decompress_seconds": finished - last,
+                    # What packing lays into the buffer that goes out, its alignment included.
+                    "sent_bytes": places(parts)[1],
+                    "elias_bits": self.elias_bits,
+                }
 
-    def _answer(self, asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
-        if isinstance(asked, Gather | GatherRagged):
-            parts += [(part.numel(), part.dtype) for part in asked.payload.parts]
-            return Gathered([asked.payload])
-        parts.append((asked.tensor.numel(), asked.tensor.dtype))
-        return asked.tensor
+
+def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
+    if isinstance(asked, Gather | GatherRagged):
+        payload: Any = asked.payload
+        parts += kinds([payload])
+        return Gathered([payload])
+    averaged = asked.tensor
+    tensors = averaged.tensors if isinstance(averaged, Batch) else [averaged]
+    parts += [(tensor.numel(), tensor.dtype) for tensor in tensors]
+    return tensors if isinstance(averaged, Batch) else averaged
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import dgc_repro
 from dgc_repro.bench.record import Recorded
-from dgc_repro.bench.replay import AFTER_BACKWARD, NO_COMPUTE, PER_BUCKET, TORCH, Case, Compute
+from dgc_repro.bench.replay import NO_COMPUTE, Case, Compute, overlap_text
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -22,12 +25,15 @@ from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.ledger import moved_by
+from dgc_repro.names import FIRST_VALUES
 from dgc_repro.network.profile import TCP_SHARE
 from dgc_repro.network.units import bits_per_second
 from dgc_repro.network.units import seconds as duration
 
 LOOPBACK = "loopback"
 NONE, GPU = "none", "gpu"
+PLAIN, AGAIN = "plain", "plain-again"
+PLACE = ("model", "workers", "rate", "compute")
 V100_FLOPS, V100_SHARE = 15.7e12, 0.5
 """A V100's peak in float32 (its data sheet), and the share of it that training is assumed to reach."""
 GPU_SECONDS = {"resnet101": 16e-3}
@@ -37,7 +43,7 @@ GPU_SECONDS = {"resnet101": 16e-3}
 
 @dataclass(frozen=True)
 class Method:
-    """``share``: of the dense bytes that it hands over, about: for the estimate of durations only.
+    """``share``: of the dense bytes that it hands over, about: only for the estimate of durations.
     ``gathers``: by allgather, not by allreduce."""
 
     label: str
@@ -48,6 +54,8 @@ class Method:
 
 
 METHODS: Mapping[str, Method] = {
+    PLAIN: Method("plain DDP", None, 1.0),
+    AGAIN: Method("plain DDP, again", None, 1.0),
     "torch-fp16": Method("torch's fp16 hook", None, 0.5, hook="fp16"),
     "torch-powersgd": Method("torch's PowerSGD hook, rank 4", None, 0.02, hook="powersgd"),
     "dense": Method("dense", Dense(), 1.0),
@@ -65,51 +73,85 @@ METHODS: Mapping[str, Method] = {
     "randomk1": Method("random-k 1 %", PerLayer(ErrorFeedback(RandomK(0.01))), 0.01, True),
     "powersgd4": Method("PowerSGD rank 4", PerLayer(ErrorFeedback(PowerSGD(4))), 0.02),
 }
-"""Vectors go uncompressed where an error feedback is (the default of a run); quantizers go without one."""
-
-
-PLAIN, AGAIN = "plain", "plain-again"
-BESIDE: Mapping[str, Method] = {
-    PLAIN: Method("plain DDP", None, 1.0),
-    AGAIN: Method("plain DDP, again", None, 1.0),
-}
-"""What is measured beside the methods: how far from 1 the noise alone goes."""
+"""Vectors go uncompressed where an error feedback is (the default of a run); quantizers go without one. Plain
+DDP is there twice: how far from 1 the noise alone goes."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: a method on the links of a model's ranks."""
+    """One measurement: a method on the links of a model's ranks. ``overlap``: None for torch's own."""
 
     model: str
     workers: int
     rate: str
     compute: str
     method: str
-    junction: str
+    overlap: bool | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Point:
+        """Of a kept row; one from before ``overlap`` was a setting names a junction."""
+        first = {name: value for value, name in FIRST_VALUES["exchange", "overlap"].items()}
+        overlap = row["overlap"] if "overlap" in row else first.get(row["junction"])
+        return cls(**{name: row[name] for name in PLACE}, method=row["method"], overlap=overlap)
 
     @property
-    def key(self) -> str:
-        return "/".join(str(part) for part in vars(self).values())
+    def place(self) -> tuple[Any, ...]:
+        """All but the case."""
+        return tuple(getattr(self, name) for name in PLACE)
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return f"{self.model}, {self.workers} workers, {self.rate}, compute {self.compute}"
 
     @property
     def about(self) -> Method:
-        return METHODS.get(self.method) or BESIDE[self.method]
+        return METHODS[self.method]
 
     @property
     def case(self) -> Case:
-        """What the ranks open; plain DDP's second measurement steps the first one's case."""
-        method = BESIDE[PLAIN] if self.method == AGAIN else self.about
-        return Case(method.label, method.compressor, self.junction, method.hook)
+        """The ranks' case."""
+        return Case(self.about.label, self.about.compressor, self.overlap, self.about.hook)
+
+    @property
+    def exchange(self) -> str:
+        """The case in words."""
+        return self.about.label + overlap_text(self.overlap)
 
 
-def places(methods: Sequence[str], junctions: Sequence[str]) -> list[tuple[str, str]]:
-    """(method, junction) of all cases, in the order in which they are opened beside plain DDP."""
-    found = [
-        (name, junction)
-        for name in methods
-        for junction in (junctions if METHODS[name].compressor is not None else (TORCH,))
-    ]
-    return [*found, (AGAIN, TORCH)]
+@dataclass(frozen=True)
+class Task:
+    """A point that could be measured. ``expected``: about how many seconds a step takes; ``paired``: whether
+    each step follows one of plain DDP; ``left_out``: why it is not worth its time, empty where it is."""
+
+    point: Point
+    compute: Compute
+    expected: float
+    paired: bool
+    left_out: str
+
+    def seconds(self, repeats: int) -> float:
+        """About, of all its steps."""
+        return repeats * self.expected * (1 + self.paired)
+
+
+def tasks(asked: Namespace, recorded: Recorded, workers: int, cores: int) -> Iterator[Task]:
+    """All points of a model and a number of workers, case by case. ``asked``: with lists of methods, overlap,
+    rates and compute."""
+    for method, overlap, rate, compute in itertools.product(
+        asked.methods, (None, *asked.overlap), asked.rates, asked.compute
+    ):
+        if (METHODS[method].compressor is None) != (overlap is None):
+            continue
+        asleep = compute_of(compute, recorded)
+        point = Point(recorded.model, workers, rate, compute, method, overlap)
+        plain = replace(point, method=PLAIN, overlap=None)
+        expected, beside = (
+            expected_seconds(one, recorded.values, asleep.seconds, cores) for one in (point, plain)
+        )
+        pairs = method != PLAIN and beside <= PAIRED_BELOW_SECONDS
+        yield Task(point, asleep, expected, pairs, left_out(point, expected, asleep.seconds))
 
 
 def compute_of(name: str, recorded: Recorded) -> Compute:
@@ -142,18 +184,17 @@ def payload_rate(rate: str) -> float | None:
 CPU_SECONDS_PER_VALUE = 5e-9  # of a core: compress, copy, add, measured on 2 cores (AMD EPYC)
 STEP_SECONDS = 5e-3  # Python and small messages
 WORLD_SECONDS = 9.0  # start the ranks, load the gradients
-OPEN_STEPS = 4.5  # warm-up, and making a model
+OPEN_STEPS = 5.5  # warm-up, and making a model
 PAIRED_BELOW_SECONDS = 0.5
 """Steps of plain DDP shorter than this stand right before each step they are compared with."""
-MOST_REPEATS = 15
 SMALL_PART = 0.1
 """Of a step: with less compute than this in it, it is measured without compute only."""
 LONG_SECONDS, MOST_SECONDS = 4.0, 10.0
-"""A step that is longer is measured at one junction only or, with more than two workers, not at all:
-without compute the junctions differ by milliseconds, and such a step moves what plain DDP's moves."""
+"""A longer step is measured with or without overlap only or, with more than two workers, not at all: without
+compute the two differ by milliseconds, and such a step moves as much as plain DDP's."""
 LONG_AGAIN_SECONDS = 2.0
 COMPUTE_WORKERS = 2
-"""Compute is looked at with so many workers, unless it is asked for: it is what overlap needs."""
+"""The GPU's compute, which overlap needs, is measured with so many workers."""
 
 
 def expected_seconds(point: Point, values: int, compute: float, cores: int) -> float:
@@ -170,29 +211,30 @@ def local_seconds(workers: int, values: int, cores: int) -> float:
 
 
 def left_out(point: Point, expected: float, compute: float) -> str:
-    """Why a point is not worth its time; nothing where it is."""
+    """Why a point is not worth its time; empty where it is."""
+    two = point.workers == COMPUTE_WORKERS
     if point.method == AGAIN and expected > LONG_AGAIN_SECONDS:
         return f"a second step of plain DDP over {LONG_AGAIN_SECONDS:g} s"
+    if point.method == PLAIN:
+        return ""
+    if point.compute == GPU and not two:
+        return f"compute is measured with {COMPUTE_WORKERS} workers"
     if 0 < compute < SMALL_PART * expected:
         return f"compute is less than {SMALL_PART:.0%} of the step"
-    if (
-        point.workers != COMPUTE_WORKERS
-        and point.rate == LOOPBACK
-        and point.junction == AFTER_BACKWARD
-    ):
-        return "without links the workers wait for the cores, at one junction as at the other"
-    # With two workers communication after backward is compared with dense's.
-    other = PER_BUCKET if point.workers == COMPUTE_WORKERS else AFTER_BACKWARD
-    if point.workers != COMPUTE_WORKERS and expected >= MOST_SECONDS:
+    if not two and point.rate == LOOPBACK and point.overlap is False:
+        return "without links the workers wait for the cores, with overlap as without"
+    if not two and expected >= MOST_SECONDS:
         return f"too long: a step over {MOST_SECONDS:g} s"
-    if point.junction == other and expected > LONG_SECONDS:
-        return f"too long: a step over {LONG_SECONDS:g} s, at one junction only"
+    # With two workers, communication without overlap is compared with dense's.
+    if point.overlap is two and expected > LONG_SECONDS:
+        return f"too long: a step over {LONG_SECONDS:g} s, with or without overlap only"
     return ""
 
 
-def least_repeats(expected: float, workers: int) -> int:
-    """However little time there is. Two workers' steps are what most targets are about."""
-    if workers == COMPUTE_WORKERS:
+def repeats_of(task: Task) -> int:
+    """Steps of a point. Most targets are about two workers' steps."""
+    expected = task.expected
+    if task.point.workers == COMPUTE_WORKERS:
         return 1 if expected > LONG_SECONDS else 3
     return 1 if expected > 3 else 2 if expected > 1 else 3
 
@@ -205,6 +247,6 @@ def code_hash() -> str:
         for file in sorted((package / part).rglob("*.[pch]*")):
             if file.suffix in (".py", ".c", ".h"):
                 digest.update(file.read_bytes())
-    for part in ("bench/replay.py", "bench/ranks.py", "bench/rank.py", "network/lab.py"):
+    for part in ("bench/replay.py", "bench/runner.py", "bench/world.py", "network/lab.py"):
         digest.update((package / part).read_bytes())
     return digest.hexdigest()[:12]

@@ -12,10 +12,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dgc_repro.bench.replay import multiply_adds
 from dgc_repro.errors import UserError
@@ -57,6 +59,20 @@ class Recorded:
     data: str
     multiply_adds: Mapping[str, float]
 
+    @classmethod
+    def read(cls, folder: Path) -> Recorded | None:
+        """None: nothing is recorded, or the file is damaged."""
+        try:
+            facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            return cls(folder=folder, **facts)
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+
+    def gradients(self, rank: int) -> dict[str, Tensor]:
+        """A worker's, f32 by parameter name."""
+        found: dict[str, Tensor] = torch.load(self.folder / f"worker-{rank}.pt")
+        return found
+
 
 def record(
     model: str,
@@ -66,41 +82,30 @@ def record(
     data: Path = Path("data"),
 ) -> Recorded:
     """The gradients of a model, from the cache or recorded now. ``given``: overrides of its run;
-    ``data``: where data sets lie, a folder each; what lies nowhere an embedded data set stands in for.
+    ``data``: has a folder for each data set; an embedded data set stands in for one that is missing.
 
     Raises UserError.
     """
     if model not in MODELS:
         raise UserError(f"model: one of {', '.join(MODELS)}, got {model!r}")
     config = composed((*MODELS[model], *given, "seed=0"))
-    lies_there = (data / dataset_name(config)).is_dir()
-    identity = json.dumps([VERSION, STEPS, workers, config_hash(config), lies_there])
-    if lies_there and not config["dataset"].get("root"):
+    is_there = (data / dataset_name(config)).is_dir()
+    identity = json.dumps([VERSION, STEPS, workers, config_hash(config), is_there])
+    if is_there and not config["dataset"].get("root"):
         config["dataset"]["root"] = str(data / dataset_name(config))
     validate(config)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     folder = runs / "gradients" / f"{model}-{digest}"
-    facts = _facts(folder)
-    if facts is None:
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _record(model, config, partial, workers)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        facts = _facts(folder)
-        assert facts is not None
-    return Recorded(folder=folder, **facts)
-
-
-def _facts(folder: Path) -> dict[str, Any] | None:
-    """What is said of recorded gradients. None: nothing is recorded, or the file is damaged."""
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        Recorded(folder=folder, **facts)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-    found: dict[str, Any] = facts
+    if (found := Recorded.read(folder)) is not None:
+        return found
+    partial_folder = folder.with_name(folder.name + ".partial")
+    for old in (partial_folder, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    partial_folder.mkdir(parents=True)
+    _record(model, config, partial_folder, workers)
+    partial_folder.rename(folder)
+    found = Recorded.read(folder)
+    assert found is not None
     return found
 
 
@@ -108,13 +113,14 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
     print(f"recording {workers} gradients of {model} ...", flush=True)
     run, batches = trained(config, STEPS, EMBEDDED, torch.device("cpu"))
     counted: dict[str, float] = {}
-    hooks = [
-        part.register_forward_hook(_counting(name, counted))
-        for name, part in run.module.named_modules()
-        if not list(part.children())
-    ]
+
+    def count(name: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        counted[name] = counted.get(name, 0.0) + multiply_adds(module, output)
+
+    leaves = [(n, part) for n, part in run.module.named_modules() if not list(part.children())]
+    hooks = [part.register_forward_hook(partial(count, name)) for name, part in leaves]
     before = [parameter.detach().clone() for parameter in run.module.parameters()]
-    facts: dict[str, Any] = {}
+    gradients: dict[str, Tensor] = {}
     for worker in range(workers):
         batch = next(batches, None)
         if batch is None:
@@ -125,21 +131,15 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
         with torch.no_grad():
             for parameter, old in zip(run.module.parameters(), before, strict=True):
                 parameter.copy_(old)
-        facts = {
-            "values": sum(gradient.numel() for gradient in gradients.values()),
-            "tensors": len(gradients),
-            "batch": config["train"]["batch_size"],
-            "data": run.task.splits.label,
-        }
-        for hook in hooks:
+        for hook in hooks:  # of one batch
             hook.remove()
-        hooks = []
-    facts |= {"model": model, "workers": workers, "multiply_adds": counted}
+    facts = {
+        "values": sum(gradient.numel() for gradient in gradients.values()),
+        "tensors": len(gradients),
+        "batch": config["train"]["batch_size"],
+        "data": run.task.splits.label,
+        "model": model,
+        "workers": workers,
+        "multiply_adds": counted,
+    }
     write_json(folder / FACTS, facts)
-
-
-def _counting(name: str, counted: dict[str, float]) -> Any:
-    def count(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        counted[name] = counted.get(name, 0.0) + multiply_adds(module, output)
-
-    return count

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -25,7 +24,6 @@ from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.interface import Compressor
 
 SPANS = ("compress", "communicate", "decompress")
-TORCH = "torch"
 TORCH_HOOKS = ("allreduce", "fp16", "powersgd")
 """torch's own ways: DDP as it ships, and two of its communication hooks."""
 
@@ -49,90 +47,35 @@ class Compute:
 
 
 NO_COMPUTE = Compute()
-AFTER_BACKWARD, PER_BUCKET = JUNCTIONS = ("after_backward", "per_bucket")
-"""Names of ``overlap=False`` and ``overlap=True`` in records."""
 
 
 @checked
 class Case:
-    """A way to average gradients: ``compressor`` at ``junction``, or, without one, torch's own
+    """A way to average gradients: ``compressor`` with or without ``overlap``, or, without one, torch's own
     ``hook``."""
 
     name: str
     compressor: Compressor | None = None
-    junction: str = TORCH
+    overlap: bool | None = None
     hook: Annotated[str, one_of(TORCH_HOOKS)] = "allreduce"
 
     def __post_init__(self) -> None:
-        known = (TORCH,) if self.compressor is None else JUNCTIONS
-        if self.junction not in known:
-            raise ValueError(f"junction: one of {', '.join(known)}, got {self.junction!r}")
+        if (self.compressor is None) != (self.overlap is None):
+            raise ValueError(f"overlap: goes with a compressor, got {self.overlap!r}")
 
     @property
     def key(self) -> str:
         """Its name in a record."""
-        return self.name if self.compressor is None else f"{self.name}, {self.junction}"
+        return self.name + overlap_text(self.overlap)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What some steps of a case took, one entry a step where it is a list.
-
-    ``seconds``, ``processor_seconds``: the slowest rank's; ``beside_seconds``: of the step of another
-    case (plain DDP) right before each, empty where there was none; ``exposed_seconds``: from the end
-    of backward to the end of the step; spans: means over ranks, in milliseconds (per bucket they
-    overlap with backward); bytes and ``calls`` (collectives by kind): a step's, of the rank that has
-    most. ``payload_bytes`` and ``wire_bytes`` are the gradient exchange's, ``total_wire_bytes`` has the
-    signals too, ``counter_bytes`` is what the interface sent, headers and the barrier before the step
-    included (None: not looked at).
-    """
-
-    seconds: list[float]
-    beside_seconds: list[float]
-    processor_seconds: list[float]
-    exposed_seconds: list[float]
-    compress_ms: list[float]
-    communicate_ms: list[float]
-    decompress_ms: list[float]
-    payload_bytes: float
-    wire_bytes: float
-    total_wire_bytes: float
-    counter_bytes: float | None
-    calls: dict[str, float]
-
-    @classmethod
-    def of_ranks(cls, ranks: Sequence[Measured]) -> Measured:
-        """One for all ranks."""
-
-        def slowest(name: str) -> list[float]:
-            return [max(step) for step in zip(*(getattr(r, name) for r in ranks), strict=True)]
-
-        def mean(name: str) -> list[float]:
-            steps = zip(*(getattr(r, name) for r in ranks), strict=True)
-            return [sum(step) / len(ranks) for step in steps]
-
-        def most(name: str) -> float:
-            return max(float(getattr(r, name)) for r in ranks)
-
-        counted = [r.counter_bytes for r in ranks if r.counter_bytes is not None]
-        return cls(
-            seconds=slowest("seconds"),
-            beside_seconds=slowest("beside_seconds"),
-            processor_seconds=slowest("processor_seconds"),
-            exposed_seconds=slowest("exposed_seconds"),
-            compress_ms=mean("compress_ms"),
-            communicate_ms=mean("communicate_ms"),
-            decompress_ms=mean("decompress_ms"),
-            payload_bytes=most("payload_bytes"),
-            wire_bytes=most("wire_bytes"),
-            total_wire_bytes=most("total_wire_bytes"),
-            counter_bytes=max(counted) if counted else None,
-            calls=ranks[0].calls,
-        )
+def overlap_text(overlap: bool | None) -> str:
+    """What follows a method's name; empty for torch's own."""
+    return "" if overlap is None else f", overlap={str(overlap).lower()}"
 
 
 class _Pace:
-    """When a step's backward has begun, and how long it is to take."""
+    """When a step's backward has begun, and how long it shall take."""
 
     def __init__(self) -> None:
         self.began: float | None = None

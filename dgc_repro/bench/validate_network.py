@@ -4,7 +4,7 @@ make validate-network                   24 points, about 6 minutes on 2 idle cor
 make validate-network ARGS=--quick      a slim model, few repeats: does it run?
 
 Nothing is fitted to the steps that are judged. For each number of live workers: (1) collectives are
-timed at 10 Gbit/s, where the links hold nobody up, and fitted (network/fit.py): latency, and what the
+timed at 10 Gbit/s, where the links are no limit, and fitted (network/fit.py): latency, and what the
 hosts' software costs; (2) each method's compress and decompress are timed on every worker at once,
 without a network (bench/alone.py), and so is compute (a stated sleep and the replay's own work);
 (3) the model adds the link's rate, by arithmetic; (4) the steps are measured at 100 and 300 Mbit/s and
@@ -13,6 +13,7 @@ without a network (bench/alone.py), and so is compute (a stated sleep and the re
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,31 +23,35 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch.distributed as dist
 from matplotlib.figure import Figure
 
-from dgc_repro.bench.collectives import measure as measure_collectives
-from dgc_repro.bench.collectives import time_collective
+from dgc_repro.bench import collectives, network
+from dgc_repro.bench.alone import time_exchange
 from dgc_repro.bench.command_line import (
     REPOSITORY,
     TimeLeft,
-    at_least_one,
-    output_of,
+    folder_of,
+    listed,
+    one_of,
     parser,
+    reader,
     run,
-    words,
+    whole,
     worker_counts,
 )
-from dgc_repro.bench.network_points import METHODS
-from dgc_repro.bench.ranks import Ranks
+from dgc_repro.bench.network import opened
+from dgc_repro.bench.network_points import LOOPBACK, METHODS
 from dgc_repro.bench.record import MODELS, Recorded, record
-from dgc_repro.bench.replay import AFTER_BACKWARD, SPANS, Case, Compute
+from dgc_repro.bench.replay import SPANS, Case, Compute, pause
+from dgc_repro.bench.rounds import rounds
 from dgc_repro.bench.tables import Machine, Row, markdown, write_csv
-from dgc_repro.errors import UserError
+from dgc_repro.bench.world import everyone, on_ranks, set_rate, together
 from dgc_repro.launch.cli_args import sizes_range
 from dgc_repro.network.cost import Costs
-from dgc_repro.network.fit import Fit, fit
+from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.iteration import Part, Step
-from dgc_repro.network.lab import HIGHEST, Lab, check_rates
+from dgc_repro.network.lab import HIGHEST, Lab
 from dgc_repro.network.units import bits_per_second, seconds
 from dgc_repro.paper import plot
 
@@ -73,143 +78,137 @@ COLUMNS = {
 LOOKS: dict[Any, str] = {2: "o", 4: "^", 8: "s"}
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is asked for."""
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line. Raises UserError."""
+    made = parser(__doc__)
+    made.add_argument("--quick", action="store_true", help="a slim model, 2 workers, few repeats")
+    made.add_argument("--model", choices=sorted(MODELS), default="resnet18")
+    made.add_argument("--workers", type=worker_counts, default=[2, 4], help="as 2,4")
+    made.add_argument("--rates", type=listed(lab_rate), default=RATES, help="as 100mbit,1gbit")
+    made.add_argument("--methods", type=listed(one_of(OURS)), default=CHOSEN)
+    made.add_argument("--compute", type=reader(sleep), default="50ms", help="of a step, as 50ms")
+    made.add_argument("--repeats", type=whole, default=7)
+    quick = {"workers": [2], "rates": ["100mbit", "1gbit"], "repeats": 3}
+    if made.parse_args(arguments).quick:
+        made.set_defaults(**quick)
+    return made.parse_args(arguments)
 
-    model: str = "resnet18"
-    workers: Sequence[int] = (2, 4)
-    rates: Sequence[str] = RATES
-    methods: Sequence[str] = CHOSEN
-    compute: str = "50ms"
-    repeats: int = 7
-    given: Sequence[str] = ()
-    output: Path = REPOSITORY / "reproduced" / "network"
-    runs: Path = REPOSITORY / "runs"
+
+def lab_rate(text: str) -> str:
+    """A rate that a lab can have."""
+    return network.rate(text) if text != LOOPBACK else one_of(RATES)(text)
 
 
-QUICK = Options(workers=(2,), rates=("100mbit", "1gbit"), repeats=3, given=("model.width=16",))
+def sleep(text: str) -> str:
+    """A duration."""
+    seconds("compute", text)
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Measure, compare, write; the folder."""
-    options = parsed(arguments)
-    left = TimeLeft(
-        "validate-network", {f"{n} workers": expected(options, n) for n in options.workers}
-    )
+    given = parsed(arguments)
+    points = len(given.methods) * len(given.rates)
+    expected = {n: 60 + points * (given.repeats + 3) * 0.35 * n for n in given.workers}
+    left = TimeLeft("validate-network", {f"{n} workers": expected[n] for n in given.workers})
     machine = Machine.here()
-    recorded = record(options.model, options.runs, options.given, max(options.workers))
+    slim = ["model.width=16"] if given.quick else []
+    recorded = record(given.model, REPOSITORY / "runs", slim, max(given.workers))
     rows: list[Row] = []
     fits: dict[int, Fit] = {}
-    for workers in options.workers:
-        found, fits[workers] = world(options, recorded, workers)
+    for workers in given.workers:
+        found, fits[workers] = world(given, recorded, workers)
         rows += found
         left.done(f"{workers} workers")
-    folder = options.output / machine.slug
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder, rows, fits, machine, options, recorded)
+    folder = folder_of(given, "network", machine)
+    about = (
+        f"{given.model}, {recorded.values / 1e6:.4g} M values ({recorded.data}), replayed after "
+        f"backward; compute a sleep of {given.compute}; median of {given.repeats} steps"
+    )
+    write(folder, rows, fits, machine, about)
     print(f"written to {folder}")
     return folder
 
 
-def parsed(arguments: Sequence[str] | None) -> Options:
-    """The command line. Raises UserError."""
-    made = parser(__doc__)
-    made.add_argument("--quick", action="store_true", help="a slim model, 2 workers, few repeats")
-    made.add_argument("--model", choices=sorted(MODELS))
-    made.add_argument("--workers", help="as 2,4")
-    made.add_argument("--rates", help="as 100mbit,1gbit")
-    made.add_argument("--methods", help=f"of {','.join(OURS)}")
-    made.add_argument("--compute", help="the sleep of a step, as 50ms")
-    made.add_argument("--repeats", type=int)
-    given = made.parse_args(arguments)
-    options = QUICK if given.quick else Options()
-    found = {
-        "rates": given.rates.split(",") if given.rates else None,
-        "workers": worker_counts(given.workers) if given.workers else None,
-        "methods": words("methods", given.methods, OURS),
-        "output": output_of(given, "network"),
-        **{name: getattr(given, name) for name in ("model", "compute", "repeats")},
-    }
-    options = replace(options, **{n: value for n, value in found.items() if value is not None})
-    try:
-        check_rates("rates", [bits_per_second("rates", rate) for rate in options.rates])
-        seconds("compute", options.compute)
-    except ValueError as error:
-        raise UserError(f"--{error}") from error
-    at_least_one(options.repeats)
-    return options
+@dataclass(frozen=True)
+class Live:
+    """A method between live ranks: what the slowest worker does for itself in a step, and measured steps by
+    rate."""
+
+    step: Step
+    measured: Mapping[str, pd.DataFrame]
 
 
-def expected(options: Options, workers: int) -> float:
-    """About how many seconds so many workers take, on two cores: collectives, then each method's steps."""
-    points = len(options.methods) * len(options.rates)
-    return 60 + points * (options.repeats + 3) * 0.35 * workers
-
-
-def world(options: Options, recorded: Recorded, workers: int) -> tuple[list[Row], Fit]:
+def world(given: argparse.Namespace, recorded: Recorded, workers: int) -> tuple[list[Row], Fit]:
     """All points of so many live workers."""
-    compute = Compute.of(options.compute, seconds("compute", options.compute))
+    print(f"{workers} workers: collectives at {HIGHEST / 1e9:g} Gbit/s", flush=True)
+    rates = [HIGHEST, *(bits_per_second("rates", rate) for rate in given.rates)]
+    compute = Compute.of(given.compute, seconds("compute", given.compute))
+    asked = (recorded, given.methods, given.rates, compute, given.repeats)
+    with Lab([HIGHEST] * workers, name="validate-network") as lab:
+        points, live = on_ranks(on_rank, *asked, workers=workers, lab=lab, rates=rates)
+    fitted = fit(points, workers, None, f"{workers} live workers in the lab at 10 Gbit/s")
+    print(f"error of the fit: median {100 * fitted.median_error:.1f} %", flush=True)
     rows = []
-    with (
-        Lab([HIGHEST] * workers, name="validate-network") as lab,
-        Ranks(workers, lab) as ranks,
-    ):
-        print(f"{workers} workers: collectives at {HIGHEST / 1e9:g} Gbit/s", flush=True)
-
-        def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
-            return ranks.ask("call", time_collective, collective, size, repeats)
-
-        points = measure_collectives(asked, sizes_range("sizes", "64..64mb"), 15, 2.0)
-        fitted = fit(points, workers, None, f"{workers} live workers in the lab at 10 Gbit/s")
-        print(f"error of the fit: median {100 * fitted.median_error:.1f} %", flush=True)
-        ranks.load(recorded)
-        for name in options.methods:
-            method = METHODS[name]
-            case = Case(method.label, method.compressor, AFTER_BACKWARD)
-            ranks.open(case)
-            step = live_step(ranks, case, compute, workers, options.repeats)
-            for rate in options.rates:
-                bits = bits_per_second("rates", rate)
-                lab.set_rates([bits] * workers)
-                costs = Costs(replace(fitted.network, rate=rate), workers)
-                found = ranks.steps(case, compute, repeats=options.repeats, settle=1)
-                one = compared(options.model, name, rate, workers, step, costs, found)
-                rows.append(one)
-                print(
-                    f"{workers} workers {rate} {method.label}: measured {one['measured_ms']:.1f} ms, "
-                    f"predicted {one['predicted_ms']:.1f} ms ({100 * one['error']:+.1f} %)",
-                    flush=True,
-                )
-            lab.set_rates([HIGHEST] * workers)
-            ranks.close_case(case)
+    for name, rate in itertools.product(given.methods, given.rates):
+        costs = Costs(replace(fitted.network, rate=rate), workers)
+        found = live[name]
+        point = {"model": given.model, "workers": workers, "rate": rate}
+        point |= {"method": METHODS[name].label}
+        one = compared(point, found.step, costs, found.measured[rate])
+        rows.append(one)
+        print(
+            f"{workers} workers {rate} {one['method']}: measured {one['measured_ms']:.1f} ms, "
+            f"predicted {one['predicted_ms']:.1f} ms ({100 * one['error']:+.1f} %)",
+            flush=True,
+        )
     return rows, fitted
 
 
-def live_step(ranks: Ranks, case: Case, compute: Compute, workers: int, repeats: int) -> Step:
-    """What the slowest worker does for itself in a step, all of them at work at once."""
-    computed = [
-        statistics.median(told) for told in ranks.ask("computes", case.key, compute, repeats)
-    ]
-    exchanged = ranks.ask("alone", case, compute, workers, repeats)
-    parts = [
-        Part(
-            ready=max(computed),
-            compress=max(one.compress for one in told),
-            decompress=max(one.decompress for one in told),
-            first=told[0].first,
-            later=told[0].later,
+def on_rank(
+    recorded: Recorded, methods: Sequence[str], rates: Sequence[str], compute: Compute, repeats: int
+) -> tuple[list[Point], dict[str, Live]]:
+    """The collectives, and each method alone and between the ranks."""
+    set_rate(0)
+    sizes = sizes_range("sizes", "64..64mb")
+    points = collectives.measure(sizes, 15, 2.0, collectives.slowest)
+    gradients = recorded.gradients(dist.get_rank())
+    live = {}
+    for name in methods:
+        compressor = METHODS[name].compressor
+        assert compressor is not None
+        runner = opened(Case(METHODS[name].label, compressor, overlap=False), gradients, recorded)
+        runner.model.compute = compute
+        computed = rounds({"": runner.compute}, repeats, 1)[""]["seconds"].median()
+
+        def before() -> None:
+            together()
+            pause(compute.seconds)
+
+        alone = time_exchange(
+            compressor, gradients, dist.get_world_size(), repeats=repeats, before=before
         )
-        for told in zip(*exchanged, strict=True)
-    ]
-    return Step(max(computed), parts, SIGNALS)
+        (of_ranks,) = zip(*everyone(alone), strict=True)
+        part = Part(
+            ready=float(computed),
+            compress=max(one.compress for one in of_ranks),
+            decompress=max(one.decompress for one in of_ranks),
+            first=of_ranks[0].first,
+            later=of_ranks[0].later,
+        )
+        measured = {}
+        for number, rate in enumerate(rates, 1):
+            set_rate(number)
+            measured[rate] = rounds({"": runner.step}, repeats, 1)[""]
+        set_rate(0)
+        live[name] = Live(Step(float(computed), [part], SIGNALS), measured)
+        runner.close()
+    return points, live
 
 
-def compared(
-    model: str, method: str, rate: str, workers: int, step: Step, costs: Costs, found: Any
-) -> Row:
-    """A row from what was predicted and what was measured. ``error``: predicted / measured - 1."""
-    measured = sorted(found.seconds)
+def compared(point: Row, step: Step, costs: Costs, found: pd.DataFrame) -> Row:
+    """The row of a point from predicted and measured steps. ``error``: predicted / measured - 1."""
+    measured = sorted(found["seconds"].tolist())
     middle, predicted = statistics.median(measured), step.after_backward(costs)
     seconds_of = {
         "measured": middle,
@@ -221,19 +220,12 @@ def compared(
         "communicate": step.communicate(costs),
         "decompress": step.decompress,
     }
-    row: dict[str, Any] = {
-        "model": model,
-        "workers": workers,
-        "rate": rate,
-        "method": METHODS[method].label,
+    return {
+        **point,
         **{f"{name}_ms": 1e3 * value for name, value in seconds_of.items()},
         "error": predicted / middle - 1,
-    }
-    return row | {
-        **{
-            f"measured_{span}_ms": statistics.median(getattr(found, f"{span}_ms")) for span in SPANS
-        },
-        "payload_mb": found.payload_bytes / 1e6,
+        **{f"measured_{span}_ms": float(found[f"{span}_ms"].median()) for span in SPANS},
+        "payload_mb": float(found["payload_bytes"].mean()) / 1e6,
         "repeats": len(measured),
     }
 
@@ -243,8 +235,7 @@ def write(
     rows: Sequence[Row],
     fits: Mapping[int, Fit],
     machine: Machine,
-    options: Options,
-    recorded: Recorded,
+    about: str,
 ) -> None:
     """``validation.md``, ``.csv``, ``.svg``, ``.png``; the verdict is printed too."""
     errors = [abs(row["error"]) for row in rows]
@@ -265,26 +256,20 @@ def write(
         f"{100 * found.median_error:.0f} %, worst {100 * found.worst_error:.0f} %"
         for workers, found in fits.items()
     )
-    lines = [
-        *machine.lines(
-            f"{options.model}, {recorded.values / 1e6:.4g} M values ({recorded.data}), replayed after "
-            f"backward; compute a sleep of {options.compute}; median of {options.repeats} steps"
-        ),
-        "Predicted: compute, compress and decompress timed on as many live workers without a network; "
-        "latency and software fitted to collectives at 10 Gbit/s ("
-        + fitted
-        + "); the link's rate by "
-        "arithmetic. No measured step enters a prediction.",
-        verdict,
-    ]
-    shown = [
-        {**row, "error_percent": f"{100 * row['error']:+.1f}", "workers": str(row["workers"])}
-        for row in rows
-    ]
-    text = markdown("The network model against measured steps", lines, COLUMNS, shown)
+    text = "\n\n".join(
+        [
+            machine.head(about),
+            "Predicted: compute, compress and decompress timed on as many live workers without a network; "
+            f"latency and software fitted to collectives at 10 Gbit/s ({fitted}); the link's rate by "
+            "arithmetic. No measured step enters a prediction.",
+            verdict,
+        ]
+    )
+    shown = [row | {"error_percent": f"{100 * row['error']:+.1f}"} for row in map(dict, rows)]
+    text = markdown("The network model against measured steps", text, COLUMNS, shown)
     (folder / "validation.md").write_text(text, encoding="utf-8")
     print(text)
-    write_csv(folder / "validation.csv", [], rows, {})
+    write_csv(folder / "validation.csv", rows)
     plot.save(figure(rows, verdict, machine), folder, "validation")
 
 
@@ -308,10 +293,7 @@ def figure(rows: Sequence[Row], verdict: str, machine: Machine) -> Figure:
                 color=colours[method],
                 label=f"{method}, {workers} workers",
             )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("measured, ms a step")
-        axes.set_ylabel("predicted, ms a step")
+        plot.name_axes(axes, "measured, ms a step", "predicted, ms a step", log="xy")
         axes.legend()
         plot.title(axes, verdict.split(" (")[0] + " of the network model", machine.caption)
     return drawn

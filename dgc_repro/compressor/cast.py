@@ -1,25 +1,27 @@
 """What casts to half precision share: the exchange, and what is sent.
 
-Asks: `Mean` of the tensor in the narrow type, 2 n bytes.
+Asks: `Mean` of the tensor in the narrow type, 2 n bytes. The tensors of a batch are averaged as one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.explained import explained
-from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Whole
+from dgc_repro.compressor.explained import explained_of_each
+from dgc_repro.compressor.interface import Context, Measured, State
+from dgc_repro.exchange.payload import Halves
 from dgc_repro.exchange.requests import Exchange, Mean, Outcome
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import narrow, widen
 
 
 @checked
-class Cast:
+class Cast(Measured):
     """Casts, averages in the narrow type, and casts back. Nothing to set, nothing to keep."""
 
     dtype: ClassVar[torch.dtype]
@@ -27,20 +29,20 @@ class Cast:
     def init(self, tensor: Tensor) -> State:
         return {}
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = cast(self.dtype, tensor, context)
-        mean = yield Mean(own.values, in_place=not context.own_is_read)
-        result = context.result(tensor)
-        widen(mean.view(-1), result, 1.0, accumulate=False, saturate=True)
-        return Outcome(result.view(tensor.shape), own, state)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        own = self.cast(batch, context)
+        result = context.results(batch)
+        names = batch.names
+        del batch
+        mean = yield Mean(own.values, in_place=not context.own_is_read, names=names)
+        widen(mean, result, 1.0, accumulate=False, saturate=True)
+        return Outcome(result.tensors, own, states)
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, cast(self.dtype, tensor, context.within("energy")), context)
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return explained_of_each(batch, self.cast(batch, context.within("energy")), context)
 
-
-def cast(dtype: torch.dtype, tensor: Tensor, context: Context) -> Whole:
-    """The tensor in the narrow type, as it is sent. tensor: f32, contiguous."""
-    half = context.scratch("half", tensor.numel(), dtype, tensor.device)
-    if narrow(tensor.view(-1), half):
-        context.found_finite(tensor)
-    return Whole(half.view(tensor.shape))
+    def cast(self, batch: Batch, context: Context) -> Halves:
+        """The tensors in the narrow type, as they are sent."""
+        values = context.scratch("half", sum(batch.sizes), self.dtype, batch.device)
+        narrow(batch, values)
+        return Halves(values, batch.sizes)

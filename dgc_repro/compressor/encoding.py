@@ -11,11 +11,12 @@ from torch import Tensor
 
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import Alone, BatchPayload, CodeLayout, CodeLayouts, Codes, Signs
+from dgc_repro.exchange.payload import BatchPayload, Codes, Signs
 from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 
 # Values packed together where one scale serves the tensor. Longer rows are slower: their parts lie
 # 4096 bytes apart, where a processor takes a load for one that waits for a store.
@@ -38,29 +39,15 @@ class Quantizer(Measured):
         own = self.encode_batch(batch, context.within("energy"))
         return explained_of_each(batch, own, context)
 
-    def encode(self, tensor: Tensor, context: Context) -> Alone:
-        """Quantize and pack one tensor, which has a payload of its own. tensor: f32, contiguous."""
-        batch = Batch((context.name,), [tensor])
-        own = self.encode_batch(batch, context)
-        if not batch.unchecked:
-            context.found_finite(tensor)
-        return Alone(own)
-
     @abstractmethod
     def encode_batch(self, batch: Batch, context: Context) -> BatchPayload:
         """Quantize and pack."""
 
 
-@lru_cache(maxsize=4096)
-def layout_of(n: int, bits: int, block: int | None) -> CodeLayout:
-    """How a tensor of n values is cut into rows: blocks with a scale each, or one scale for all."""
-    return CodeLayout(n, block or TENSOR_ROW, bits, block is not None)
-
-
 @lru_cache(maxsize=1024)
 def layouts_of(sizes: tuple[int, ...], bits: int, block: int | None) -> CodeLayouts:
-    """The same of the tensors of a batch."""
-    return CodeLayouts([layout_of(n, bits, block) for n in sizes])
+    """How tensors of these sizes are cut into rows: blocks with a scale each, or one scale a tensor."""
+    return CodeLayouts([CodeLayout(n, block or TENSOR_ROW, bits, block is not None) for n in sizes])
 
 
 def encode(

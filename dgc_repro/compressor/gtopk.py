@@ -34,7 +34,7 @@ from torch import Tensor
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.compressor.interface import Context, Measured, State, energies_of
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
-from dgc_repro.exchange.payload import SparseBatch
+from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.requests import AllToAll, Exchange, Outcome
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
@@ -99,6 +99,7 @@ class GTopK(Measured):
             received = yield AllToAll(
                 tuple(sent if rank in turn.to else None for rank in ranks),
                 tuple(sent if rank == turn.source else None for rank in ranks),
+                names=names,
             )
             if turn.source is not None:
                 theirs = received[turn.source].selections()
@@ -108,14 +109,14 @@ class GTopK(Measured):
                 sums = [strongest_of_sum(first, second) for first, second in pairs]
                 for own, one, kept in zip(alive, chosen, sums, strict=True):
                     own &= contained(one.indices, kept.indices)
-        SparseBatch.of(names, Selections.of(sums)).copy_to_(result, 1.0)
+        Sparse.of(names, Selections.of(sums)).copy_to_(result, 1.0)
         if self.own == "result":
             alive = [contained(o.indices, s.indices) for o, s in zip(chosen, sums, strict=True)]
         survivors = [
             select.among(one, torch.nonzero(here).view(-1))
             for one, here in zip(chosen, alive, strict=True)
         ]
-        return Outcome(result.tensors, SparseBatch.of(names, Selections.of(survivors)), states)
+        return Outcome(result.tensors, Sparse.of(names, Selections.of(survivors)), states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""

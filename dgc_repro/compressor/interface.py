@@ -21,7 +21,7 @@ from dgc_repro.exchange.payload import Alone, Parted, Separate
 from dgc_repro.exchange.requests import Exchange, Outcome, together
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.workspace import Finite, Workspace
+from dgc_repro.kernel.workspace import Workspace
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
@@ -36,7 +36,6 @@ class Context:
     planned for this tensor, None where the policy must see energies first (`Choose`).
     ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
     whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
-    ``finite``: told of tensors that were found finite on the way, which saves a look at them.
     ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for; None where
     nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
@@ -59,7 +58,6 @@ class Context:
     path: tuple[Any, ...] = ()
     own_is_read: bool = True
     into: Any = None  # Tensor, of a batch Sequence[Tensor]
-    finite: Finite | None = None
     gradient_norm: Callable[[], float] | None = None
     learning_rate: float = 1.0
     selection: Any = None  # Selection, of a batch Sequence[Selection]
@@ -80,7 +78,7 @@ class Context:
         return Context(
             self.name, self.step, self.seed, self.rank, self.world_size, self.rung, self.candidates,
             self.workspace, (*self.path, label), self.own_is_read or reads_own,
-            None if reads_gradient else self.into, self.finite, self.gradient_norm,
+            None if reads_gradient else self.into, self.gradient_norm,
             self.learning_rate, raw_energy=self.raw_energy, tell_energies=self.tell_energies,
             rungs=self.rungs,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
@@ -147,17 +145,6 @@ class Context:
         if self.into is not None:
             return Batch(batch.names, self.into, set())
         return Batch(batch.names, self.buffers("mean", batch), set())
-
-    def found_finite(self, tensor: Tensor) -> None:
-        """A kernel has read all of this tensor and met neither NaN nor infinity."""
-        if self.finite is not None:
-            self.finite.add(tensor)
-
-    def fed_with(self, total: Tensor, tensor: Tensor) -> None:
-        """``total`` is a multiple of ``tensor``, and something added: who finds it finite has found the
-        tensor finite."""
-        if self.finite is not None:
-            self.finite.add_with(total, (tensor,))
 
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""

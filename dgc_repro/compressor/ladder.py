@@ -39,7 +39,6 @@ from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.select import Selection
 
 
 @checked
@@ -123,17 +122,18 @@ class Ladder(ByBatch):
             ks = [[rung.num_largest(n) for rung in exact] for n in batch.sizes]
             if all(of_one == sorted(of_one, reverse=True) for of_one in ks):
                 return dict(zip(sparsifiers, largest(batch, exact, context), strict=True))
-        found: dict[int, list[Selection]] = {i: [] for i in sparsifiers}
-        for place, (name, tensor) in enumerate(zip(batch.names, batch.tensors, strict=True)):
-            survivors: Selection | None = None
-            for i, rung in sparsifiers.items():
-                inside = context.of(place, name).within(f"rung{i}")
-                if survivors is None:
-                    survivors = rung.select(tensor, inside)
-                else:
-                    survivors = rung.refine(survivors, inside)
-                found[i].append(survivors)
-        return {i: Selections.of(chosen) for i, chosen in found.items()}
+        found: dict[int, Selections] = {}
+        survivors: Selections | None = None
+        for i, rung in sparsifiers.items():
+            inside = context.within(f"rung{i}")
+            if survivors is None:
+                survivors = rung.select_all(batch, inside)
+            else:
+                each = enumerate(zip(batch.names, survivors, strict=True))
+                refined = [rung.refine(one, inside.of(place, name)) for place, (name, one) in each]
+                survivors = Selections.of(refined)
+            found[i] = survivors
+        return found
 
     def _energies(
         self, batch: Batch, selections: Mapping[int, Selections], context: Context

@@ -3,7 +3,8 @@
 Paper: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical low-rank gradient compression for distributed
 optimization", NeurIPS 2019 (arXiv:1905.13727), algorithm 1; its error feedback is algorithm 2.
 Asks: for a matrix `Mean` of P, then `Mean` of Q: 4 r rows + 4 r cols bytes. For any other tensor
-`Mean` of the tensor: 4 n bytes. Keeps Q, 4 r cols bytes a matrix (and a spare of the same size).
+`Mean` of the tensor: 4 n bytes. All P of a batch are averaged as one tensor, and so are
+all Q. Keeps Q, 4 r cols bytes a matrix (and a spare of the same size).
 
     P = M_i Q;  P = Mean(P);  P = orthogonalize(P);  Q_i = M_i^T P;  Q = Mean(Q_i);  mean = P Q^T
 
@@ -35,6 +36,7 @@ r x cols: ``p`` and ``q``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -42,16 +44,18 @@ from torch import Tensor
 
 from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.interface import ByBatch, Context, State, joined
 from dgc_repro.exchange.payload import LowRank
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome
+from dgc_repro.exchange.requests import Exchange, Mean, Outcome, together
 from dgc_repro.kernel import lowrank, native
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.lowrank import Matrices
 
 FEEDBACKS = ("own", "mean")
 
 
 @checked
-class PowerSGD:
+class PowerSGD(ByBatch):
     """``rank``: columns of the factors, from 1. ``feedback``: what an error feedback around it compares
     with, ``own`` or ``mean``. State of a matrix: ``q``, f32[r, cols]; zeros before it was drawn."""
 
@@ -82,34 +86,53 @@ class PowerSGD:
         q = torch.zeros(self.rank, size[1], dtype=torch.float32, device=tensor.device)
         return {"q": q}  # no name is known here: a zero row is drawn when it is used
 
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        size = self.matrix(tensor.shape)
-        if size is None:
-            return (yield from Dense().exchange(tensor, state, context))
-        r, (rows, cols), last = self.rank, size, state["q"]
-        m = tensor.view(size)
-        p = self._factor("p", rows, m, context)
-        q = self._factor("q", cols, m, context)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        matrices, others = _parts(self, tuple([tensor.shape for tensor in batch.tensors]))
+        if not others:
+            return (yield from self._factored(batch, states, context))
+        whole = [states[i] for i in others]
+        parts = {
+            others: Dense().exchange_batch(batch.part(others), whole, context.part("whole", others))
+        }
+        if matrices:
+            parts[matrices] = self._factored(
+                batch.part(matrices),
+                [states[i] for i in matrices],
+                context.part("matrices", matrices),
+            )
+        del batch
+        return joined((yield from together(parts)))
 
-        if not lowrank.directions(last, q):
-            lowrank.drawn(last, context.key(shared=True), q)
-        lowrank.times(m, q, p)  # P = M Q
-        if native.usable(p) and native.all_finite(p):  # each row of p has met every value of m
-            context.found_finite(tensor)
-        mean_p = yield Mean(p)
+    def _factored(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        """The exchange of tensors that are sent as factors."""
+        sizes = tuple([_rows_and_cols(tensor.shape) for tensor in batch.tensors])
+        of, last = Matrices.of(sizes, self.rank), [state["q"] for state in states]
+        f32, device = torch.float32, batch.device
+        p = context.scratch("p", sum(of.p_sizes), f32, device)
+        q = context.scratch("q", sum(of.q_sizes), f32, device)
 
-        work = context.scratch("work", r * rows, torch.float64, m.device).view(r, rows)
-        places = lowrank.num_partial(rows, cols, r)
-        partial = context.scratch("partial", places, torch.float32, m.device)
-        lowrank.orthonormal(mean_p, work, p)
-        lowrank.transposed_times(m, p, partial, q)  # Q_i = M^T P
-        mean_q = yield Mean(q)
+        lost = lowrank.directions(Batch(batch.names, last), of, q)
+        if lost:
+            keys, each = context.keys(batch.names, shared=True), of.each_q(q)
+            for i in lost:
+                lowrank.drawn(last[i], int(keys[i]), each[i])
+        lowrank.times(batch, of, q, p)  # P = M Q
+        if batch.native and native.all_finite(p):  # each row of p has met every value of m
+            batch.found_finite()
+        mean_p = yield Mean(p, names=batch.names)
 
-        following = context.spare("q", last).copy_(mean_q)
-        mean = context.result(tensor)
-        lowrank.outer(mean.view(size), p, mean_q, 1.0, accumulate=False)
-        own = LowRank(p, q if self.feedback == "own" else following)
-        return Outcome(mean.view(tensor.shape), own, {"q": following})
+        work = context.scratch("work", p.numel(), torch.float64, device)
+        partial = context.scratch("partial", of.num_partial, f32, device)
+        lowrank.orthonormal(mean_p, of, work, p)
+        lowrank.transposed_times(batch, of, p, partial, q)  # Q_i = M^T P
+        mean_q = yield Mean(q, names=batch.names)
+
+        following = context.spares("q", last)
+        torch._foreach_copy_(following, of.each_q(mean_q))
+        mean = context.results(batch)
+        lowrank.outer(mean, of, p, mean_q, 1.0, accumulate=False)
+        own = LowRank(of, p, q if self.feedback == "own" else mean_q)
+        return Outcome(mean.tensors, own, [{"q": one} for one in following])
 
     def matrix(self, shape: torch.Size) -> tuple[int, int] | None:
         """Rows and columns of a tensor that is sent as factors; None where it goes whole."""
@@ -118,9 +141,15 @@ class PowerSGD:
         rows, cols = _rows_and_cols(shape)
         return (rows, cols) if self.rank * (rows + cols) < rows * cols else None
 
-    def _factor(self, label: str, length: int, m: Tensor, context: Context) -> Tensor:
-        flat = context.scratch(label, self.rank * length, torch.float32, m.device)
-        return flat.view(self.rank, length)
+
+@lru_cache(maxsize=1024)
+def _parts(
+    method: PowerSGD, shapes: tuple[torch.Size, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The places of the tensors that are sent as factors, and of the others."""
+    is_matrix = [method.matrix(shape) is not None for shape in shapes]
+    places = range(len(shapes))
+    return tuple(i for i in places if is_matrix[i]), tuple(i for i in places if not is_matrix[i])
 
 
 def _rows_and_cols(shape: torch.Size) -> tuple[int, int]:

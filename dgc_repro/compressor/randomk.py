@@ -28,22 +28,34 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.explained import explained
+from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import Density, Factor, Values, num_kept, share_sent
-from dgc_repro.exchange.payload import Keyed
+from dgc_repro.compressor.sparsifier import (
+    Density,
+    Factor,
+    Selecting,
+    Values,
+    num_kept,
+    share_sent,
+)
+from dgc_repro.exchange.payload import Keyed, KeyedLayout
 from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
 
 
 @checked
-class RandomK:
+class RandomK(Selecting):
     """``density``: the share of entries to send, above 0 to 1; or ``factor``: one of so many.
     ``shared``: all workers choose the same places. ``unbiased``: values are scaled by n / k.
     ``values``: fp32, fp16 or int8 (fp32 where ``unbiased``)."""
@@ -75,24 +87,33 @@ class RandomK:
         the scales that 8-bit codes have in the order of the permutation."""
         return not self.unbiased and self.values != "int8"
 
-    def init(self, tensor: Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = self._coded(tensor, context)
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        own = self.coded(batch, context)
+        result = context.results(batch)
+        del batch
         if self.shared and self.values != "int8":
-            mean_values = yield Mean(own.coded)
+            values = yield Mean(own.coded, names=own.names)
             if self.values == "fp16":
-                mean_values = self._widened(mean_values, context)
-            mean = context.result(tensor)
-            Keyed(own.n, own.key, mean_values).copy_to_(mean, 1.0)
+                values = self._widened(values, context)
+            whole = KeyedLayout.of(own.layout.sizes, own.layout.counts)
+            replace(own, layout=whole, buffer=values.view(torch.uint8)).copy_to_(result, 1.0)
         else:
             payloads = yield Gather(own)
-            mean = payloads.mean(context.result(tensor))
-        return Outcome(mean.view(tensor.shape), own, state)
+            payloads.mean(result)
+        return Outcome(result.tensors, own, states)
 
-    def energy(self, tensor: Tensor, context: Context) -> Tensor:
-        return explained(tensor, self._coded(tensor, context), context)
+    def energies(self, batch: Batch, context: Context) -> Tensor:
+        return explained_of_each(batch, self.coded(batch, context), context)
+
+    def coded(self, batch: Batch, context: Context, kind: str = "") -> Keyed:
+        """What is sent of every tensor, as it is sent, or as values of another ``kind``."""
+        layout = _layout(
+            batch.sizes, share_sent(self.density, self.factor), kind or self.values, not self.shared
+        )
+        buffer = context.scratch("sent", layout.size, torch.uint8, batch.device)
+        keys = counter.keys((context.seed, context.step), batch.names, self._after(context))
+        on_device = torch.from_numpy(keys).to(batch.device)
+        return Keyed.of(batch, layout, on_device, buffer, scaled=self.unbiased)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """The entries to send, not scaled."""
@@ -115,17 +136,13 @@ class RandomK:
 
     def key(self, context: Context) -> int:
         """32 bits that tell the places of this step and tensor, on all rungs alike."""
-        rank = -1 if self.shared else context.rank
-        return counter.key(context.seed, context.step, context.name, "randomk", rank)
+        return counter.key(context.seed, context.step, context.name, *self._after(context))
 
     def draw(self, tensor: Tensor, context: Context) -> Tensor:
         """What is sent, before it is coded: f32[k], in the order of the permutation."""
-        n = tensor.numel()
-        k = self._kept(n)
-        values = context.scratch("values", k, torch.float32, tensor.device)
-        if k:
-            permute.gather(tensor.view(-1), self.key(context), self._scale(n, k), values)
-        return values
+        batch = Batch((context.name,), [tensor])
+        drawn = self.coded(batch, context, "fp32")
+        return drawn.layout.values(drawn.buffer, 0)[0]
 
     def draw_again(self, drawn: Tensor, n: int) -> Tensor:
         """What is sent, from what a weaker setting has drawn of n values: the first k of them."""
@@ -133,23 +150,21 @@ class RandomK:
         first = drawn[:k]
         return first * (drawn.numel() / k) if self.unbiased and k else first
 
-    def _coded(self, tensor: Tensor, context: Context) -> Keyed:
-        """What is sent, as it is sent."""
-        values = self.draw(tensor, context)
-        return Keyed.of(
-            tensor.numel(), self.key(context), values, self.values,
-            travels=not self.shared, scratch=context.scratch,
-        )  # fmt: skip
-
     def _widened(self, halves: Tensor, context: Context) -> Tensor:
         """A mean of halves as float32; one that was rounded up past their range is their largest."""
-        k = halves.numel()
-        values = context.scratch("mean_values", k, torch.float32, halves.device)
-        widen(halves, values, 1.0, accumulate=False, saturate=True)
+        values = context.scratch("mean_values", halves.numel(), torch.float32, halves.device)
+        widen(halves, Batch(("values",), [values]), 1.0, accumulate=False, saturate=True)
         return values
 
-    def _scale(self, n: int, k: int) -> float:
-        return n / k if self.unbiased else 1.0
+    def _after(self, context: Context) -> tuple[int | str, ...]:
+        """What keys are made of besides seed, step and name: neither path nor rung."""
+        return ("randomk", -1 if self.shared else context.rank)
 
     def _kept(self, n: int) -> int:
         return num_kept(n, share_sent(self.density, self.factor))
+
+
+@lru_cache(maxsize=256)
+def _layout(sizes: tuple[int, ...], share: float, kind: str, travels: bool) -> KeyedLayout:
+    """For tensors of these sizes."""
+    return KeyedLayout.of(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)

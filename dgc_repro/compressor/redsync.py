@@ -39,10 +39,11 @@ from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Selecting, exchange_selected
 from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
@@ -79,10 +80,10 @@ class RedSync(DensitySparsifier):
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         return (yield from exchange_selected(self, batch, states, context, shared=self.quantized))
 
-    def select(self, tensor: Tensor, context: Context) -> Selection:
+    def select_all(self, batch: Batch, context: Context) -> Selections:
         if self.quantized:  # a mean of values says nothing about each of them
-            return self.choose(tensor.view(-1), tensor.numel(), context)
-        return super().select(tensor, context)
+            return Selecting.select_all(self, batch, context)
+        return super().select_all(batch, context)
 
     def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         if self.quantized:

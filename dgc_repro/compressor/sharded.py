@@ -41,7 +41,6 @@ from dgc_repro.exchange.payload import BatchPayload, Gathered, Pieces
 from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"
@@ -119,7 +118,7 @@ class Sharded(Measured):
             for n, name in zip(batch.sizes, batch.names, strict=True)
         ]
         stretches = [_stretches(shards, rank) for rank in range(workers)]
-        sparse = hasattr(self.method, "select_all")
+        sparse = isinstance(self.method, Sparsifier)
         cut = self._selected if sparse else self._encoded
         own, pieces = cut(batch, shards, stretches, context)
         result, residuals = context.results(batch), []
@@ -129,11 +128,13 @@ class Sharded(Measured):
         names = batch.names
         del batch
         # What comes to me are everybody's pieces of my shards, laid out as my own ones.
-        received = yield AllToAll(pieces, (pieces[context.rank],) * workers, ragged=sparse)
+        received = yield AllToAll(
+            pieces, (pieces[context.rank],) * workers, ragged=sparse, names=names
+        )
         to = Batch(names, context.spares(OWNER, residuals))
         Gathered(received).mean(to)
         fed = kernels.add(to, residuals, to.tensors)
-        average = self._compressed(fed, context.within("owner"))
+        average = compressed(self.method, fed, context.within("owner"))
         averages = yield (GatherRagged if sparse else Gather)(average, layouts=pieces)
         average.subtract_from_(fed)
         mean = averages.once(partial(_joined, stretches), result)
@@ -142,12 +143,6 @@ class Sharded(Measured):
     def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""
         return energies_of(self.method, batch, context)
-
-    def _compressed(self, batch: Batch, context: Context) -> BatchPayload:
-        if hasattr(self.method, "select_all"):
-            return coded(self.method, batch.names, self.method.select_all(batch, context), context)
-        assert isinstance(self.method, Encoder)
-        return self.method.encode_batch(batch, context)
 
     def _encoded(
         self,
@@ -162,7 +157,7 @@ class Sharded(Measured):
         for rank, (starts, ends) in enumerate(stretches):
             some = batch.slices(starts, ends)
             labels = tuple([f"shard{one.owned_by(rank)}" for one in shards])
-            pieces.append(self._compressed(some, context.within(labels)))
+            pieces.append(compressed(self.method, some, context.within(labels)))
             unchecked |= some.unchecked
         batch.unchecked.difference_update(set(batch.names) - unchecked)
         return Pieces(tuple(pieces), tuple(stretches), batch.sizes), tuple(pieces)
@@ -175,8 +170,8 @@ class Sharded(Measured):
         context: Context,
     ) -> tuple[BatchPayload, tuple[BatchPayload, ...]]:
         """What was selected: as a whole, and by owner of the places."""
-        assert hasattr(self.method, "select_all")
-        chosen: Selections = self.method.select_all(batch, context)
+        assert isinstance(self.method, Sparsifier)
+        chosen = self.method.select_all(batch, context)
         whole = coded(self.method, batch.names, chosen, context)
         parts = chosen.cut(stretches)
         pieces = [
@@ -193,6 +188,16 @@ class Sharded(Measured):
                 "is of another number of workers"
             )
         return residual if residual.numel() == size else torch.zeros(size, device=device)
+
+
+def compressed(
+    method: Encoder | Sparsifier | Compressor, batch: Batch, context: Context
+) -> BatchPayload:
+    """What a method sends for the tensors of a batch."""
+    if isinstance(method, Sparsifier):
+        return coded(method, batch.names, method.select_all(batch, context), context)
+    assert isinstance(method, Encoder)
+    return method.encode_batch(batch, context)
 
 
 Stretches = tuple[tuple[int, ...], tuple[int, ...]]

@@ -63,6 +63,7 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
 from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.thresholds import Moments
 
@@ -99,21 +100,18 @@ class SIDCo(DensitySparsifier):
         chosen = context.selection
         if chosen is None:
             chosen = [
-                self._of_one(tensor, state, context.of(i, name))
-                for i, (name, tensor, state) in enumerate(
-                    zip(batch.names, batch.tensors, states, strict=True)
+                self._in_stages(x.view(-1), n, state["stages"], context.of(i, name))
+                for i, (name, x, n, state) in enumerate(
+                    zip(batch.names, batch.tensors, batch.sizes, states, strict=True)
                 )
             ]
+            chosen = mark_finite(batch, Selections.of(chosen))
         following = [
             self._adapted(state, one.values.numel(), n)
             for state, one, n in zip(states, chosen, batch.sizes, strict=True)
         ]
         inside = replace(context, selection=chosen)
         return (yield from exchange_selected(self, batch, following, inside))
-
-    def _of_one(self, tensor: Tensor, state: State, context: Context) -> Selection:
-        chosen = self._in_stages(tensor.view(-1), tensor.numel(), state["stages"], context)
-        return mark_finite(chosen, tensor, context)
 
     def choose(self, x: Tensor, n: int, context: Context) -> Selection:
         """With the first number of stages: the state is the exchange's."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import SparseBatch
+from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
@@ -84,13 +84,13 @@ def coded(
     context: Context | None = None,
     *,
     shared: bool = False,
-) -> SparseBatch:
+) -> Sparse:
     """The payload of selections, coded as the sparsifier's settings ``indices`` and ``values`` say. One that
     lacks them sends int32 and fp32. ``context``: where it is kept; ``shared``: all entries of a tensor
     have one value."""
     indices, values = getattr(sparsifier, "indices", PLAIN), getattr(sparsifier, "values", "fp32")
     scratch = None if context is None else context.scratch
-    return SparseBatch.of(names, chosen, indices, values, scratch, shared=shared)
+    return Sparse.of(names, chosen, indices, values, scratch, shared=shared)
 
 
 def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
@@ -116,11 +116,11 @@ def check_exact(sparsifier: object) -> None:
         )
 
 
-def mark_finite(chosen: Selection, tensor: Tensor, context: Context) -> Selection:
-    """Mark the tensor as finite if the selection is, and return the selection. It must hold the tensor's
-    largest entries: a NaN or an infinity would be one of them."""
-    if native.usable(tensor) and native.all_finite(chosen.values):
-        context.found_finite(tensor)
+def mark_finite(batch: Batch, chosen: Selections) -> Selections:
+    """Mark the tensors as finite if all selections are, and return these. They must hold the largest entries
+    of each tensor: a NaN or an infinity would be one of them."""
+    if batch.native and native.all_finite(chosen.values):
+        batch.found_finite()
     return chosen
 
 
@@ -190,8 +190,10 @@ class DensitySparsifier(Selecting):
         return num_kept(n, self.share_sent)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:
-        chosen = self.choose(tensor.view(-1), tensor.numel(), context)
-        return mark_finite(chosen, tensor, context)
+        return self.choose(tensor.view(-1), tensor.numel(), context)
+
+    def select_all(self, batch: Batch, context: Context) -> Selections:
+        return mark_finite(batch, super().select_all(batch, context))
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self.choose(survivors.values, survivors.n, context)

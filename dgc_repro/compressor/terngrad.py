@@ -60,7 +60,7 @@ class TernGrad(Quantizer):
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         scales = self.scales(batch)
         if self.shared_scale:
-            scales = yield Max(scales)
+            scales = yield Max(scales, batch.names)
         own = _encode(batch, scales, context)
         payloads = yield Gather(own)
         mean = payloads.mean(context.results(batch))

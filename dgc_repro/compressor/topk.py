@@ -14,15 +14,17 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest
+from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest, mark_finite
 from dgc_repro.kernel import chosen as chosen_of
-from dgc_repro.kernel import native, select
+from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
@@ -49,10 +51,18 @@ class TopK(DensitySparsifier):
 
 def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Selections]:
     """The entries of largest magnitude of each tensor, for several numbers that fall."""
-    ks = [tuple([rung.num_largest(n) for n in batch.sizes]) for rung in rungs]
+    ks = [
+        _cached(rung, batch.sizes) if isinstance(rung, Hashable) else _numbers(rung, batch.sizes)
+        for rung in rungs
+    ]
     chosen = chosen_of.topk(batch, ks, context.scratch)
-    if batch.native and native.all_finite(
-        chosen[0].values
-    ):  # a NaN or infinity would be among them
-        batch.found_finite()
+    mark_finite(batch, chosen[0])
     return chosen
+
+
+def _numbers(rung: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """k of each tensor."""
+    return tuple([rung.num_largest(n) for n in sizes])
+
+
+_cached = lru_cache(maxsize=256)(_numbers)  # sizes repeat in each step

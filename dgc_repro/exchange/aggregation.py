@@ -17,18 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from dgc_repro.compressor.gtopk import GTopK, turns
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.residual import expands
-from dgc_repro.compressor.sharded import Encoder, Sharded, Shards
+from dgc_repro.compressor.sharded import Encoder, Sharded, Shards, compressed
 from dgc_repro.compressor.sparsifier import Sparsifier, coded
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.exchange.packing import Kind, kinds, places
-from dgc_repro.exchange.payload import Payload
-from dgc_repro.kernel.select import Selection
+from dgc_repro.exchange.packing import places
+from dgc_repro.exchange.payload import BatchPayload
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.workspace import Workspace
 
 GATHER, SHARDED, GTOPK, AUTO = "gather", "sharded", "gtopk", "auto"
@@ -203,19 +203,21 @@ class Sent:
         """For random values."""
         values = torch.randn(min(n, SAMPLE), generator=torch.Generator().manual_seed(0))
         context = Context("model", 0, 0, 0, workers, 0, (0, 0), Workspace())
-        whole = kinds([compressed(method, values, context)])
+        batch = Batch(("model",), [values])
+        whole = _parts(compressed(method, batch, context))
         pieces: list[Parts] = []
         averages: list[Parts] = []
         if cut:
             shards = Shards.of(method, values.numel(), "model", workers)
             bounds = [shards.bounds(shard) for shard in range(workers)]
             of_size = {
-                size: kinds([compressed(method, values[:size], context)])
+                size: _parts(compressed(method, batch.slices([0], [size]), context))
                 for size in {end - start for start, end in bounds}
             }
             averages = [of_size[end - start] for start, end in bounds]
-            selects = isinstance(method, Sparsifier)
-            pieces = _pieces(values, method, bounds, context) if selects else averages
+            pieces = averages
+            if isinstance(method, Sparsifier):
+                pieces = _pieces(method, batch, bounds, context)
         share = max(1.0, n / SAMPLE)
         return cls(
             _scaled(whole, share),
@@ -240,25 +242,15 @@ def _as_it_is(method: Compressor) -> str:
     return f"{title} goes by {', '.join(known)}" if known else f"{title} is no such method"
 
 
-def compressed(method: object, flat: Tensor, context: Context) -> Payload:
-    """What a method sends for a tensor."""
-    if isinstance(method, Sparsifier):
-        return coded(method, method.select(flat, context))
-    assert isinstance(method, Encoder)
-    return method.encode(flat, context)
-
-
 def _pieces(
-    values: Tensor, method: object, bounds: Sequence[tuple[int, int]], context: Context
+    method: Sparsifier, batch: Batch, bounds: Sequence[tuple[int, int]], context: Context
 ) -> list[Parts]:
-    """What was selected, by shard."""
-    assert isinstance(method, Sparsifier)
-    chosen = method.select(values, context)
-    edges = torch.tensor(bounds, dtype=chosen.indices.dtype)
-    found = []
-    for (start, end), (low, high) in zip(
-        bounds, torch.searchsorted(chosen.indices, edges).tolist(), strict=True
-    ):
-        piece = Selection(chosen.values[low:high], chosen.indices[low:high] - start, end - start)
-        found.append(kinds([coded(method, piece)]))
-    return found
+    """What was selected of one tensor, by shard."""
+    stretches = [((start,), (end,)) for start, end in bounds]
+    pieces = method.select_all(batch, context).cut(stretches)
+    return [_parts(coded(method, batch.names, piece)) for piece in pieces]
+
+
+def _parts(payload: BatchPayload) -> Parts:
+    """Of a batch of one tensor."""
+    return list(payload.tensor_kinds[0])

@@ -36,7 +36,7 @@ from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.workspace import Finite, Workspace
+from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import Plan
 
 UNITS = ("layer", "model")
@@ -105,7 +105,6 @@ class GradientExchange:
         self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
         self._under_way: dict[int, Lockstep] = {}
         self.non_finite: dict[int, str] = {}
-        self._finite = Finite()
         # The first worker's gradients of this step: where the means may be written.
         self._means: dict[int, Sequence[Tensor]] = {}  # by part
         self._opened: dict[int, tuple[str, ...]] = {}  # the names in a part
@@ -137,17 +136,15 @@ class GradientExchange:
         self._opened[part] = batch.names
         if worker == 0:
             self._means[part] = batch.tensors
-        self._finite.clear()  # another worker's tensor may have lain where one of these does
-        norm = functools.cache(lambda: self._norm(gradients))
+        norm = functools.cache(functools.partial(_norm, gradients, batch))
         context = self._context(worker, batch, plan, norm, part)
         states = [self.states[worker][name] for name in batch.names]
         unchecked = batch.unchecked
         exchange = exchange_all(self.compressor, batch, states, context)
         del batch, context
         self._under_way[part].open(exchange)
-        if MODEL in unchecked:
-            unchecked = set(gradients)
-        unseen = {n: g for n, g in gradients.items() if n in unchecked and g not in self._finite}
+        whole = MODEL in unchecked
+        unseen = {name: g for name, g in gradients.items() if whole or name in unchecked}
         if bad := first_non_finite(unseen):
             self.non_finite.setdefault(worker, bad)
 
@@ -247,18 +244,6 @@ class GradientExchange:
                     raise UserError(f"compressor.{error}") from error
         return {name: self.compressor.init(tensor) for name, tensor in tensors.items()}
 
-    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """||g|| of one worker's whole gradient. In f64 only where f32 overflows: 10 times the cost."""
-        found = list(gradients.values())
-        norm = float(torch.stack(torch._foreach_norm(found)).double().norm())
-        if not math.isfinite(norm):
-            norms = torch._foreach_norm(found, 2, torch.float64)
-            norm = float(torch.stack(norms).norm())
-        if math.isfinite(norm):
-            for gradient in found:
-                self._finite.add(gradient)
-        return norm
-
     def _context(
         self, worker: int, batch: Batch, plan: Plan, norm: Callable[[], float], part: int
     ) -> Context:
@@ -279,7 +264,6 @@ class GradientExchange:
             workspace=self._workspaces[worker],
             own_is_read=False,
             into=self._means[part],
-            finite=self._finite,
             gradient_norm=norm,
             learning_rate=self.learning_rate,
             raw_energy=kernels.energies(batch) if plan.norms else None,
@@ -308,6 +292,19 @@ class GradientExchange:
         sizes = [self._parameters[name].numel() for name in self.names]
         pieces = zip(self.names, vector.view(-1).split(sizes), strict=True)
         return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
+
+
+def _norm(gradients: Mapping[str, Tensor], batch: Batch) -> float:
+    """||g|| of one worker's whole gradient, of which the batch is made. In f64 only where f32 overflows: 10
+    times the cost."""
+    found = list(gradients.values())
+    norm = float(torch.stack(torch._foreach_norm(found)).double().norm())
+    if not math.isfinite(norm):
+        norms = torch._foreach_norm(found, 2, torch.float64)
+        norm = float(torch.stack(norms).norm())
+    if math.isfinite(norm):
+        batch.found_finite()
+    return norm
 
 
 def _in_words(plan: Plan) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import AnyPayload, BatchPayload, Gathered, num_bytes
+from dgc_repro.exchange.payload import Alone, AnyPayload, BatchPayload, Gathered, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -32,6 +32,7 @@ from dgc_repro.exchange.requests import (
 from dgc_repro.exchange.wire import Landing, Link, Sizes
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.workspace import Workspace
 
 Key = tuple[Any, ...]
@@ -39,7 +40,6 @@ Key = tuple[Any, ...]
 Answers = dict[Key, Any]
 _I64_BYTES = 8
 Places = list[tuple[int, int, torch.dtype]]
-Kind = tuple[int, torch.dtype]  # length and type of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,16 @@ class Reduction:
     def send(self) -> None:
         assert self._flat is not None
         link = self._seat.link
-        names = [n for key, r in self._asked.items() for n in _as_batch(key, r.tensor).names]
-        label = (
-            sized((n, view.nbytes) for n, view in zip(names, self._views, strict=True))
-            if link.check
-            else ""
-        )
+        label = ""
+        if link.check:
+            pairs: list[tuple[str, int]] = []
+            views = iter(self._views)
+            for key, request in self._asked.items():
+                batch = _as_batch(key, request.tensor)
+                sizes = [next(views).nbytes for _ in batch.names]
+                names = [", ".join(request.names)] if request.names else batch.names
+                pairs += zip(names, sizes, strict=True)
+            label = sized(pairs)
         combine = link.max_ if self._maximum else link.sum_
         self.landing = combine(self._flat, GRADIENT, label)
         link.ledger.floats += self._flat.nbytes / 4
@@ -176,6 +180,11 @@ def _as_batch(key: Key, tensor: Tensor | Batch) -> Batch:
 def _name(key: Key) -> str:
     """The name of the tensor that a request is about."""
     return str(key[-1]) if key else "the tensors"
+
+
+def _names(asked: Mapping[Key, AllToAll] | Mapping[Key, Choose]) -> list[str]:
+    """The names of the tensors that requests are about."""
+    return [name for key, request in asked.items() for name in request.names or (_name(key),)]
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -240,8 +249,8 @@ class Gathering:
 
     def answers(self) -> Answers:
         received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
-            parts = iter(arrived)
+        for rank, row in enumerate(self._rows):
+            parts = iter(read_parts(row, self._layouts[rank]))
             for key, request in self._asked.items():
                 payload = _laid_out(request, rank)
                 received[key].append(payload.like([next(parts) for _ in payload.parts]))
@@ -333,8 +342,8 @@ class RaggedGathering:
 
     def answers(self) -> Answers:
         received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, arrived in enumerate(read_rows(self._rows, self._layouts)):
-            parts = iter(arrived)
+        for rank, row in enumerate(self._rows):
+            parts = iter(read_parts(row, self._layouts[rank]))
             for (key, request), lengths in zip(
                 self._asked.items(), self._lengths[rank], strict=True
             ):
@@ -348,21 +357,21 @@ def like(
     payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int], *, ragged: bool
 ) -> Any:
     """A payload like this one whose parts arrived."""
-    if ragged and isinstance(payload, BatchPayload):
+    if ragged and isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.like_ragged(parts, lengths)
     return payload.like(parts)
 
 
 def lengths_of(payload: AnyPayload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
-    if isinstance(payload, BatchPayload) and payload.ragged:
+    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.lengths
     return [part.numel() for part in payload.parts]
 
 
 def parts_of_lengths(payload: AnyPayload, lengths: Sequence[int]) -> list[Kind]:
     """The parts of a payload like this one whose lengths have come."""
-    if isinstance(payload, BatchPayload) and payload.ragged:
+    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
         return payload.kinds(lengths)
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
@@ -401,7 +410,7 @@ class AllToAllBatch:
 
     def send(self) -> None:
         link = self._seat.link
-        label = f": {', '.join(map(_name, self._asked[0]))}"
+        label = f": {', '.join(_names(self._asked[0]))}"
         self._lengths = self._send_lengths(label) if self._ragged else self._known()
         sizes = []
         for own, (sent, lengths) in enumerate(
@@ -426,8 +435,8 @@ class AllToAllBatch:
         for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
             for key in asked:
                 received[key].append([])
-            for source, arrived in enumerate(read_rows(rows, self._layouts[index])):
-                parts = iter(arrived)
+            for source, row in enumerate(rows):
+                parts = iter(read_parts(row, self._layouts[index][source]))
                 lengths = iter(self._lengths[index][source])
                 for key, request in asked.items():
                     payload = request.expected[source]
@@ -527,7 +536,7 @@ class Choice:
         self._asked.append(asked)
 
     def send(self) -> None:
-        names, absent = self._names(self._asked[0]), self._seat.absent()
+        names, absent = _names(self._asked[0]), self._seat.absent()
         for asked in self._asked:
             energies = self._of_worker(asked, names, absent)
             self._sum = energies if self._sum is None else self._sum + energies
@@ -541,10 +550,6 @@ class Choice:
         rung = self._choose(self._sum.float())
         self._seat.link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._asked[0], rung)
-
-    @staticmethod
-    def _names(asked: Mapping[Key, Choose]) -> list[str]:
-        return [n for key, request in asked.items() for n in request.names or (_name(key),)]
 
     def _of_worker(
         self, asked: Mapping[Key, Choose], names: Sequence[str], absent: Collection[str]
@@ -613,35 +618,6 @@ def write_parts(
 def read_parts(flat: Tensor, layout: Sequence[tuple[int, int, torch.dtype]]) -> list[Tensor]:
     """Views of the parts in a flat u8 buffer."""
     return [_typed(flat[start:end], dtype) for start, end, dtype in layout]
-
-
-def read_rows(rows: Sequence[Tensor], layouts: Sequence[Places]) -> list[list[Tensor]]:
-    """The parts of each rank, as views of what arrived; headers (parts of one int64) on the CPU.
-
-    Payloads read their headers to know how the rest is coded. Read where they lie, each would make a
-    GPU's queue run dry, some hundred times a step; together they are one transfer."""
-    arrived = [read_parts(row, layout) for row, layout in zip(rows, layouts, strict=True)]
-    if rows and _is_elsewhere(rows[0]):
-        heads = [
-            (parts, i) for parts in arrived for i, part in enumerate(parts) if _is_header(part)
-        ]
-        if heads:
-            here = _to_cpu(torch.cat([parts[i] for parts, i in heads]))
-            for (parts, i), header in zip(heads, here.split(1), strict=True):
-                parts[i] = header
-    return arrived
-
-
-def _is_header(part: Tensor) -> bool:
-    return part.dtype == torch.int64 and part.numel() == 1
-
-
-def _is_elsewhere(row: Tensor) -> bool:
-    return row.device.type != "cpu"
-
-
-def _to_cpu(headers: Tensor) -> Tensor:
-    return headers.cpu()
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:

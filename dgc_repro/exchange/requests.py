@@ -35,17 +35,20 @@ class Mean:
     (of one type) the answer is a list of tensors.
 
     ``in_place``: the asker has no more use for the tensor's values, the answer may take its storage.
+    ``names``: of the tensors of a batch that one flat tensor holds something of.
     """
 
     tensor: Tensor | Batch
     in_place: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """The element-wise maximum over workers."""
+    """The element-wise maximum over workers. ``names``: as of `Mean`."""
 
     tensor: Tensor | Batch
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,13 @@ class AllToAll:
     ``payloads``: by destination rank, None for nothing. ``expected``: by source rank, a payload
     laid out as the one that comes from there (its values do not matter), None where nothing comes.
     ``ragged``: the lengths of parts are not known beforehand, they travel first.
+    ``names``: of the tensors of a batch, for messages.
     """
 
     payloads: tuple[AnyPayload | None, ...]
     expected: tuple[AnyPayload | None, ...]
     ragged: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ def together(
     """Advance several exchanges side by side; their outcomes by the same keys."""
     if len(exchanges) == 1:
         ((key, exchange),) = exchanges.items()
-        return {key: (yield from exchange)}
+        if not isinstance(key, str):  # the name of a tensor is kept, for what ranks are told
+            return {key: (yield from exchange)}
     outcomes: dict[Any, Outcome] = {}
     answers: dict[Any, Any] = dict.fromkeys(exchanges)
     try:

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -24,13 +25,25 @@ _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FL
 _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
 
 
+CPU = torch.device("cpu")
+
+
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
     ``unchecked``: names of tensors that may hold a NaN or an infinity: nobody has looked yet. A batch and
     all that are made of it share the set."""
 
-    __slots__ = ("_addresses", "_pointers", "names", "native", "sizes", "tensors", "unchecked")
+    __slots__ = (
+        "_addresses",
+        "_on_gpu",
+        "_pointers",
+        "names",
+        "native",
+        "sizes",
+        "tensors",
+        "unchecked",
+    )
 
     def __init__(
         self,
@@ -41,10 +54,13 @@ class Batch:
         self.names = names
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
-        self.native = all(map(native.usable, tensors))
+        self.native = native.library() is not None and all(
+            tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
+        )
         self.unchecked = set(names) if unchecked is None else unchecked
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
+        self._on_gpu: bool | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,7 +86,9 @@ class Batch:
     @property
     def on_gpu(self) -> bool:
         """Whether the kernels of kernel/gpu can work on these tensors."""
-        return not self.native and on_gpu(self.tensors)
+        if self._on_gpu is None:
+            self._on_gpu = not self.native and on_gpu(self.tensors)
+        return self._on_gpu
 
     @property
     def lengths(self) -> ctypes.Array[ctypes.c_int64]:
@@ -161,3 +179,9 @@ def energies(x: Batch) -> Tensor:
 def integers(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     """Numbers as an argument of a C function; cached, because layouts repeat in each step."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+@lru_cache(maxsize=1024)
+def starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Where stretches of such sizes begin that lie one after another."""
+    return tuple(accumulate(sizes, initial=0))[:-1]

@@ -51,12 +51,6 @@ def group(bits: int) -> tuple[int, int]:
     return 8 // shared, bits // shared
 
 
-def packed_bytes(num_codes: int, bits: int) -> int:
-    """Bytes of one row of codes, filled up to whole groups."""
-    codes, size = group(bits)
-    return -(-num_codes // codes) * size
-
-
 def pack(parts: list[Tensor], bits: int) -> list[Tensor]:
     """G rows of codes (i32, 0 <= code < 2^b) to B rows of byte values (i32, 0..255)."""
     rows = []
@@ -303,11 +297,31 @@ class CodeLayouts(Layout):
     def __init__(self, tensors: Sequence[CodeLayout]) -> None:
         super().__init__(
             tuple([one.n for one in tensors]),
+            tensors[0].bits,
             [((one.num_scales, torch.float32), (one.num_packed, torch.uint8)) for one in tensors],
         )
         self.tensors = tuple(tensors)
-        self.bits = tensors[0].bits
         self.native = (native.Layout * len(tensors))(*[one.native for one in tensors])
+
+    def decode(
+        self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+    ) -> None:
+        if x.native:
+            _dequantize(
+                len(x), x.lengths, x.pointers, self.native, self.of(0), self.of(1), len(buffers),
+                native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+            )  # fmt: skip
+            return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import codes as gpu
+
+            gpu.dequantize(x, self, buffers, weight, accumulate=accumulate)
+            return
+        for i, tensor in enumerate(x.tensors):
+            for source, buffer in enumerate(buffers if tensor.numel() else ()):
+                scales, packed = self.views(buffer, i)
+                add = accumulate or source > 0
+                _dequantize_one(tensor.view(-1), self.tensors[i], scales, packed, weight, add)
 
 
 def quantize(
@@ -344,34 +358,6 @@ def quantize(
             _quantize_one(
                 tensor.view(-1), layout.tensors[i], scales, packed, rounding, key, levels, rule
             )
-
-
-def dequantize(
-    x: Batch,
-    layout: CodeLayouts,
-    buffers: Sequence[Tensor],
-    weight: float,
-    *,
-    accumulate: bool,
-) -> None:
-    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
-    if x.native:
-        _dequantize(
-            len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), len(buffers),
-            native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    if x.on_gpu:
-        from dgc_repro.kernel.gpu import codes as gpu
-
-        gpu.dequantize(x, layout, buffers, weight, accumulate=accumulate)
-        return
-    for i, tensor in enumerate(x.tensors):
-        for source, buffer in enumerate(buffers):
-            if tensor.numel():
-                scales, packed = layout.views(buffer, i)
-                add = accumulate or source > 0
-                _dequantize_one(tensor.view(-1), layout.tensors[i], scales, packed, weight, add)
 
 
 def _quantize_one(

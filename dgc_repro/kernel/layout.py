@@ -7,25 +7,30 @@ a multiple of 8 bytes. A part is a stretch of one element type, such as the scal
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel.batch import integers
+from dgc_repro.kernel.batch import Batch, integers
 
 Kind = tuple[int, torch.dtype]  # length and type of a part
 FILL = 8  # bytes
 
 
-class Layout:
-    """``sizes``: values of each tensor; ``kinds``: of its parts, wider types first; ``starts``: where these
-    begin, in bytes; ``end``: where the last one ends; ``size``: of the buffer. Layouts repeat in each step:
-    make them in a function with a cache."""
+class Layout(ABC):
+    """``sizes``: values of each tensor; ``bits``: of a coded value, without scales and levels; ``kinds``: of
+    the parts of each tensor, wider types first; ``starts``: where these begin, in bytes; ``end``: where the
+    last one ends; ``size``: of the buffer. Layouts repeat in each step: make them in a function with a
+    cache."""
 
-    def __init__(self, sizes: tuple[int, ...], kinds: Sequence[tuple[Kind, ...]]) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], bits: int, kinds: Sequence[tuple[Kind, ...]]
+    ) -> None:
         self.sizes = sizes
+        self.bits = bits
         self.kinds = tuple(kinds)
         starts: list[tuple[int, ...]] = []
         end = 0
@@ -36,12 +41,13 @@ class Layout:
                 end = here[-1] + length * dtype.itemsize
             starts.append(tuple(here))
         self.starts = tuple(starts)
+        self._at = [integers(of_part) for of_part in zip(*starts, strict=True)]
         self.end = end
         self.size = -(-end // FILL) * FILL
 
     def of(self, part: int) -> ctypes.Array[ctypes.c_int64]:
         """Where this part of each tensor begins, in bytes, as an argument of a C function."""
-        return integers(tuple([starts[part] for starts in self.starts]))
+        return self._at[part]
 
     def bytes_of(self, tensor: int) -> int:
         """What the parts of a tensor take, without filling."""
@@ -53,6 +59,12 @@ class Layout:
             buffer[start : start + length * dtype.itemsize].view(dtype)
             for start, (length, dtype) in zip(self.starts[tensor], self.kinds[tensor], strict=True)
         ]
+
+    @abstractmethod
+    def decode(
+        self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+    ) -> None:
+        """x = or += the sum of weight * decoded over buffers of this layout, in their order."""
 
     def put(self, buffer: Tensor, values: Tensor) -> None:
         """Write the first parts of all tensors, which are float32. buffer: u8[size]; values: f32, one part

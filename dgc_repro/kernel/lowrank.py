@@ -9,35 +9,111 @@ On a GPU leave torch.backends.cuda.matmul.allow_tf32 off:
 factors cut to 11 bits would make an error feedback owe something else than was not sent.
 
 Letters: m = matrix, f32[rows, cols]; r = rank; p = f32[r, rows]; q = f32[r, cols]: factors lie row by
-row, as both products read them.
+row, as both products read them. A batch has a buffer for the p of all its matrices, one after another, and
+one for q.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+from functools import cached_property, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
+from dgc_repro.kernel.batch import Batch, integers, starts
 from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 
 _DEPENDENT = 2.0**-22
 """A row of which less than this share is left, without its part along the rows before, is one of
 them but for float32's rounding."""
-_DOUBLE = ctypes.c_double
-
-_scale_rows = Function("dgc_scale_rows", INTEGER, POINTER, INTEGER, INT64, POINTER)
-_times = Function("dgc_times", None, POINTER, INT64, INT64, POINTER, INTEGER, POINTER, INTEGER)
-_orthonormal = Function("dgc_orthonormal", None, POINTER, INTEGER, INT64, _DOUBLE, POINTER, POINTER)
-_transposed_times = Function(
-    "dgc_transposed_times", None, POINTER, INT64, INT64, POINTER, INTEGER, POINTER, POINTER, INTEGER
-)  # fmt: skip
-_outer = Function(
-    "dgc_outer", None, POINTER, INT64, INT64, POINTER, POINTER, INTEGER, FLOAT, INTEGER, INTEGER
-)  # fmt: skip
 _MOST_CHUNKS, _LEAST_ROWS = 16, 64  # as in c/lowrank.c
+_PARALLEL_FROM = 65536  # values: as in c/common.h
+
+_scale_rows = Function(
+    "dgc_scale_rows_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, INTEGER
+)
+_times = Function("dgc_times_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, INTEGER)
+_orthonormal = Function(
+    "dgc_orthonormal_all", None, POINTER, INTEGER, POINTER, ctypes.c_double, POINTER, POINTER, INTEGER
+)  # fmt: skip
+_transposed_times = Function(
+    "dgc_transposed_times_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, INTEGER
+)
+_outer = Function(
+    "dgc_outer_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, FLOAT, INTEGER, INTEGER
+)
+
+
+class _Table(ctypes.Structure):
+    """`matrices_t` of c/lowrank.c."""
+
+    _fields_ = (
+        ("count", INT64),
+        *((name, POINTER) for name in ("n", "rows", "cols", "p_at", "q_at", "partial_at")),
+    )
+
+
+class Matrices:
+    """The matrices of a batch, all of rank r. ``sizes``: rows and columns of each."""
+
+    def __init__(self, sizes: tuple[tuple[int, int], ...], r: int) -> None:
+        self.sizes = sizes
+        self.r = r
+        self.p_sizes = tuple([r * rows for rows, _ in sizes])
+        self.q_sizes = tuple([r * cols for _, cols in sizes])
+        self._partial_at, self.num_partial = self._partials()
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(sizes: tuple[tuple[int, int], ...], r: int) -> Matrices:
+        """The same object each time."""
+        return Matrices(sizes, r)
+
+    def each_p(self, p: Tensor) -> list[Tensor]:
+        """f32[r, rows] of every matrix, as views of one buffer."""
+        return [part.view(self.r, -1) for part in p.split(self.p_sizes)]
+
+    def each_q(self, q: Tensor) -> list[Tensor]:
+        """f32[r, cols] of every matrix, as views of one buffer."""
+        return [part.view(self.r, -1) for part in q.split(self.q_sizes)]
+
+    def each(self, batch: Batch) -> list[Tensor]:
+        """The tensors as matrices."""
+        return [x.view(size) for x, size in zip(batch.tensors, self.sizes, strict=True)]
+
+    @cached_property
+    def table(self) -> _Table:
+        """For the C kernels."""
+        rows, cols = tuple([m for m, _ in self.sizes]), tuple([n for _, n in self.sizes])
+        columns = (
+            tuple([m * n for m, n in self.sizes]), rows, cols, starts(self.p_sizes),
+            starts(self.q_sizes), self._partial_at,
+        )  # fmt: skip
+        self._kept = [integers(column) for column in columns]  # they must outlive the table
+        return _Table(len(rows), *(ctypes.addressof(column) for column in self._kept))
+
+    def _partials(self) -> tuple[tuple[int, ...], int]:
+        """Where each matrix keeps sums of `transposed_times`, and how many values that takes together. Large
+        matrices are handled one after another and share a place."""
+        needed = [_num_partial(*size, self.r) for size in self.sizes]
+        large = [rows * cols >= _PARALLEL_FROM for rows, cols in self.sizes]
+        end = max((n for n, shared in zip(needed, large, strict=True) if shared), default=0)
+        places = []
+        for n, shared in zip(needed, large, strict=True):
+            places.append(0 if shared else end)
+            end += 0 if shared else n
+        return tuple(places), end
+
+
+def _num_partial(rows: int, cols: int, r: int) -> int:
+    """Values in which `transposed_times` keeps sums over some rows of a matrix."""
+    height = -(-max(_LEAST_ROWS, -(-rows // _MOST_CHUNKS)) // 8) * 8
+    chunks = -(-rows // height)
+    return chunks * r * cols if chunks > 1 else 0
 
 
 def normals(size: int, key: int, device: torch.device) -> Tensor:
@@ -51,19 +127,27 @@ def normals(size: int, key: int, device: torch.device) -> Tensor:
     return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).float()
 
 
-def directions(q: Tensor, out: Tensor) -> bool:
-    """out = the rows of q, each times a power of two, so that the sum of |q| in a row is at most 1.
+def directions(last: Batch, of: Matrices, out: Tensor) -> list[int]:
+    """out = the rows of every q in ``last``, each times a power of two, so that the sum of |q| in a row is at
+    most 1.
 
     Only directions matter, and so a product with m can neither overflow nor leave float32's range
     where the squares of m would. A row that is zero (the first step; a gradient of lower rank) or not
-    finite has none. False, and nothing done, where this may be so: `drawn` then. q, out: f32[r, cols].
+    finite has none. Returns the matrices where this may be so: they are left out, `drawn` gives theirs.
     """
-    r, cols = q.shape
-    return native.usable(q) and bool(_scale_rows(q.data_ptr(), r, cols, out.data_ptr()))
+    if not last.native:
+        return list(range(len(last)))
+    lost = np.empty(len(last), dtype=np.uint8)
+    _scale_rows(
+        ctypes.byref(of.table), of.r, last.pointers, out.data_ptr(), lost.ctypes.data,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    found: list[int] = lost.nonzero()[0].tolist()
+    return found
 
 
 def drawn(q: Tensor, key: int, out: Tensor) -> None:
-    """The same, where rows without a direction get a random one from ``key``."""
+    """The same for one q (f32[r, cols]); rows without a direction get a random one from ``key``."""
     r, cols = q.shape
     largest = q.abs().amax(1, keepdim=True)
     lost = (largest == 0) | ~torch.isfinite(largest)
@@ -77,30 +161,38 @@ def _power_of_two(exponents: Tensor) -> Tensor:
     return ((exponents.long().clamp(-1000, 1000) + 1023) << 52).view(torch.float64)
 
 
-def times(m: Tensor, q: Tensor, p: Tensor) -> None:
-    """p = q m^T: what m does to the directions q."""
-    if native.usable(m):
-        rows, cols = m.shape
+def times(m: Batch, of: Matrices, q: Tensor, p: Tensor) -> None:
+    """p = q m^T: what every m does to its directions q."""
+    if m.native:
         _times(
-            m.data_ptr(), rows, cols, q.data_ptr(), q.shape[0], p.data_ptr(), torch.get_num_threads()
+            ctypes.byref(of.table), of.r, m.pointers, q.data_ptr(), p.data_ptr(),
+            torch.get_num_threads(),
         )  # fmt: skip
         return
-    torch.mm(q, m.t(), out=p)
+    for own, its_q, its_p in zip(of.each(m), of.each_q(q), of.each_p(p), strict=True):
+        torch.mm(its_q, own.t(), out=its_p)
 
 
-def orthonormal(p: Tensor, work: Tensor, out: Tensor) -> None:
-    """out = the rows of p made orthonormal, in their order; a row that depends on those before it
-    becomes zero, and so does a zero row. work: f64[r, rows], overwritten.
+def orthonormal(p: Tensor, of: Matrices, work: Tensor, out: Tensor) -> None:
+    """out = the rows of every p made orthonormal, in their order; a row that depends on those before it
+    becomes zero, and so does a zero row. work: f64, as many as p, overwritten.
 
     Gram and Schmidt's process in float64, twice a row (once leaves what cancellation has lost).
     """
-    r, rows = p.shape
     if native.usable(p):
-        _orthonormal(p.data_ptr(), r, rows, _DEPENDENT, work.data_ptr(), out.data_ptr())
+        _orthonormal(
+            ctypes.byref(of.table), of.r, p.data_ptr(), _DEPENDENT, work.data_ptr(), out.data_ptr(),
+            torch.get_num_threads(),
+        )  # fmt: skip
         return
+    for own, its_work, unit in zip(of.each_p(p), of.each_p(work), of.each_p(out), strict=True):
+        _orthonormal_rows(own, its_work, unit)
+
+
+def _orthonormal_rows(p: Tensor, work: Tensor, out: Tensor) -> None:
     exponents = torch.frexp(p.abs().amax(1, keepdim=True)).exponent
     torch.mul(p.double(), _power_of_two(-exponents), out=work)
-    for k in range(r):
+    for k in range(len(p)):
         row, others = work[k], work[:k]
         before = row.norm()
         for _ in range(2 if k else 0):
@@ -111,32 +203,25 @@ def orthonormal(p: Tensor, work: Tensor, out: Tensor) -> None:
     out.copy_(work)
 
 
-def num_partial(rows: int, cols: int, r: int) -> int:
-    """Values that `transposed_times` needs as ``partial``."""
-    height = -(-max(_LEAST_ROWS, -(-rows // _MOST_CHUNKS)) // 8) * 8
-    chunks = -(-rows // height)
-    return chunks * r * cols if chunks > 1 else 0
-
-
-def transposed_times(m: Tensor, p: Tensor, partial: Tensor, q: Tensor) -> None:
-    """q = p m. partial: f32[num_partial], overwritten."""
-    if native.usable(m):
-        rows, cols = m.shape
+def transposed_times(m: Batch, of: Matrices, p: Tensor, partial: Tensor, q: Tensor) -> None:
+    """q = p m of every m. partial: f32[of.num_partial], overwritten."""
+    if m.native:
         _transposed_times(
-            m.data_ptr(), rows, cols, p.data_ptr(), p.shape[0], q.data_ptr(), partial.data_ptr(),
+            ctypes.byref(of.table), of.r, m.pointers, p.data_ptr(), q.data_ptr(), partial.data_ptr(),
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    torch.mm(p, m, out=q)
+    for own, its_p, its_q in zip(of.each(m), of.each_p(p), of.each_q(q), strict=True):
+        torch.mm(its_p, own, out=its_q)
 
 
-def outer(x: Tensor, p: Tensor, q: Tensor, weight: float, *, accumulate: bool) -> None:
-    """x (f32[rows, cols]) = or += weight * p^T q, in one pass over x."""
-    if native.usable(x):
-        rows, cols = x.shape
+def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumulate: bool) -> None:
+    """Every x = or += weight * p^T q, in one pass over x."""
+    if x.native:
         _outer(
-            x.data_ptr(), rows, cols, p.data_ptr(), q.data_ptr(), p.shape[0], weight, accumulate,
+            ctypes.byref(of.table), of.r, x.pointers, p.data_ptr(), q.data_ptr(), weight, accumulate,
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    x.addmm_(p.t(), q, beta=1.0 if accumulate else 0.0, alpha=weight)
+    for own, its_p, its_q in zip(of.each(x), of.each_p(p), of.each_q(q), strict=True):
+        own.addmm_(its_p.t(), its_q, beta=1.0 if accumulate else 0.0, alpha=weight)

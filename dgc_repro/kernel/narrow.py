@@ -1,7 +1,7 @@
-"""float32 to fp16 or bf16 and back, in one pass each way.
+"""float32 to fp16 or bf16 and back, all tensors of a batch in one pass each way.
 
 Rounded to nearest, ties to even; a finite value beyond the narrow type's range becomes its largest
-one, what is not finite stays so.
+one, what is not finite stays so. In the narrow type the tensors lie one after another in one buffer.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import math
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import native
-from dgc_repro.kernel.sums import INFINITE
+from dgc_repro.kernel.batch import Batch, integers, starts
+from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 
 KINDS = {torch.float16: 0, torch.bfloat16: 1}
 
-_narrow = native.Function(
-    "dgc_narrow", native.INTEGER, native.POINTER, native.INT64, native.POINTER, native.INTEGER,
-    native.FLOAT, native.INTEGER,
-)  # fmt: skip
-_widen = native.Function(
-    "dgc_widen", None, native.POINTER, native.POINTER, native.INT64, native.INTEGER, native.FLOAT,
-    native.FLOAT, native.INTEGER, native.INTEGER,
+_narrow = Function(
+    "dgc_narrow_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, FLOAT, INTEGER
+)
+_widen = Function(
+    "dgc_widen_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, FLOAT, FLOAT, INTEGER,
+    INTEGER,
 )  # fmt: skip
 
 
@@ -31,33 +30,47 @@ def largest(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max
 
 
-def narrow(x: Tensor, to: Tensor) -> bool:
-    """x: f32[n], contiguous -> to: fp16[n] or bf16[n]. Returns whether it is known that all of x is
-    finite."""
+def narrow(x: Batch, to: Tensor) -> None:
+    """x: f32 -> to: fp16[n] or bf16[n], where n counts the values of all tensors."""
     limit = largest(to.dtype)
-    if native.usable(x):
-        peak = _narrow(
-            x.data_ptr(), x.numel(), to.data_ptr(), KINDS[to.dtype], limit, torch.get_num_threads()
-        )
-        return bool(peak < INFINITE)
-    to.copy_(torch.where(x.isinf(), x, x.clamp(-limit, limit)))
-    return False
+    if x.native:
+        if _narrow(
+            len(x), x.lengths, x.pointers, integers(starts(x.sizes)), to.data_ptr(), KINDS[to.dtype],
+            limit, torch.get_num_threads(),
+        ):  # fmt: skip
+            x.found_finite()
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        dense.narrow(x, to, limit)
+        return
+    for tensor, half in zip(x.tensors, to.split(x.sizes), strict=True):
+        flat = tensor.view(-1)
+        half.copy_(torch.where(flat.isinf(), flat, flat.clamp(-limit, limit)))
 
 
 def widen(
-    half: Tensor, x: Tensor, weight: float, *, accumulate: bool, saturate: bool = False
+    half: Tensor, x: Batch, weight: float, *, accumulate: bool, saturate: bool = False
 ) -> None:
-    """x (f32[n], contiguous) = or += weight * half (fp16[n] or bf16[n]). With ``saturate`` an
-    infinity counts as the narrow type's largest number."""
+    """x (f32) = or += weight * half (fp16[n] or bf16[n]). With ``saturate`` an infinity counts as the
+    narrow type's largest number."""
     limit = largest(half.dtype) if saturate else math.inf
-    if native.usable(x) and half.is_contiguous():
+    if x.native and half.is_contiguous():
         _widen(
-            half.data_ptr(), x.data_ptr(), x.numel(), KINDS[half.dtype], weight, limit, accumulate,
-            torch.get_num_threads(),
+            len(x), x.lengths, half.data_ptr(), integers(starts(x.sizes)), x.pointers,
+            KINDS[half.dtype], weight, limit, accumulate, torch.get_num_threads(),
         )  # fmt: skip
         return
-    values = half.float()
-    if saturate:
-        values.clamp_(-limit, limit)
-    values *= weight
-    x.add_(values) if accumulate else x.copy_(values)
+    if x.on_gpu and half.is_contiguous():
+        from dgc_repro.kernel.gpu import dense
+
+        dense.widen(half, x, weight, limit, accumulate=accumulate)
+        return
+    for tensor, part in zip(x.tensors, half.split(x.sizes), strict=True):
+        values = part.float()
+        if saturate:
+            values.clamp_(-limit, limit)
+        values *= weight
+        flat = tensor.view(-1)
+        flat.add_(values) if accumulate else flat.copy_(values)

@@ -103,44 +103,8 @@ def usable(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and library() is not None
 
 
-_quantize = Function(
-    "dgc_quantize",
-    INTEGER,
-    POINTER,
-    POINTER,
-    INTEGER,
-    INT32,
-    INT32,
-    INTEGER,
-    POINTER,
-    POINTER,
-    INTEGER,
-)
 _all_finite = Function("dgc_all_finite", INTEGER, POINTER, INT64, INTEGER)
 _scale = Function("dgc_scale", INTEGER, POINTER, POINTER, INT64, FLOAT, INTEGER)
-
-
-def quantize(
-    x: Tensor,
-    layout: Layout,
-    rounding: int,
-    key: int,
-    scales: Tensor,
-    packed: Tensor,
-    *,
-    levels: int | None = None,
-    rule: int = 0,
-) -> bool:
-    """x: f32[n] contiguous -> scales (f32) and packed codes (u8), all planes one after another, as
-    kernel/codes.py lays them out; ``levels`` (None: Q) and ``rule`` too. Returns whether it
-    is known that all values of x are finite (with given scales it is not)."""
-    if levels is None:
-        levels = 2 ** (layout.bits - 1) - 1
-    finite = _quantize(
-        x.data_ptr(), ctypes.byref(layout), rounding, key, levels, rule, scales.data_ptr(),
-        packed.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
-    return bool(finite)
 
 
 def all_finite(x: Tensor) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import INT32, INT64, INTEGER, POINTER, Function
 
 ROUNDS = 8
 SMALL_BITS, SMALL_ROUNDS = 6, 24
@@ -23,50 +23,24 @@ SMALL_BITS, SMALL_ROUNDS = 6, 24
 too rarely over 400,000 keys, with 24 as often as chance has it; from 7 bits on 8 rounds do."""
 
 _places = Function("dgc_places", None, INT64, INT32, INT64, POINTER, INTEGER)
-_gather = Function("dgc_keyed_gather", None, INT64, INT32, POINTER, INT64, FLOAT, POINTER, INTEGER)
-_scatter = Function(
-    "dgc_keyed_scatter", None, INT64, INT32, POINTER, INT64, FLOAT, POINTER, INTEGER
-)
 
 
-def places(n: int, key: int, k: int, device: torch.device) -> Tensor:
-    """The first k places of the permutation of n: i64[k], distinct, in no order."""
+def places(n: int, key: int | Tensor, k: int, device: torch.device) -> Tensor:
+    """The first k places of the permutation of n: i64[k], distinct, in no order. key: 32 bits, or i32[] on
+    this device, which is not read from the host."""
     if device.type == "cpu" and native.library() is not None:
         found = torch.empty(k, dtype=torch.int64)
-        _places(n, key, k, found.data_ptr(), torch.get_num_threads())
+        _places(n, int(key), k, found.data_ptr(), torch.get_num_threads())
         return found
     return _walked(torch.arange(k, device=device), n, key, forward=True)
 
 
-def ranks(where: Tensor, n: int, key: int) -> Tensor:
+def ranks(where: Tensor, n: int, key: int | Tensor) -> Tensor:
     """Which number each of these places has in the permutation of n: the inverse of `places`. i64."""
     return _walked(where.long(), n, key, forward=False)
 
 
-def gather(x: Tensor, key: int, weight: float, values: Tensor) -> None:
-    """values = weight * x at the first places. x: f32[n]; values: f32[k], contiguous both."""
-    if native.usable(x):
-        _gather(
-            x.numel(), key, x.data_ptr(), values.numel(), weight, values.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    torch.mul(x[places(x.numel(), key, values.numel(), x.device)], weight, out=values)
-
-
-def scatter(x: Tensor, key: int, weight: float, values: Tensor) -> None:
-    """x += weight * values at the first places. x: f32[n]; values: f32[k], contiguous both."""
-    if native.usable(x):
-        _scatter(
-            x.numel(), key, x.data_ptr(), values.numel(), weight, values.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    where = places(x.numel(), key, values.numel(), x.device)
-    x[where] += values * weight
-
-
-def _walked(numbers: Tensor, n: int, key: int, *, forward: bool) -> Tensor:
+def _walked(numbers: Tensor, n: int, key: int | Tensor, *, forward: bool) -> Tensor:
     """Each number's image under the permutation of n, or under its inverse."""
     found = _scrambled(numbers, n, key, forward=forward)
     outside = torch.nonzero(found >= n).view(-1)
@@ -77,7 +51,7 @@ def _walked(numbers: Tensor, n: int, key: int, *, forward: bool) -> Tensor:
     return found
 
 
-def _scrambled(numbers: Tensor, n: int, key: int, *, forward: bool) -> Tensor:
+def _scrambled(numbers: Tensor, n: int, key: int | Tensor, *, forward: bool) -> Tensor:
     """The permutation of the power of two: halves of bits, each in turn changed by a hash of the other.
     What a round does, doing it again undoes."""
     bits = (n - 1).bit_length()
@@ -86,7 +60,7 @@ def _scrambled(numbers: Tensor, n: int, key: int, *, forward: bool) -> Tensor:
     high = (numbers >> low_bits).int()
     rounds = ROUNDS if bits > SMALL_BITS else SMALL_ROUNDS
     counters = torch.arange(rounds, dtype=torch.int32, device=numbers.device)
-    keys = counter.bits(counters, torch.tensor(key, dtype=torch.int32, device=numbers.device))
+    keys = counter.bits(counters, torch.as_tensor(key, dtype=torch.int32, device=numbers.device))
     for turn in range(rounds) if forward else reversed(range(rounds)):
         if turn % 2 == 0:
             high = high ^ (counter.bits(low, keys[turn]) & ((1 << high_bits) - 1))

@@ -38,7 +38,29 @@ class PowerLayout(Layout):
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         kinds = [((signs.num_words(n), torch.int32), (n, torch.uint8)) for n in sizes]
-        super().__init__(sizes, kinds)
+        super().__init__(sizes, 9, kinds)
+
+    def decode(
+        self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+    ) -> None:
+        if x.native:
+            _decode(
+                len(x), x.lengths, x.pointers, self.of(0), self.of(1), len(buffers),
+                native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+            )  # fmt: skip
+            return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import bits as gpu
+
+            gpu.decode_powers(x, self, buffers, weight, accumulate=accumulate)
+            return
+        for i, tensor in enumerate(x.tensors):
+            flat = tensor.view(-1)
+            for source, buffer in enumerate(buffers):
+                words, exponents = self.views(buffer, i)
+                sign = signs.unpack_bits(words, flat.numel()).to(torch.int32) << 31
+                values = (sign | (exponents.to(torch.int32) << 23)).view(torch.float32) * weight
+                flat.add_(values) if accumulate or source else flat.copy_(values)
 
 
 def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -> None:
@@ -65,27 +87,3 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
         power = ((size + ((hashed >> 9) & 0x7FFFFF)) >> 23).clamp(max=LARGEST)
         exponents.copy_(power.masked_fill(size >= INFINITE, 255))
         signs.pack_bits(bits < 0, words)
-
-
-def decode(
-    x: Batch, layout: PowerLayout, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
-) -> None:
-    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
-    if x.native:
-        _decode(
-            len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), len(buffers),
-            native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits as gpu
-
-        gpu.decode_powers(x, layout, buffers, weight, accumulate=accumulate)
-        return
-    for i, tensor in enumerate(x.tensors):
-        flat = tensor.view(-1)
-        for source, buffer in enumerate(buffers):
-            words, exponents = layout.views(buffer, i)
-            sign = signs.unpack_bits(words, flat.numel()).to(torch.int32) << 31
-            values = (sign | (exponents.to(torch.int32) << 23)).view(torch.float32) * weight
-            flat.add_(values) if accumulate or source else flat.copy_(values)

@@ -45,12 +45,36 @@ class SignLayout(Layout):
         given = any(num_levels)
         super().__init__(
             sizes,
+            1,
             [
                 (*([(levels, torch.float32)] if given else []), (num_words(n), torch.int32))
                 for n, levels in zip(sizes, num_levels, strict=True)
             ],
         )
         self.num_levels = num_levels
+
+    def decode(
+        self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
+    ) -> None:
+        if x.native:
+            _decode(
+                len(x), x.lengths, x.pointers, integers(self.num_levels), self.of(0), self.of(-1),
+                len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+            )  # fmt: skip
+            return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import bits as gpu
+
+            gpu.decode_signs(x, self, self.num_levels, buffers, weight, accumulate=accumulate)
+            return
+        for i, tensor in enumerate(x.tensors):
+            flat = tensor.view(-1)
+            for source, buffer in enumerate(buffers if flat.numel() else ()):
+                *levels, words = self.views(buffer, i)
+                high, low = _both_levels(levels, flat.device) * weight
+                rows = unpack_bits(words, flat.numel()).view(-1, high.numel())
+                values = torch.where(rows, low, high).view(-1)
+                flat.add_(values) if accumulate or source else flat.copy_(values)
 
 
 def num_words(n: int) -> int:
@@ -102,31 +126,6 @@ def unpack_bits(words: Tensor, n: int) -> Tensor:
     body = n // ROW * (ROW // BITS)
     rows = words[:body].view(n // ROW, 1, ROW // BITS), words[body:].view(1, 1, -1)
     return torch.cat([((part >> shifts) & 1).view(-1) for part in rows])[:n].bool()
-
-
-def decode(
-    x: Batch, layout: SignLayout, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
-) -> None:
-    """x = or += the sum of weight * decoded over payloads of one layout, in their order."""
-    if x.native:
-        _decode(
-            len(x), x.lengths, x.pointers, integers(layout.num_levels), layout.of(0), layout.of(-1),
-            len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
-        )  # fmt: skip
-        return
-    if x.on_gpu:
-        from dgc_repro.kernel.gpu import bits as gpu
-
-        gpu.decode_signs(x, layout, layout.num_levels, buffers, weight, accumulate=accumulate)
-        return
-    for i, tensor in enumerate(x.tensors):
-        flat = tensor.view(-1)
-        for source, buffer in enumerate(buffers if flat.numel() else ()):
-            *levels, words = layout.views(buffer, i)
-            high, low = _both_levels(levels, flat.device) * weight
-            rows = unpack_bits(words, flat.numel()).view(-1, high.numel())
-            values = torch.where(rows, low, high).view(-1)
-            flat.add_(values) if accumulate or source else flat.copy_(values)
 
 
 def _both_levels(levels: Sequence[Tensor], device: torch.device) -> Tensor:

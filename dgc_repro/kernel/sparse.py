@@ -18,18 +18,17 @@ c/sparse.c; the tensor operations here are the fallback and the reference, with 
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
-from functools import lru_cache
-
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native
-from dgc_repro.kernel.native import FLOAT, INTEGER, POINTER
 from dgc_repro.kernel.native import INT64 as LONG
+from dgc_repro.kernel.native import INTEGER, POINTER
 from dgc_repro.kernel.select import index_type
 
+Numbers = npt.NDArray[np.int64]
 INT32, INT64, DELTA16, BITMAP = 0, 1, 2, 3
 FP32, FP16, INT8 = 0, 1, 2
 SHARED = 3  # one float32 value for all places of a tensor
@@ -38,65 +37,28 @@ SCALE_WIDTH = 2048
 LARGEST_HALF = 65504.0
 
 
-class Source(ctypes.Structure):
-    """`sparse_t` of c/sparse.c: one payload."""
+_decode_places = native.Function(
+    "dgc_decode_places", INTEGER, POINTER, LONG, LONG, INTEGER, LONG, INTEGER, POINTER
+)
 
-    _fields_ = (
-        ("places", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("k", ctypes.c_int64),
-        ("num_codes", ctypes.c_int64),
-        ("coding", ctypes.c_int32),
-        ("kind", ctypes.c_int32),
+
+def plain(n: Numbers) -> Numbers:
+    """The coding that leaves the places as they are, for tensors of n values."""
+    return np.where(n <= 2**31 - 1, INT32, INT64)  # `select.index_type`
+
+
+def num_words(n: Numbers, k: Numbers, coding: Numbers) -> Numbers:
+    """Words of 4 bytes of the coded places of k of n (`INT64`: two a place), so that every coding has one
+    type."""
+    return np.select(
+        [coding == DELTA16, coding == BITMAP, coding == INT64],
+        [(k + (n - k) // ESCAPE + 1) // 2, (n + 31) // 32, 2 * k],
+        k,
     )
-
-
-_scatter = native.Function(
-    "dgc_scatter", INTEGER, POINTER, LONG, INTEGER, POINTER, FLOAT, INTEGER, INTEGER
-)
-_decode_places = native.Function("dgc_decode_places", INTEGER, POINTER, LONG, INTEGER, POINTER)
-_encode_places = native.Function(
-    "dgc_encode_places", None, POINTER, INTEGER, LONG, LONG, INTEGER, POINTER, LONG, INTEGER
-)
-
-
-def num_escapes(n: int, k: int) -> int:
-    """How often k ascending places of n can be 65535 or more apart."""
-    return (n - k) // ESCAPE
-
-
-@lru_cache(maxsize=4096)
-def num_words(n: int, k: int, coding: int) -> int:
-    """Words of 4 bytes of the coded places (`INT64`: two a place), so that every coding has one type."""
-    if coding == DELTA16:
-        return (k + num_escapes(n, k) + 1) // 2
-    if coding == INT64:
-        return 2 * k
-    return (n + 31) // 32 if coding == BITMAP else k
-
-
-def plain(n: int) -> int:
-    """The coding that leaves the places as they are."""
-    return INT32 if index_type(n) == torch.int32 else INT64
-
-
-def smallest(n: int, k: int) -> int:
-    """The coding with the fewest bytes for k of n; of equal ones that which is quickest to read."""
-    sizes = {plain(n): k * (4 if plain(n) == INT32 else 8)}
-    sizes |= {coding: 4 * num_words(n, k, coding) for coding in (DELTA16, BITMAP)}
-    return min(sizes, key=lambda coding: sizes[coding])
 
 
 def encode_places(indices: Tensor, n: int, coding: int, words: Tensor) -> None:
     """indices (ascending, i32[k] or i64[k]) -> words (i32[num_words]); not for the plain codings."""
-    k = indices.numel()
-    if words.device.type == "cpu" and native.library() is not None:
-        _encode_places(
-            indices.data_ptr(), indices.dtype == torch.int64, k, n, coding, words.data_ptr(),
-            words.numel(), torch.get_num_threads(),
-        )  # fmt: skip
-        return
     if coding == BITMAP:
         bits = torch.zeros(32 * words.numel(), dtype=torch.uint8, device=words.device)
         bits[indices.long()] = 1
@@ -107,7 +69,7 @@ def encode_places(indices: Tensor, n: int, coding: int, words: Tensor) -> None:
     gaps = places.diff(prepend=places.new_tensor([-1])) - 1
     escapes = torch.div(gaps, ESCAPE, rounding_mode="floor")
     words.fill_(-1)
-    at = torch.arange(k, device=words.device) + escapes.cumsum(0)
+    at = torch.arange(places.numel(), device=words.device) + escapes.cumsum(0)
     code = gaps - escapes * ESCAPE
     words.view(torch.int16)[at] = (code - (code >= 1 << 15) * (1 << 16)).to(torch.int16)
 
@@ -117,8 +79,10 @@ def decode_places(words: Tensor, n: int, k: int, coding: int) -> Tensor:
     kind = index_type(n)
     if words.device.type == "cpu" and native.library() is not None:
         indices = torch.empty(k, dtype=kind)
-        source = _source(words, words, None, k, coding, FP32)
-        if not _decode_places(ctypes.byref(source), n, kind == torch.int64, indices.data_ptr()):
+        num_codes = 2 * words.numel() if coding == DELTA16 else 0
+        if not _decode_places(
+            words.data_ptr(), k, num_codes, coding, n, kind == torch.int64, indices.data_ptr()
+        ):
             raise broken_places(n, k)
         return indices
     if coding == BITMAP:
@@ -141,8 +105,8 @@ def decode_places(words: Tensor, n: int, k: int, coding: int) -> Tensor:
 def broken_places(n: int, k: int) -> ValueError:
     """The error of indices that do not ascend within a tensor."""
     return ValueError(
-        f"sparse payload: its places are not {k} ascending places of {n}: it was damaged on its way, "
-        "or comes from another version of this package"
+        f"sparse payload: its places are not {k} ascending places of {n}: sort them in `select`, each once "
+        "(or the payload was damaged on its way, or comes from another version of this package)"
     )
 
 
@@ -155,29 +119,3 @@ def decode_values(values: Tensor, scales: Tensor | None, kind: int) -> Tensor:
     assert scales is not None
     k = values.numel()
     return (values.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]
-
-
-def scatter(x: Tensor, payloads: Sequence[Source], weight: float, *, zero: bool) -> None:
-    """x (f32[n], contiguous, on the CPU) += weight * every payload in order; ``zero``: x is cleared
-    first, in the same pass. Raises ValueError where a payload's places are broken."""
-    sources = (Source * len(payloads))(*payloads)
-    bad = _scatter(
-        x.data_ptr(), x.numel(), len(payloads), sources, weight, zero, torch.get_num_threads()
-    )
-    if bad >= 0:
-        raise broken_places(x.numel(), payloads[bad].k)
-
-
-def source(words: Tensor, values: Tensor, scales: Tensor | None, coding: int, kind: int) -> Source:
-    """A payload as the C kernel reads it. The tensors must outlive it."""
-    return _source(words, values, scales, values.numel(), coding, kind)
-
-
-def _source(
-    words: Tensor, values: Tensor, scales: Tensor | None, k: int, coding: int, kind: int
-) -> Source:
-    num_codes = 2 * words.numel() if coding == DELTA16 else 0
-    return Source(
-        words.data_ptr(), values.data_ptr(), None if scales is None else scales.data_ptr(), k,
-        num_codes, coding, kind,
-    )  # fmt: skip

@@ -9,6 +9,7 @@ Letters: n = values, B = blocks.
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from itertools import accumulate
 
@@ -57,10 +58,10 @@ def _summed(x: Batch, *, squared: bool) -> tuple[Tensor, Tensor]:
         found = torch.stack([_summed_one(tensor.view(-1), squared) for tensor in x.tensors])
         return found, peaks(x) if squared else found
     found, largest = torch.empty(len(x), dtype=torch.float64), torch.empty(len(x))
-    starts, total = _starts(tuple([-(-n // BLOCK) for n in x.sizes]))
-    blocks = torch.empty(total, dtype=torch.float64)
+    at, size = _blocks(x.sizes)
+    blocks = torch.empty(size, dtype=torch.float64)
     if _sums(
-        len(x), x.lengths, x.pointers, squared, integers(starts), blocks.data_ptr(), found.data_ptr(),
+        len(x), x.lengths, x.pointers, squared, at, blocks.data_ptr(), found.data_ptr(),
         largest.data_ptr(), torch.get_num_threads(),
     ):  # fmt: skip
         x.found_finite()
@@ -97,7 +98,6 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
     """Of every column of every tensor, one tensor's after another's: the sum of its values that are not
     negative (NaN among them), the sum of the negative ones, and how many these are: f64[3, all columns]. A
     tensor has n = rows x columns values; an empty one has no column."""
-    starts, total = _starts(columns)
     if not x.native:
         shaped = zip(x.tensors, columns, strict=True)
         found = [_parts_of(tensor.view(-1), count) for tensor, count in shaped if count]
@@ -106,12 +106,13 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
             if found
             else torch.zeros(3, 0, dtype=torch.float64, device=x.device)
         )
+    at, size = _blocks_of_columns(x.sizes, columns)
+    starts, total = _starts(columns)
     every = torch.empty(3, total, dtype=torch.float64)
-    at, size = _starts(tuple(map(_size_of_blocks, x.sizes, columns)))
     blocks = torch.empty(size, dtype=torch.float64)
     if _column_parts(
-        len(x), x.lengths, x.pointers, integers(columns), integers(at), blocks.data_ptr(),
-        integers(starts), every.data_ptr(), torch.get_num_threads(),
+        len(x), x.lengths, x.pointers, integers(columns), at, blocks.data_ptr(), starts,
+        every.data_ptr(), torch.get_num_threads(),
     ):  # fmt: skip
         x.found_finite()
     return every
@@ -120,14 +121,6 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
 def _joined(columns: int) -> int:
     """Rows side by side, so that a row is long enough."""
     return max(1, WIDE // columns)
-
-
-def _size_of_blocks(n: int, columns: int) -> int:
-    """Sums of blocks of rows that c/sums.c's column_parts keeps."""
-    if n == 0:
-        return 0
-    wide = _joined(columns) * columns
-    return -(-n // (wide * TALL)) * 3 * wide
 
 
 def _parts_of(x: Tensor, columns: int) -> Tensor:
@@ -140,11 +133,27 @@ def _parts_of(x: Tensor, columns: int) -> Tensor:
     return folded(by_column.view(3, joined, columns).transpose(0, 1))
 
 
+Starts = tuple[ctypes.Array[ctypes.c_int64], int]
+"""Where the stretches of tensors begin in a buffer, for a C function, and the size of the buffer."""
+
+
 @lru_cache(maxsize=1024)
-def _starts(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Where stretches of these sizes begin, one after another, and how long they are together."""
+def _starts(sizes: tuple[int, ...]) -> Starts:
     ends = tuple(accumulate(sizes))
-    return (0, *ends[:-1]), ends[-1]
+    return integers((0, *ends[:-1])), ends[-1]
+
+
+@lru_cache(maxsize=1024)
+def _blocks(sizes: tuple[int, ...]) -> Starts:
+    """Of the sums of blocks."""
+    return _starts(tuple(-(-n // BLOCK) for n in sizes))
+
+
+@lru_cache(maxsize=1024)
+def _blocks_of_columns(sizes: tuple[int, ...], columns: tuple[int, ...]) -> Starts:
+    """Of the sums of blocks of rows that c/sums.c's column_parts keeps."""
+    wide = [_joined(count) * count if count else 1 for count in columns]
+    return _starts(tuple(-(-n // (w * TALL)) * 3 * w for n, w in zip(sizes, wide, strict=True)))
 
 
 def parts_in_any_order(matrix: Tensor) -> Tensor:

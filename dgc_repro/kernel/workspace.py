@@ -6,45 +6,10 @@ can be thrown away between steps, and no checkpoint knows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
-_Place = tuple[int, int]
-
-
-class Finite:
-    """Tensors that a kernel has found free of NaN and infinities on its way, so that nobody needs to
-    read them again for that. Known by their place in memory: valid while they live."""
-
-    def __init__(self) -> None:
-        self._places: set[_Place] = set()
-        self._terms: dict[_Place, tuple[_Place, ...]] = {}
-
-    def add(self, tensor: Tensor) -> None:
-        found = [_place(tensor)]
-        while found:
-            place = found.pop()
-            if place not in self._places:
-                self._places.add(place)
-                found += self._terms.get(place, ())
-
-    def add_with(self, total: Tensor, terms: Iterable[Tensor]) -> None:
-        """Who finds ``total`` finite has found these too: it is made of them, and of one that is not
-        finite it would not be."""
-        self._terms[_place(total)] = tuple(map(_place, terms))
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        return _place(tensor) in self._places
-
-    def clear(self) -> None:
-        self._places.clear()
-        self._terms.clear()
-
-
-def _place(tensor: Tensor) -> _Place:
-    return tensor.data_ptr(), tensor.numel()
 
 
 class Workspace:

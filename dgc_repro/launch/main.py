@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -29,15 +28,13 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.new_paper import new_paper
-from dgc_repro.launch.overrides import check_overrides, resolved
+from dgc_repro.launch.overrides import check_overrides, in_one_line, resolved
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dir, keys_of, options
+from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
 from dgc_repro.launch.sweep import is_plain, sweep
-from dgc_repro.launch.typed import nearest
-from dgc_repro.names import renamed
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
@@ -51,7 +48,6 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "netlab": netlab.command,
     "new-paper": new_paper,
 }
-NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
 
 
 def main() -> None:
@@ -175,47 +171,3 @@ def _stdout_is_closed() -> bool:
 def _say(text: str, code: int) -> int:
     print(f"error: {text}", file=sys.stderr, flush=True)
     return code
-
-
-def in_one_line(error: Exception) -> str:
-    """Hydra's and OmegaConf's complaints, with the nearest valid name."""
-    text = str(error)
-    if isinstance(error, OverrideParseException):
-        key, reason = error.override.split("=", 1)[0].lstrip("+~"), text.partition("\n")[0]
-        return f"{key}: cannot read {error.override} ({reason}); quote special characters"
-    causes = " ".join(
-        filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or "")))
-    )
-    if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
-        group, _, name = found[1].rpartition("/")
-        return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
-    if found := re.search(r"Could not override '([^']+)'", text):
-        return f"{found[1]}: no such key; {_nearest_key(found[1])}"
-    if found := re.search(r"Missing mandatory value: (\S+)", causes):
-        return f"{getattr(error, 'full_key', None) or found[1]}: has no value; give one"
-    return " ".join(text.split())
-
-
-def _nearest_key(key: str) -> str:
-    """The likeliest key; one that exists belongs to another member of its group."""
-    if now := renamed(key):
-        return now
-    group = key.partition(".")[0]
-    members = sorted(
-        path.stem for path in (conf_dir() / group).glob("*.yaml") if key in keys_of(path)
-    )
-    if members:
-        return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
-    groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
-    return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
-
-
-def known_keys() -> list[str]:
-    """All dotted keys of the default config and of every group member."""
-    keys = {
-        key
-        for path in conf_dir().rglob("*.yaml")
-        if path.relative_to(conf_dir()).parts[0] not in NOT_KEYS
-        for key in keys_of(path)
-    }
-    return sorted(keys)

@@ -1,10 +1,12 @@
-"""``new-paper <name>``: the five files of a paper of your own, in a folder here (docs/adding-a-paper.md)."""
+"""``new-paper <paper> [<artifact>]``: the five files of a paper of your own, in a folder here
+(docs/adding-a-paper.md)."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import keyword
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,24 +15,44 @@ from dgc_repro.errors import UserError
 from dgc_repro.paper.publish import package_of
 
 TEMPLATE = Path(dgc_repro.paper.__file__).parent / "template"
-NAME = "PAPER"
+KINDS = {"table": "Table", "fig": "Figure", "figure": "Figure"}
+
+
+def files(paper: str, artifact: str) -> dict[str, str]:
+    """The template's files by name, for a paper and one of its tables or figures."""
+    kind, number = re.fullmatch(r"(.*?)_?(\d\w*)?", artifact, re.S).groups()  # type: ignore[union-attr]
+    label = f"{KINDS[kind]} {number}" if kind in KINDS and number else artifact
+    names = {"PAPER": paper, "ARTIFACT": artifact, "LABEL": label}
+
+    def filled(text: str) -> str:
+        return re.sub("|".join(names), lambda found: names[found[0]], text)
+
+    sources = sorted(path for path in TEMPLATE.rglob("*") if path.suffix in (".py", ".yaml"))
+    return {
+        filled(str(path.relative_to(TEMPLATE))): filled(path.read_text(encoding="utf-8"))
+        for path in sources
+    }
 
 
 def new_paper(arguments: Sequence[str]) -> None:
     """Write the folder. Raises UserError where the name is taken or is no Python name."""
     parser = argparse.ArgumentParser(prog="python -m dgc_repro new-paper", description=__doc__)
-    parser.add_argument("name", help="a Python name, such as mypaper")
-    name = parser.parse_args(arguments).name
-    folder = Path(name)
-    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
-        raise UserError(f"new-paper: a Python name in lower case, got {name!r}")
-    is_ours = importlib.util.find_spec(f"dgc_repro.paper.{name}") is not None
-    if folder.exists() or is_ours or package_of(name) == name:
-        raise UserError(f"new-paper: {name} exists already; give another name")
-    for source in sorted(path for path in TEMPLATE.rglob("*") if path.suffix in (".py", ".yaml")):
-        target = folder / str(source.relative_to(TEMPLATE)).replace(NAME, name)
+    parser.add_argument("paper", help="a Python name, such as mypaper")
+    parser.add_argument(
+        "artifact", nargs="?", default="table1", help="its table or figure, such as table2 or fig3"
+    )
+    given = parser.parse_args(arguments)
+    paper, artifact = given.paper, given.artifact
+    for name in (paper, artifact):
+        if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
+            raise UserError(f"new-paper: a Python name in lower case, got {name!r}")
+    folder = Path(paper)
+    is_ours = importlib.util.find_spec(f"dgc_repro.paper.{paper}") is not None
+    if folder.exists() or is_ours or package_of(paper) == paper:
+        raise UserError(f"new-paper: {paper} exists already; give another name")
+    for place, text in files(paper, artifact).items():
+        target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = source.read_text(encoding="utf-8").replace(NAME, name)
         target.write_text(text, encoding="utf-8")
         print(target)
-    print(f"now: python -m dgc_repro reproduce {name}/table1")
+    print(f"now: python -m dgc_repro reproduce {paper}/{artifact}")

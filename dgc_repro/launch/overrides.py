@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,11 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.paths import conf_dir, conf_dirs, options
+from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of, options
 from dgc_repro.launch.typed import nearest
+from dgc_repro.names import renamed
+
+NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
 
 
 @contextlib.contextmanager
@@ -86,3 +90,47 @@ def check_overrides(overrides: Sequence[str]) -> None:
         for name in getattr(given, "list", [given]) if isinstance(given, Sweep) else [given]:
             if not isinstance(name, str | list | dict) and not hasattr(name, "text"):
                 raise UserError(f"{group}: a name, got {name!r}; {nearest('', options(group))}")
+
+
+def in_one_line(error: Exception) -> str:
+    """Hydra's and OmegaConf's complaints, with the nearest valid name."""
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        key, reason = error.override.split("=", 1)[0].lstrip("+~"), text.partition("\n")[0]
+        return f"{key}: cannot read {error.override} ({reason}); quote special characters"
+    causes = " ".join(
+        filter(None, (text, str(error.__cause__ or ""), str(error.__context__ or "")))
+    )
+    if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
+        group, _, name = found[1].rpartition("/")
+        return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return f"{found[1]}: no such key; {_nearest_key(found[1])}"
+    if found := re.search(r"Missing mandatory value: (\S+)", causes):
+        return f"{getattr(error, 'full_key', None) or found[1]}: has no value; give one"
+    return " ".join(text.split())
+
+
+def _nearest_key(key: str) -> str:
+    """The likeliest key; one that exists belongs to another member of its group."""
+    if now := renamed(key):
+        return now
+    group = key.partition(".")[0]
+    members = sorted(
+        path.stem for path in (conf_dir() / group).glob("*.yaml") if key in keys_of(path)
+    )
+    if members:
+        return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
+    groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
+
+
+def known_keys() -> list[str]:
+    """All dotted keys of the default config and of every group member."""
+    keys = {
+        key
+        for path in conf_dir().rglob("*.yaml")
+        if path.relative_to(conf_dir()).parts[0] not in NOT_KEYS
+        for key in keys_of(path)
+    }
+    return sorted(keys)

@@ -50,7 +50,7 @@ from dgc_repro.launch.study import STUDY, build_study, study_config, with_networ
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import own_conf_of, page_of, publish, published
+from dgc_repro.paper.publish import own_conf_of, own_papers, page_of, publish, published
 from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
@@ -112,16 +112,28 @@ def reproduce(arguments: Sequence[str]) -> None:
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments without ``--help`` and ``--config-dir``. A user's own paper brings its ``conf/``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dgc_repro reproduce",
-        description=f"Artifacts: {', '.join(artifacts())}.",
-        epilog=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    added, others = conf_dirs_apart(arguments, parser)
-    own = own_conf_of(others[0].partition("/")[0]) if others else None
+    """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``. Answers ``--help``."""
+    added, others = conf_dirs_apart(arguments)
+    asks_help = bool({"-h", "--help"} & set(others))
+    named = others[0] if others else ""
+    own = own_conf_of(named.partition("/")[0])
     add_conf_dirs([*added, *([own] if own else [])])
+    if (
+        asks_help or named not in artifacts()
+    ):  # the list of artifacts, or the nearest one, is printed
+        add_conf_dirs(list(filter(None, map(own_conf_of, own_papers()))))
+    if asks_help:
+        parser = argparse.ArgumentParser(
+            prog="python -m dgc_repro reproduce",
+            description=f"Artifacts: {', '.join(artifacts())}.",
+            epilog=__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument(
+            "artifact", help="<paper>/<table or figure>, one of the artifacts above"
+        )
+        parser.add_argument("settings", nargs="*", metavar="key=value", help="for all of its runs")
+        conf_dirs_apart(others, parser)
     return others
 
 

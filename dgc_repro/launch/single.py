@@ -53,7 +53,9 @@ def run_config(
     check(config, given)
     if config["experiment"]["paper"] == "none":
         config["experiment"]["row"] = own_name(given)
-    print(scale_line(config, given), flush=True)
+    workers, kind = config["launch"]["workers"], config["launch"]["kind"]
+    launch = f"{workers} worker{'s' * (workers != 1)} (launch={'torchrun' if train else kind})"
+    print(f"{launch}, {scale_line(config, given)}", flush=True)
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)

@@ -8,17 +8,20 @@ another launcher or sweeper of Hydra (``hydra/launcher=...``) goes through Hydra
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
-from dgc_repro.launch.local import RunStopped
-from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.local import RunFailed, RunStopped
+from dgc_repro.launch.overrides import composed, in_one_line, key_of
 from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
 from dgc_repro.launch.single import check
 from dgc_repro.paper.records import read_run
@@ -56,12 +59,16 @@ def sweep(
     added, arguments = conf_dirs_apart(arguments)
     add_conf_dirs(added)
     overrides = [argument for argument in arguments if argument not in FLAGS]
-    jobs = [(composed(given), given) for given in expand(overrides)]
-    for config, given in jobs:
+    expanded = expand(overrides)
+    jobs = []
+    for given in expanded:
         try:
+            config = composed(given)
             check(config, given)
-        except UserError as error:
-            raise UserError(f"{error} (in {' '.join(given)}; nothing was trained)") from error
+        except (UserError, HydraException, OmegaConfBaseException) as error:
+            why = _for_a_sweep(in_one_line(error), given, expanded)
+            raise UserError(f"{why} (in {' '.join(given)}; nothing was trained)") from error
+        jobs.append((config, given))
     folders: list[Path] = []
     failed: list[BaseException] = []
     for place, (config, given) in enumerate(jobs, start=1):
@@ -71,10 +78,28 @@ def sweep(
         except (KeyboardInterrupt, RunStopped):
             raise
         except Exception as error:
-            failed.append(error)
             print(f"failed: {' '.join(given)}: {error}", flush=True)
+            if not isinstance(error, (UserError, RunFailed)):
+                traceback.print_exc()
+            # Only the text is kept: the frames hold what the run held, such as the ranks' store.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            failed.append(error)
     if folders:
         frames = frames_of([read_run(folder) for folder in dict.fromkeys(folders)])
         compare.show(compare.compared(frames), Console(highlight=False, width=100))
         print(f"python -m dgc_repro compare {folders[0].parent} draws them", flush=True)
     return failed
+
+
+def _for_a_sweep(line: str, given: Sequence[str], jobs: Sequence[Sequence[str]]) -> str:
+    """The error line; where another member of a swept group has the key, it says which member lacks it."""
+    key, is_of_another, _ = line.partition(": no such key; it is a setting of ")
+    group, _, setting = key.partition(".")
+    members = {override for job in jobs for override in job if key_of(override) == group}
+    if not is_of_another or len(members) < 2:
+        return line
+    member = " ".join(members.intersection(given))
+    return (
+        f"{key}: {member} has no {setting}; make one sweep for each {group}, or sweep settings that all of "
+        "them have"
+    )

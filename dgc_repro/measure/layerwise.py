@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import Sparsifier, coded
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.measure.multilevel import WARMUP, milliseconds
 
@@ -21,19 +22,19 @@ def compress_ms(
 ) -> dict[float, list[float]]:
     """Milliseconds of each repeat, by factor. tensors: f32, by name, read only."""
     workspace = Workspace()
-    device = next(iter(tensors.values())).device
+    batch = Batch(tuple(tensors), list(tensors.values()))
 
     def compress(factor: float) -> None:
-        for name, tensor in tensors.items():
-            context = Context(name, 0, 0, 0, 1, None, (0, 0), workspace, (str(factor),))
-            coded(methods[factor], methods[factor].select(tensor, context), context.scratch)
+        context = Context("batch", 0, 0, 0, 1, None, (0, 0), workspace, (str(factor),))
+        method = methods[factor]
+        coded(method, batch.names, method.select_all(batch, context), context)
 
     factors = list(methods)
     found: dict[float, list[float]] = {factor: [] for factor in factors}
     for number in range(WARMUP + repeats):
         turn = number % len(factors)
         for factor in (*factors[turn:], *factors[:turn]):
-            took = milliseconds(lambda: compress(factor), device)  # noqa: B023  # called at once
+            took = milliseconds(lambda: compress(factor), batch.device)  # noqa: B023  # called at once
             if number >= WARMUP:
                 found[factor].append(took)
     return found

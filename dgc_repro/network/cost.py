@@ -13,11 +13,8 @@ allreduce           `ring`              2 (N-1) alpha + 2 (N-1)/N M beta        
                     `halving_doubling`  2 log2 N alpha + 2 (N-1)/N M beta, N a power of two    [1]
 reduce_scatter      ring                (N-1) alpha + (N-1)/N M beta                           [1]
 allgather           ring                (N-1) alpha + (N-1) M beta                             [1]
-alltoall            `direct`            alpha + M beta                                         [3]
-                    `pairwise`          (N-1) alpha + M beta                                   [1]
-broadcast           `concurrent`        d alpha + d (d+1)/2 M beta, N a power of two           [3]
-                    `binomial`          d alpha + d M beta                                     [1]
-                    `pipelined`         (N-2+s) (alpha + M/s beta), s segments, the best s     [4]
+alltoall            direct              alpha + M beta                                         [3]
+broadcast           binomial, at once   d alpha + d (d+1)/2 M beta, N a power of two           [3]
 barrier             dissemination       d alpha                                                [3]
 ==================  ==================  =====================================================  =======
 
@@ -27,7 +24,6 @@ allreduce. [3] gloo as torch has it: ``alltoallv.cc`` posts all sends at once; `
 binomial tree whose sends are posted at once, so that the d sends of the root share its link (what it feeds
 begins when they end: d + (d-1) + ... + 1); ``barrier.cc``. Its ``allreduce.cc`` and
 ``allgather.cc`` are rings that cut each step's message in segments, two of them under way at a time.
-[4] van de Geijn; as a chain of N workers.
 
 The payload is what the ledger counts: of allreduce, broadcast and reduce_scatter the whole vector, of
 allgather a worker's own part, of alltoall the bytes a worker has for others. The defaults are gloo's
@@ -45,7 +41,6 @@ for rings and all-to-all, in which every link carries the same; for trees an upp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,29 +56,6 @@ from dgc_repro.network.profile import (
     Level,
     Network,
 )
-
-CONCURRENT, BINOMIAL, PIPELINED = BROADCASTS = ("concurrent", "binomial", "pipelined")
-DIRECT, PAIRWISE = ALLTOALLS = ("direct", "pairwise")
-
-
-def ring_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 (N-1) alpha + 2 (N-1)/N M beta: reduce-scatter, then allgather, around a ring."""
-    return 2 * (workers - 1) * (alpha + num_bytes / workers * beta)
-
-
-def tree_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 ceil(log2 N) (alpha + M beta): binomial reduce, then binomial broadcast, the whole vector each
-    round."""
-    return 2 * doublings(workers) * (alpha + num_bytes * beta)
-
-
-def halving_doubling_allreduce(num_bytes: float, workers: int, alpha: float, beta: float) -> float:
-    """2 log2 p alpha + 2 (p-1)/p M beta with p the largest power of two up to N: reduce-scatter by
-    recursive halving, allgather by recursive doubling. The N - p workers too many first hand their vector
-    to a neighbour and get the result back: 2 (alpha + M beta) more (Thakur et al., section 4.5)."""
-    power = 1 << (workers.bit_length() - 1)
-    seconds = 2 * (power.bit_length() - 1) * alpha + 2 * (power - 1) / power * num_bytes * beta
-    return seconds + (2 * (alpha + num_bytes * beta) if workers > power else 0.0)
 
 
 def doublings(workers: int) -> int:
@@ -111,9 +83,8 @@ class Round:
 
 @checked
 class Costs:
-    """Seconds of collectives between ``workers`` of a network. ``allreduce``, ``broadcast``, ``alltoall``:
-    the algorithms (of allreduce None: the network's); ``step``: of a run, where the network's rates change
-    by a schedule.
+    """Seconds of collectives between ``workers`` of a network. ``allreduce``: the algorithm (None: the
+    network's); ``step``: of a run, where the network's rates change by a schedule.
 
     Raises ValueError, that begins with the field of the network or of this class.
     """
@@ -121,8 +92,6 @@ class Costs:
     network: Network
     workers: Count
     allreduce: Annotated[str, one_of(ALLREDUCES)] | None = None
-    broadcast: Annotated[str, one_of(BROADCASTS)] = CONCURRENT
-    alltoall: Annotated[str, one_of(ALLTOALLS)] = DIRECT
     step: int = 0
     node_size: int = field(init=False)  # workers that share an outer link
     outer: Level = field(init=False)
@@ -144,15 +113,12 @@ class Costs:
             return 0.0
         software = self.network.software_of(collective)
         outer, inner = self.outer.no_faster(software.rate), self.inner.no_faster(software.rate)
-        if collective == "broadcast" and self.broadcast == PIPELINED:
-            rounds = [self._pipelined(payload_bytes, outer)]
-        else:
-            rounds = list(self._rounds[collective])
+        rounds = self._rounds[collective]
         return software.overhead + sum(each.seconds(payload_bytes, outer, inner) for each in rounds)
 
     def terms(self, collective: str) -> tuple[float, float]:
         """(messages one after the other, payloads that cross the busiest link) of a call: what alpha and
-        beta are multiplied with. One level only, and not for pipelined broadcasts."""
+        beta are multiplied with. One level only."""
         assert self.node_size == 1
         rounds = self._rounds[collective]
         return sum(r.times for r in rounds), sum(r.times * (r.outer or 0.0) for r in rounds)
@@ -161,28 +127,16 @@ class Costs:
         """Between the workers of one node of a two-level world (``launch.workers_per_node``). All nodes
         do this at once and the next collective waits for all: of unequal links the slowest counts."""
         self._check_nodes(node_size)
-        return Costs(
-            self.network.as_slow_as_the_slowest(),
-            node_size,
-            self.allreduce,
-            self.broadcast,
-            self.alltoall,
-            self.step,
-        )
+        network = self.network.as_slow_as_the_slowest()
+        return Costs(network, node_size, self.allreduce, self.step)
 
     def between(self, node_size: int) -> Costs:
         """Between nodes of such a world, one worker of each talking for it."""
         self._check_nodes(node_size)
         if node_size == 1:
             return self
-        return Costs(
-            self.network.without_nodes(node_size),
-            self.workers // node_size,
-            self.allreduce,
-            self.broadcast,
-            self.alltoall,
-            self.step,
-        )
+        network = self.network.without_nodes(node_size)
+        return Costs(network, self.workers // node_size, self.allreduce, self.step)
 
     def _check_nodes(self, node_size: int) -> None:
         of_network = self.network.workers_per_node
@@ -218,38 +172,21 @@ class Costs:
             TREE: [Round(2 * far, 1.0), Round(2 * near, None, 1.0)],
             HALVING_DOUBLING: _halving_doubling(n, g),
         }
-        staged = [
-            Round(1, min(shift, g, n - shift) / (n - 1), inside and inside / (n - 1))
-            for shift in range(1, n)
-        ]
         at_once = [Round(1, g * (n - g) / (n - 1) if g > 1 else 1.0, inside and (g - 1) / (n - 1))]
         # Of a node all workers that have the vector send it out at once, in every far round.
         flood = [Round(1, float(g * sends)) for sends in _flood(n // g)]
         flood += [Round(1, None, float(sends)) for sends in _flood(g)]
-        broadcast = {
-            CONCURRENT: flood,
-            BINOMIAL: [Round(far, 1.0), Round(near, None, 1.0)],
-            PIPELINED: [],
-        }
         return {
             "allreduce": allreduce[str(self.allreduce)],
             "reduce_scatter": self._ring(n - 1, 1 / n),
             "allgather": self._ring(n - 1, 1.0),
-            "alltoall": staged if self.alltoall == PAIRWISE else at_once,
-            "broadcast": broadcast[self.broadcast],
+            "alltoall": at_once,
+            "broadcast": flood,
             "barrier": [Round(doublings(n), 0.0)],
         }
 
     def _ring(self, steps: int, share: float) -> list[Round]:
         return [Round(steps, share, share if self.node_size > 1 else None)]
-
-    def _pipelined(self, num_bytes: float, level: Level) -> Round:
-        """A chain of all workers; s = sqrt((N-2) M beta / alpha) segments, the derivative's zero."""
-        links = self.workers - 2
-        moving = num_bytes * level.seconds_per_byte
-        segments = math.sqrt(links * moving / level.latency) if level.latency else num_bytes
-        segments = max(1.0, min(segments, num_bytes))
-        return Round(links + segments, 1 / segments, 1 / segments if self.node_size > 1 else None)
 
 
 def _flood(workers: int) -> list[int]:

@@ -9,10 +9,11 @@ in bytes on the link; the others' slopes are their software's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import TCP_SHARE, Network
@@ -37,6 +38,11 @@ class Fit:
     network: Network
     points: Sequence[Point]
     errors: Sequence[float]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a point: its fields and its error."""
+        return pd.DataFrame(self.points).assign(error=self.errors)
 
     @property
     def median_error(self) -> float:
@@ -118,11 +124,3 @@ def _latency(messages: Sequence[float], intercepts: Sequence[float]) -> float:
         slope = (m * i).sum() / (m * m).sum()
     most = min((i / m for i, m in zip(intercepts, messages, strict=True) if i > 0), default=0.0)
     return min(max(0.0, float(slope)), most)
-
-
-def by_collective(found: Fit) -> Mapping[str, tuple[float, float]]:
-    """Median and worst error of each collective, shares."""
-    errors: dict[str, list[float]] = {}
-    for point, error in zip(found.points, found.errors, strict=True):
-        errors.setdefault(point.collective, []).append(abs(error))
-    return {name: (float(np.median(e)), float(np.max(e))) for name, e in errors.items()}

@@ -12,7 +12,9 @@ TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 RATE_LIKE = (
     f"a rate with its unit, above 0, such as 100mbit or 2.5gbit (units: {', '.join(RATE_UNITS)})"
 )
-TIME_LIKE = f"a duration with its unit, such as 50us or 1ms (units: {', '.join(TIME_UNITS)})"
+TIME_LIKE = (
+    f"a duration with its unit, such as 50us or 1ms, 0us for none (units: {', '.join(TIME_UNITS)})"
+)
 
 
 def bits_per_second(field: str, text: object) -> float:

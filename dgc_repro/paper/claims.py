@@ -7,7 +7,7 @@ must lie: the value of one row, or the difference or the ratio of two rows, pair
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -35,10 +35,6 @@ class Printed:
         if place is None:
             raise KeyError(f"{column}: not a column of {self.where}")
         return self.rows[row][place] if row in self.rows else math.nan
-
-    def reader(self, column: str) -> Callable[[str], float]:
-        """The printed number of a row in this column."""
-        return lambda row: self(row, column)
 
 
 @dataclass(frozen=True)
@@ -77,12 +73,9 @@ class Check:
 def near(check: Check, printed: float, margin: float) -> Check:
     """The same comparison as a magnitude: within ``margin`` of the ``printed`` number, either way. For a
     ratio the margin is a factor: 2 means from half to twice."""
-    low, high = (
-        (printed / margin, printed * margin)
-        if check.ratio
-        else (printed - margin, printed + margin)
-    )
-    return replace(check, above=low, below=high, printed=printed)
+    if check.ratio:
+        return replace(check, above=printed / margin, below=printed * margin, printed=printed)
+    return replace(check, above=printed - margin, below=printed + margin, printed=printed)
 
 
 @dataclass(frozen=True)

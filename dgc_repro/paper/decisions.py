@@ -1,8 +1,7 @@
 """The decisions of a policy by step: decisions.jsonl of a run folder as one small table.
 
 A line of decisions.jsonl holds the decision of a step and the time of the step before. In the table each time
-is in the row of its own step. Published records hold the table (decisions.csv), thinned to evenly spaced
-steps.
+is in the row of its own step. Long runs are thinned to evenly spaced steps.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 
-LINES_FILE, TABLE_FILE = "decisions.jsonl", "decisions.csv"
+LINES_FILE = "decisions.jsonl"
 MOST_STEPS = 1000
 _TIMES = ("seconds", "samples", "throughput", "own_square", "mean_square")
 COLUMNS = (
@@ -69,22 +68,9 @@ def table_of(path: Path, most: int = MOST_STEPS) -> pd.DataFrame:
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The decisions of a record or of a run folder; no rows where nothing was decided."""
-    if (folder / TABLE_FILE).is_file():
-        try:
-            return _typed(pd.read_csv(folder / TABLE_FILE))
-        except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError) as error:
-            raise UserError(f"{folder / TABLE_FILE}: a table of decisions ({error})") from error
-    if (folder / LINES_FILE).is_file():
-        return table_of(folder / LINES_FILE)
-    return _typed(pd.DataFrame(columns=list(COLUMNS)))
-
-
-def write(table: pd.DataFrame, path: Path) -> None:
-    """As a record has it; read back and written again it is the same bytes."""
-    path.write_text(
-        table.to_csv(index=False, float_format="%.6g", lineterminator="\n"), encoding="utf-8"
-    )
+    """The decisions of a run folder; no rows where nothing was decided."""
+    path = folder / LINES_FILE
+    return table_of(path) if path.is_file() else _typed(pd.DataFrame(columns=list(COLUMNS)))
 
 
 def thinned(table: pd.DataFrame, most: int) -> pd.DataFrame:

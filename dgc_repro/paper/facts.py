@@ -11,16 +11,16 @@ from dgc_repro.paper.records import FREE_KEYS, Run
 
 PAPER_SCALE = "paper"
 FULL_MODELS = {
-    "ResNet18": 11_173_962,
-    "ResNet101": 44_549_160,
-    "VGG16": 138_365_992,
-    "LSTM": 66_034_000,
-    "LSTM, tied": 51_034_000,
+    "ResNet18": ("ResNet", 11_173_962),
+    "ResNet101": ("ResNet", 44_549_160),
+    "VGG16": ("VGG", 138_365_992),
+    "LSTM": ("LSTM", 66_034_000),
+    "LSTM, tied": ("LSTM", 51_034_000),
 }
-"""Parameters of the models at full size, as the papers train them. Tied: one matrix for words in and out."""
+"""Family and number of parameters of the models at full size, as the papers train them. Tied: one matrix for
+words in and out."""
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
-"""Settings that older runs record by another name."""
 ALIKE = (
     *("scale.name", "launch.kind", "launch.workers", "dataset", "model", "optimizer", "schedule"),
     *("train.epochs", "train.batch_size"),
@@ -45,26 +45,23 @@ def model_text(run: Run) -> str:
     name = str(model.get("_target_", "")).rpartition(".")[2]
     count = run.summary.get("parameters")
     size = f"{count / 1e6:.3g} M parameters" if count else "parameters not recorded"
-    full = FULL_MODELS.get(f"{name}, tied" if model.get("tied") else name)
-    if full is None:
+    full_name = f"{name}, tied" if model.get("tied") else name
+    if full_name not in FULL_MODELS:
         return f"{name or 'model not recorded'}, {size}"
-    width = model.get("width") or model.get("hidden")
-    family, layers = _family(name, model)
+    family, full = FULL_MODELS[full_name]
     if count and count >= 0.9 * full:
         return f"{name}, {size}"
+    width = model.get("width") or model.get("hidden")
     wide = f", width {width}" if width else ""
+    layers = _layers(name, model)
     return f"{layers}-layer {family}{wide}, {size}, in place of {name} ({full / 1e6:.3g} M)"
 
 
-def _family(name: str, model: Mapping[str, Any]) -> tuple[str, int]:
-    """The family of a model, and its layers: weighted ones, the stem and the classifier included."""
+def _layers(name: str, model: Mapping[str, Any]) -> int:
+    """The weighted layers, the stem and the classifier included."""
     if name == "ResNet101":
-        return "ResNet", 3 * sum(model.get("blocks") or (3, 4, 23, 3)) + 2
-    if name == "ResNet18":
-        return "ResNet", 18
-    if name == "VGG16":
-        return "VGG", 16
-    return "LSTM", int(model.get("layers", 2))
+        return 3 * sum(model.get("blocks") or (3, 4, 23, 3)) + 2
+    return int(name[-2:]) if name != "LSTM" else int(model.get("layers", 2))
 
 
 def world_text(run: Run) -> str:

@@ -75,6 +75,16 @@ def measure(runs: Iterable[Run], quantities: Mapping[str, Quantity]) -> pd.DataF
     )
 
 
+def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
+    """The frame of a wide ``table`` with the columns row, seed and, where needed, setting, step and clock.
+    ``quantities``: by column, the name and the unit of its numbers, and the clock of seconds."""
+    parts = []
+    for column, (name, unit, *clock) in quantities.items():
+        part = table.assign(quantity=name, unit=unit, value=table[column].astype(float))
+        parts.append(part.assign(clock=clock[0]) if clock else part)
+    return lines(pd.concat(parts, ignore_index=True))
+
+
 def join(*frames: pd.DataFrame) -> pd.DataFrame:
     """All lines of several frames."""
     kept = [frame for frame in frames if not frame.empty]
@@ -198,7 +208,7 @@ def count(values: Values) -> str:
 
 def plain(value: float, unit: str = "") -> str:
     """A printed number as the paper has it; '-' for none."""
-    return "-" if math.isnan(value) else f"{value:g}{unit}"
+    return "-" if math.isnan(value) else f"{value + 0.0:g}{unit}"
 
 
 def hits(values: Values) -> str:
@@ -209,19 +219,14 @@ def hits(values: Values) -> str:
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a quantity of each row under a ``heading``, written by ``form`` (an int: so many
-    decimals). With ``printed`` a column of the printed numbers goes before it."""
+    decimals). With ``printed``, by row and quantity, a column of the printed numbers goes before it."""
 
     heading: str
     quantity: str
     form: Callable[[Values], str] | int | None = None
     setting: str = ""
-    printed: Callable[[str], float] | None = None
+    printed: Known | None = None
     printed_unit: str = ""
-
-
-def printed_in(known: Known, quantity: str, decimals: int = 9) -> Callable[[str], float]:
-    """A quantity's printed number by row, rounded; NaN where the paper prints none: for `Column.printed`."""
-    return lambda row: round(known.get((row, quantity), math.nan), decimals) + 0.0
 
 
 def seeds(quantity: str) -> Column:
@@ -237,7 +242,7 @@ def pivot(
     for column in columns:
         heading, form = column.heading, column.form
         if column.printed is not None:
-            known = map(column.printed, rows)
+            known = (column.printed.get((row, column.quantity), math.nan) for row in rows)
             table[f"{heading}: printed"] = [plain(v, column.printed_unit) for v in known]
             heading += ": ours"
         cells = [of(frame, column.quantity, row, column.setting) for row in rows]

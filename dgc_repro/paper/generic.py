@@ -14,21 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Quantity,
-    amount,
-    join,
-    measure,
-    pivot,
-    printed_in,
-    printed_numbers,
-    relative,
-)  # fmt: skip
-from dgc_repro.paper.page import Page, Section, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.frame import SENT, Column, Quantity, amount, printed_numbers
+from dgc_repro.paper.page import Page, Section, Template, made
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
 PERPLEXITY = Quantity("", lambda run: run.last("test/perplexity"))
@@ -63,32 +53,28 @@ def generic_page(
 
     def page(runs: Sequence[Run], scale: str) -> Page:
         require_alike(runs, facts.ALIKE)
-        own = [run for row in rows for run in runs if run.row == row]
-        found = measure(own, {**quantities, **SENT})
-        frame = join(found, relative(found, "payload", first, inverse=True, name=LESS))
+        own = of_rows(runs, rows)
+        found = frames.measure(own, {**quantities, **SENT})
+        less = frames.relative(found, "payload", first, inverse=True, name=LESS)
+        frame = frames.join(found, less)
         both = [name for name in quantities if printed is not None and name in printed.columns]
         known = printed_numbers(printed, dict(zip(both, both, strict=True))) if printed else {}
         columns = [
-            Column(
-                f"{name} {quantity.unit}".rstrip(),
-                name,
-                printed=printed_in(known, name) if name in both else None,
-            )
-            for name, quantity in quantities.items()
+            Column(f"{name} {of.unit}".rstrip(), name, printed=known if name in both else None)
+            for name, of in quantities.items()
         ]
         columns += [Column("payload", "payload", amount), Column("times less", LESS)]
         text = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
         return made(
-            title,
+            Template(title, {"Rows": text}, tuple(choices)),
             scale,
             own,
             frame,
-            (Section("Rows", text, pivot(frame, rows, columns)),),
+            [Section("Rows", frames.pivot(frame, rows, columns))],
             claims,
             labels=rows,
             printed=known,
             notes=notes,
-            choices=choices,
             figures={"curve": partial(_curve, title, own, scale, looks)},
         )
 

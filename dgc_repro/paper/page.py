@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,38 @@ from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged
 
 TERMINAL_COLUMNS = 100
 PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
+SILENT = "Where the paper is silent"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title, and text above it. ``table`` None: text alone."""
+    """A ``table`` with its title, and the ``text`` above it: of the template, where none is given here."""
 
     title: str
-    text: str = ""
     table: pd.DataFrame | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Template:
+    """The words of a page: its title, the texts of its sections by title, and what the paper leaves open.
+
+    It is a Markdown file beside the artifact's module. ``{name}`` stands for something that the runs say.
+    """
+
+    title: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Template:
+        """The title, the sections, and the choices: the rows of a table under the heading `SILENT`."""
+        head, *parts = path.read_text(encoding="utf-8").split("\n## ")
+        texts = dict(part.split("\n", 1) for part in parts)
+        rows = [line for line in texts.pop(SILENT, "").splitlines() if line.startswith("| ")]
+        choices = [Choice(*row.strip("| ").split(" | ")) for row in rows[1:]]
+        stripped = {title: text.strip() for title, text in texts.items()}
+        return cls(head.removeprefix("# ").strip(), stripped, tuple(choices))
 
 
 @dataclass(frozen=True)
@@ -66,7 +89,7 @@ class Page:
 
 
 def made(
-    title: str,
+    words: str | Template,
     scale: str,
     runs: Sequence[Run],
     frame: pd.DataFrame,
@@ -75,17 +98,37 @@ def made(
     *,
     labels: Mapping[str, str] | None = None,
     head: Sequence[tuple[str, str]] = (),
+    said: Mapping[str, object] | None = None,
+    choices: Sequence[Choice] = (),
     **more: Any,
 ) -> Page:
     """The page of runs, with the claims judged on their numbers: rows of the same training count once.
 
+    words    the template, or the artifact's module file, beside which it lies
     labels   rows in words, for verdicts
     head     facts between those on the runs and those on the machine
+    said     by name, what ``{name}`` stands for in the template
+    choices  of another template, after the page's own
     more     other fields of `Page`, in place of those made here
     """
+    if isinstance(words, str):
+        words = Template.read(Path(words).with_suffix(".md"))
+    said = {"scale": scale, **(said or {})}
+    filled = [
+        replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
+        for one in sections
+    ]
     found = judge(claims, frame, labels=labels, same=twins(runs))
     fields = {"facts": facts(runs, scale, head), "verdicts": found, **more}
-    return Page(title, scale, runs, sections=sections, frame=frame, **fields)
+    return Page(
+        words.title.format_map(said),
+        scale,
+        runs,
+        sections=filled,
+        frame=frame,
+        choices=(*words.choices, *choices),
+        **fields,
+    )
 
 
 def write(page: Page, folder: Path) -> None:
@@ -112,8 +155,11 @@ def markdown(page: Page) -> str:
             parts.append(markdown_table(section.table))
     if page.verdicts:
         parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), count_text(page)]
-        readings = dict.fromkeys(v.claim.reading for v in page.verdicts if v.claim.reading)
-        parts += ["How the claims are read:\n\n" + "\n".join(f"- {text}" for text in readings)]
+        readings: dict[str, list[str]] = {}
+        for verdict in page.verdicts:
+            readings.setdefault(verdict.claim.reading, []).append(verdict.claim.id)
+        lines = [f"- {', '.join(ids)}: {text}" for text, ids in readings.items() if text]
+        parts += ["How the claims are read:\n\n" + "\n".join(lines)]
     if page.notes:
         lines = [f"- {note.text} {note.arithmetic}".rstrip() for note in page.notes]
         parts += ["## Printed numbers that contradict each other", "\n".join(lines)]
@@ -122,7 +168,7 @@ def markdown(page: Page) -> str:
             [(c.silent, c.chosen, f"`{c.key}`", used(page.runs, c.key)) for c in page.choices],
             columns=["silent", "chosen", "config key", "used in these runs"],
         )
-        parts += ["## Where the paper is silent", markdown_table(table)]
+        parts += [f"## {SILENT}", markdown_table(table)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,10 @@ import pandas as pd
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import with_current_names
-from dgc_repro.paper import decisions
 from dgc_repro.paper.records import Run, in_order
 
 RUNS_FILE = "runs.jsonl"
 TABLES = ("epochs", "decisions", "trace", "lines")
-MOST_DECISIONS = 1000
-"""Recorded steps a run, evenly spaced, that a pool keeps."""
 
 
 def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
@@ -79,11 +75,6 @@ def write(runs: Sequence[Run], folder: Path) -> None:
             if table[column].dropna().map(type).nunique() > 1:
                 table[column] = table[column].map(lambda v: None if pd.isna(v) else str(v))
         table.to_parquet(path, index=False, compression="zstd")
-
-
-def kept(run: Run) -> Run:
-    """The run as a pool holds it: decisions of so many steps."""
-    return replace(run, decisions=decisions.thinned(run.decisions, MOST_DECISIONS))
 
 
 def _run(head: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Run:

@@ -48,6 +48,12 @@ def package_of(paper: str) -> str:
     return paper if not is_ours and _found(paper) else ours
 
 
+def own_papers() -> list[str]:
+    """The papers of entry points, and those whose folder lies in the working folder."""
+    here = [path.parts[0] for path in Path().glob("*/conf/artifact")]
+    return [*(point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)), *here]
+
+
 def own_conf_of(paper: str) -> Path | None:
     """The folder ``conf`` in the package of a paper that is not ours."""
     name = package_of(paper) if paper.isidentifier() else ""
@@ -108,7 +114,7 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     _require_placed(runs, paper, artifact, scale)
     folder = root / paper / scale
     with _fresh(folder) as fresh:
-        own = {run.id: pool.kept(run) for run in runs}
+        own = {run.id: run for run in runs}
         everything = published(root, paper, scale) | own
         pool.write(list(everything.values()), fresh)
         # The page is made of what the pool holds, so that `rebuild` makes the same one.

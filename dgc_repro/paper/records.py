@@ -90,7 +90,8 @@ class Run:
     def last(self, metric: str) -> float:
         """A metric of the last epoch. Raises UserError where the record lacks it."""
         if metric not in self.epochs.columns:
-            raise UserError(f"{self.id}: no {metric} in its epochs; the record is too old")
+            names = ", ".join(self.epochs.columns)
+            raise UserError(f"{self.id}: no {metric} in its epochs; there are {names}")
         return float(self.epochs[metric].iloc[-1])
 
 
@@ -134,6 +135,11 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
 def in_order(runs: Iterable[Run]) -> list[Run]:
     """Ordered by row and seed."""
     return sorted(runs, key=lambda run: (run.row, run.seed, run.id))
+
+
+def of_rows(runs: Sequence[Run], rows: Iterable[str]) -> list[Run]:
+    """The runs of these rows, row by row."""
+    return [run for row in rows for run in runs if run.row == row]
 
 
 def require_alike(runs: Sequence[Run], keys: Sequence[str]) -> None:

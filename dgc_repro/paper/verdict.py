@@ -95,13 +95,17 @@ class Effect:
 
     @property
     def brief(self) -> str:
-        """The number with its interval."""
+        """The number with its interval; a difference of percentages in points."""
         if math.isnan(self.mean):
             return "undefined"
         text = self._number(self.mean)
         if self.low != self.high:
             text += f" [{self._number(self.low)}, {self._number(self.high)}]"
-        return text if self.check.ratio else f"{text} {self.unit}".rstrip()
+        if self.check.ratio:
+            return text
+        is_difference = self.check.lesser is not None
+        unit = "points" if is_difference and self.unit == "%" else self.unit
+        return f"{text} {unit}".rstrip()
 
     @property
     def _range(self) -> str:

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.policy.interface import MEAN, OWN, EpochReport, Plan, State
-from dgc_repro.policy.planned import PlansAhead, ladder
+from dgc_repro.policy.planned import Field, PlansAhead, ladder
 
 
 @checked
@@ -34,7 +34,7 @@ class Accordion(PlansAhead):
     between the two epochs that a judgement compares; ``norm``: mean, or own; ``decay``: the learning rate
     decays where the next is below so many times this one's (null: never looked at)."""
 
-    field: str
+    field: Field
     values: Annotated[Sequence[Any], ladder(2, "the low compression and the high one")]
     eta: Annotated[float, within(above=0, name="a relative change")] = 0.5
     interval: Annotated[int, within(1, name="a whole number of epochs")] = 1

@@ -26,7 +26,7 @@ from typing import Annotated
 
 from dgc_repro.checked import Count, Share, checked, within
 from dgc_repro.policy.interface import SPREAD, Plan, State, StepReport
-from dgc_repro.policy.planned import PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
 STANDARD_ERRORS = 3.0
 
@@ -37,7 +37,7 @@ class AdaQS(PlansAhead):
     strongest. ``falls_by``: the fraction by which the averaged ratio must have fallen since the last move for
     the next weaker one; ``smoothing``: weight of a step in the averages; ``least_steps``: on each rung."""
 
-    field: str
+    field: Field
     values: Rungs
     falls_by: Annotated[float, within(above=0, below=1, name="a fraction")] = 0.5
     smoothing: Share = 0.1

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.policy.interface import Plan, State
-from dgc_repro.policy.planned import PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
 LOWEST, HIGHEST = "lowest", "highest"
 
@@ -32,7 +32,7 @@ class Oracle(PlansAhead):
     column of their epochs, of which the ``best`` is the lowest or the highest; ``target``: a number of it,
     null for none; ``cost``: another column, to be paid until the target is reached."""
 
-    field: str
+    field: Field
     values: Rungs
     runs: Annotated[Sequence[Any], Rule("a list, a run's folder for each value")]
     criterion: str = "validation/loss"

@@ -22,6 +22,7 @@ def ladder(least: int, words: str) -> Rule:
     return Rule(f"a list of {words} (numbers or words), weakest first, each once", fits)
 
 
+Field = Annotated[str, "the compressor's setting that the values are for, such as bits or density"]
 Settings = Annotated[Sequence[Any], ladder(0, "settings")]
 Rungs = Annotated[Sequence[Any], ladder(1, "one or more settings")]
 

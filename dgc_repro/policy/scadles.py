@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dgc_repro.checked import Rule, Share, checked
 from dgc_repro.policy.interface import EpochReport, Plan, State
-from dgc_repro.policy.planned import PlansAhead
+from dgc_repro.policy.planned import Field, PlansAhead
 
 ONE_VALUE = Rule(
     "a list of one value, that of compressed steps (the others are dense)",
@@ -39,7 +39,7 @@ class ScaDLES(PlansAhead):
     """``field``, ``values``: the compressor's setting and its one value. ``delta``: the relative change of
     the norm, averaged over the epoch so far, up to which a step is compressed."""
 
-    field: str
+    field: Field
     values: Annotated[Sequence[Any], ONE_VALUE]
     delta: Share = 0.3
     chooses = True

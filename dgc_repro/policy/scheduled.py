@@ -12,7 +12,7 @@ from typing import Annotated
 
 from dgc_repro.checked import Rule, checked, one_of, within
 from dgc_repro.policy.interface import EpochReport, Plan, State
-from dgc_repro.policy.planned import PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
 STEP, EPOCH = "step", "epoch"
 PAIR = Rule("two whole numbers from 0", lambda pair: len(pair) == 2)
@@ -34,7 +34,7 @@ class Scheduled(PlansAhead):
     """``field``, ``values``: the ladder, weakest first. ``rungs``: pairs of the first step (or epoch,
     ``by``) on which a rung is used, and that rung; 0 is dense, r sends with values[r - 1]."""
 
-    field: str
+    field: Field
     values: Rungs
     rungs: Annotated[Sequence[Annotated[Sequence[Annotated[int, within(0)]], PAIR]], PAIRS]
     by: Annotated[str, one_of((STEP, EPOCH))] = EPOCH

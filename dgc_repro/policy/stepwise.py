@@ -20,7 +20,7 @@ from typing import Annotated
 
 from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.policy.interface import EpochReport, Plan, State
-from dgc_repro.policy.planned import PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
 Percent = Annotated[float, within(0, 100)]
 ASCENDING = Rule("percentages (0 to 100), ascending", lambda values: list(values) == sorted(values))
@@ -34,7 +34,7 @@ class Stepwise(PlansAhead):
     epochs differs by less (null: never). ``patience_epochs``: epochs on one step before compression
     is removed for ``dense_epochs`` epochs (0: never)."""
 
-    field: str
+    field: Field
     values: Rungs
     accuracy_thresholds: Annotated[Sequence[Percent], ASCENDING]
     loss_differences: Sequence[Annotated[float, within(0)]] | None = None

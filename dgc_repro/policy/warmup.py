@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dgc_repro.checked import Count, checked
 from dgc_repro.policy.interface import EpochReport, Plan, State
-from dgc_repro.policy.planned import PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
 
 @checked
@@ -18,7 +18,7 @@ class Warmup(PlansAhead):
     """``field``, ``values``: the ladder, weakest first, which is the order they are used in.
     ``epochs_each``: epochs on each value before the next."""
 
-    field: str
+    field: Field
     values: Rungs
     epochs_each: Count = 1
 

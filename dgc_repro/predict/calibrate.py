@@ -7,30 +7,29 @@ from 64 bytes to 64 MB, and network/fit.py makes alpha, beta and overheads of it
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
-from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Asked, measure, time_collective
+from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Timed, measure, slowest
 from dgc_repro.bench.command_line import how_long
-from dgc_repro.bench.ranks import Ranks, RanksFailed
-from dgc_repro.bench.tables import write_csv
+from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
 from dgc_repro.launch.networks import named_network
 from dgc_repro.launch.profiles import FOLDER, TARGET
 from dgc_repro.network.cost import Costs
-from dgc_repro.network.fit import Fit, Point, by_collective, fit
+from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import plot
@@ -52,10 +51,10 @@ take longer is left out, and larger ones too; never the first two."""
 PROBE_BYTES = 1 << 20
 CAPTION = 88  # letters that fit under the figure's title
 LOOKS = {
-    "allreduce": (plot.BLACK, "o"),
-    "allgather": (plot.BLUE, "^"),
-    "alltoall": (plot.ORANGE, "s"),
-    "broadcast": (plot.GREEN, "v"),
+    collective: plot.Look(collective, colour, marker)
+    for collective, colour, marker in zip(
+        MEASURED, (plot.BLACK, plot.BLUE, plot.ORANGE, plot.GREEN), "o^sv", strict=True
+    )
 }
 
 
@@ -88,11 +87,7 @@ def calibrate(arguments: Sequence[str]) -> Path:
         )
     busy = environment.busy_cores()
     print(f"calibrate: starting {workers} workers, about 10 s; then an estimate", flush=True)
-    with ranks_of(config, network) as (asked, where, notes):
-        for note in notes:
-            print(f"note: {note}", flush=True)
-        print(f"calibrate: {how_long(expected_seconds(asked, settings))}", flush=True)
-        points = measure(asked, settings["sizes"], settings["repeats"], settings["seconds"])
+    points, where, notes = measured(config, network, settings)
     hardware = f"{environment.cpu_model()}, {environment.available_cores()} cores"
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     rate = min(network.worker_rates(workers)) if in_lab and network is not None else None
@@ -101,24 +96,68 @@ def calibrate(arguments: Sequence[str]) -> Path:
         source += f"; provisional, {busy:.1f} cores were busy with other work"
     folder = Path(config["paths"]["runs"]) / FOLDER
     try:
-        raw = write_points(points, [], folder, settings["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = folder / f"{settings['name']}.csv"  # points that cannot be fitted are kept too
+        pd.DataFrame(points).assign(error=None).to_csv(raw, index=False)
         try:
             found = fit(points, workers, rate, source)
         except ValueError as error:
             raise UserError(f"{error} (the points are in {raw})") from error
-        path = write(found, workers, folder, settings["name"])
+        found.frame.to_csv(raw, index=False)
+        path = write(found, folder, settings["name"])
+        plot.save(figure(found, workers), folder, settings["name"])
     except OSError as error:
         raise UserError(f"paths.runs: cannot write to {folder} ({error.strerror})") from error
     report(found, path, settings["name"])
     return path
 
 
-def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
+def measured(
+    config: Mapping[str, Any], network: Network | None, settings: Mapping[str, Any]
+) -> tuple[list[Point], str, Sequence[str]]:
+    """Points of live workers, where these were, and notes on their links."""
+    launch = config["launch"]
+    workers = launch["workers"]
+    device, backend = choose_device(config)
+    where, notes = f"{backend} on this machine", []
+    with contextlib.ExitStack() as stack:
+        lab = None
+        if launch["kind"] == "netlab":
+            assert network is not None, "validated: a lab has rates"
+            rates = network.worker_rates(workers)
+            links = Lab(rates, network.outer.latency, network.loss, name="calibrate")
+            lab = stack.enter_context(links)
+            where, notes = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links", lab.notes
+        for note in notes:
+            print(f"note: {note}", flush=True)
+        try:
+            points = on_ranks(
+                *(on_rank, settings, device),
+                workers=workers,
+                lab=lab,
+                timeout_seconds=launch["timeout_seconds"],
+                backend=backend,
+            )
+        except RanksFailed as error:
+            raise UserError(f"launch: {error}") from error
+    return points, where, notes
+
+
+def on_rank(settings: Mapping[str, Any], device_type: str) -> list[Point]:
+    """Print an estimate, and time the collectives."""
+    timed = partial(slowest, device_type=device_type)
+    expected = expected_seconds(timed, settings)
+    if is_first():
+        print(f"calibrate: {how_long(expected)}", flush=True)
+    return measure(settings["sizes"], settings["repeats"], settings["seconds"], timed)
+
+
+def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> float:
     """About how long `measure` takes, from an allreduce of the smallest size and one of about a MB."""
     sizes: list[int] = settings["sizes"]
     small = min(sizes)
     large = max(size for size in sizes if size <= max(PROBE_BYTES, small))
-    latency, slow = (max(asked(ALLREDUCE, size, 1)[0]) for size in (small, large))
+    latency, slow = (timed(ALLREDUCE, size, 1)[0] for size in (small, large))
     a_byte = max(0.0, slow - latency) / max(1, large - small)
     repeats: int = settings["repeats"]
     seconds: float = settings["seconds"]
@@ -126,40 +165,8 @@ def expected_seconds(asked: Asked, settings: Mapping[str, Any]) -> float:
     return len(MEASURED) * sum(each)
 
 
-@contextmanager
-def ranks_of(
-    config: Mapping[str, Any], network: Network | None
-) -> Iterator[tuple[Asked, str, Sequence[str]]]:
-    """Live workers that time collectives, where they are, and what is to be known of their links."""
-    launch = config["launch"]
-    workers, timeout = launch["workers"], launch["timeout_seconds"]
-    device, backend = choose_device(config)
-    lab = None
-    where = f"{backend} on this machine"
-    if launch["kind"] == "netlab":
-        assert network is not None, "validated: a lab has rates"
-        rates = network.worker_rates(workers)
-        lab = Lab(rates, network.outer.latency, network.loss, name="calibrate")
-        where = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links"
-    try:
-        with Ranks(workers, lab, timeout_seconds=timeout, backend=backend) as ranks:
-
-            def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
-                return ranks.ask(
-                    "call", time_collective, collective, size, repeats, device, seconds=timeout
-                )
-
-            yield asked, where, lab.notes if lab is not None else ()
-    except RanksFailed as error:
-        raise UserError(f"launch: {error}") from error
-    finally:
-        if lab is not None:
-            lab.close()
-
-
-def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
-    """``<name>.yaml``, ``.csv`` (the points), ``.svg`` and ``.png``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(found: Fit, folder: Path, name: str) -> Path:
+    """The profile, ``<name>.yaml``."""
     network = found.network
     settings = {
         TARGET: "dgc_repro.network.profile.Network",
@@ -169,24 +176,16 @@ def write(found: Fit, workers: int, folder: Path, name: str) -> Path:
         "software": {c: dict(stated) for c, stated in (network.software or {}).items()},
         "source": network.source,
     }
-    lines = [f"# {network.source}", f"# {error_text(found)}"]
-    lines += [
-        f"#   {collective}: median {100 * median:.1f} %, worst {100 * worst:.0f} %"
-        for collective, (median, worst) in by_collective(found).items()
+    errors = found.frame["error"].abs().groupby(found.frame["collective"], sort=False)
+    by_collective = errors.agg(["median", "max"]).itertuples()
+    head = [
+        network.source,
+        error_text(found),
+        *(f"  {c}: median {100 * m:.1f} %, worst {100 * w:.0f} %" for c, m, w in by_collective),
     ]
+    lines = [*(f"# {line}" for line in head), yaml.safe_dump(settings, sort_keys=False)]
     path = folder / f"{name}.yaml"
-    path.write_text("\n".join([*lines, yaml.safe_dump(settings, sort_keys=False)]), "utf-8")
-    write_points(found.points, found.errors, folder, name)
-    plot.save(figure(found, workers), folder, name)
-    return path
-
-
-def write_points(points: Sequence[Point], errors: Sequence[float], folder: Path, name: str) -> Path:
-    """``<name>.csv``; without errors (nothing is fitted yet) their column is empty."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.csv"
-    rows = [asdict(point) for point in points]
-    write_csv(path, [], [r | {"error": e} for r, e in zip_longest(rows, errors)], {})
+    path.write_text("\n".join(lines), "utf-8")
     return path
 
 
@@ -214,27 +213,18 @@ def figure(found: Fit, workers: int) -> Figure:
     with plot.style():
         drawn = Figure(figsize=(6.4, 5.4), layout="constrained")
         times, errors = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        for collective in dict.fromkeys(point.collective for point in found.points):
-            colour, marker = LOOKS[collective]
-            own = [i for i, p in enumerate(found.points) if p.collective == collective]
-            sizes = [found.points[i].payload_bytes for i in own]
-            times.plot(
-                sizes,
-                [1e3 * found.points[i].seconds for i in own],
-                marker,
-                color=colour,
-                label=collective,
-            )
-            steps = np.geomspace(min(sizes), max(sizes), 200)
-            times.plot(steps, [1e3 * costs.seconds(collective, s) for s in steps], color=colour)
-            errors.plot(sizes, [100 * found.errors[i] for i in own], marker + "-", color=colour)
+        for collective, own in found.frame.groupby("collective", sort=False):
+            look, sizes = LOOKS[str(collective)], own["payload_bytes"]
+            times.plot(sizes, 1e3 * own["seconds"], **look.line | {"linestyle": ""})
+            steps = np.geomspace(sizes.min(), sizes.max(), 200)
+            modelled = [1e3 * costs.seconds(look.label, size) for size in steps]
+            times.plot(steps, modelled, color=look.colour)
+            errors.plot(sizes, 100 * own["error"], **look.line)
         times.set_xscale("log")
-        times.set_yscale("log")
-        times.set_ylabel("ms")
+        plot.name_axes(times, "", "ms", log="y")
         times.legend()
         errors.axhline(0, color=plot.BLACK, linewidth=0.8)
-        errors.set_ylabel("model / measured - 1, %")
-        errors.set_xlabel("payload bytes")
+        plot.name_axes(errors, "payload bytes (log)", "model's error, %")
         caption = textwrap.shorten(found.network.source, CAPTION, placeholder=" ...")
         plot.title(times, "Collectives: measured (points), fitted (lines)", caption)
     return drawn

@@ -32,25 +32,20 @@ from dgc_repro.predict.step_timing import Bench
 
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
+UNIFORM8 = ("compressor=uniform", "compressor.bits=8", "compressor.block=2048")
+UNIFORM4 = ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED)
+TOPK100 = ("compressor=topk", "compressor.density=0.01", FED)
+SHARDED, GTOPK = "exchange.aggregation=sharded", "exchange.aggregation=gtopk"
 CANDIDATES: Mapping[str, Sequence[str]] = {
     "fp16": ("compressor=fp16", "wrap=[]"),
-    "uniform 8 bits": ("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-    "uniform 8 bits, sharded": (
-        *("compressor=uniform", "compressor.bits=8", "compressor.block=2048"),
-        "exchange.aggregation=sharded",
-    ),
-    "uniform 4 bits": ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-    "uniform 4 bits, sharded": (
-        *("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED),
-        "exchange.aggregation=sharded",
-    ),
+    "uniform 8 bits": UNIFORM8,
+    "uniform 8 bits, sharded": (*UNIFORM8, SHARDED),
+    "uniform 4 bits": UNIFORM4,
+    "uniform 4 bits, sharded": (*UNIFORM4, SHARDED),
     "signsgd": ("compressor=signsgd",),
     "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
-    "topk 100x": ("compressor=topk", "compressor.density=0.01", FED),
-    "topk 100x, gtopk": (
-        *("compressor=topk", "compressor.density=0.01", FED),
-        "exchange.aggregation=gtopk",
-    ),
+    "topk 100x": TOPK100,
+    "topk 100x, gtopk": (*TOPK100, GTOPK),
     "topk 1000x": ("compressor=topk", "compressor.density=0.001", FED),
     "dgc_sampled 1000x": ("compressor=dgc_sampled", "compressor.density=0.001", FED),
     "qsgd 4 bits": ("compressor=qsgd", "compressor.levels=7", "compressor.norm=max", "wrap=[]"),
@@ -196,54 +191,40 @@ class Predictions:
         self, name: str, config: Mapping[str, Any], among: Mapping[int, Costs]
     ) -> list[Prediction]:
         """A method among each number of workers."""
-        overlaps = _can_overlap(config)
-        as_dense = self.quality.answer(config)
-        found = []
-        for workers, cost in among.items():
-            step, plain = (self._step(c, False, workers) for c in (config, self.dense))
-            behind = self._step(config, True, workers) if overlaps else None
-            both = overlaps and self._dense_overlaps
-            beside = self._step(self.dense, True, workers) if both else None
-            found.append(predicted(name, step, plain, behind, beside, cost, as_dense))
-        return found
+        overlaps, as_dense = _can_overlap(config), self.quality.answer(config)
+        return [self._row(name, config, cost, as_dense, overlaps) for cost in among.values()]
 
-    def _step(self, config: Mapping[str, Any], overlap: bool, workers: int) -> Step:
-        return self.bench.step(config, overlap, workers, self.compute_ms)
+    def _row(
+        self, name: str, config: Mapping[str, Any], cost: Costs, as_dense: str, overlaps: bool
+    ) -> Prediction:
+        step, plain = (self._step(c, False, cost) for c in (config, self.dense))
+        whole, dense = step.after_backward(cost), plain.after_backward(cost)
+        behind = dense_behind = None
+        if overlaps:
+            behind = self._step(config, True, cost).per_bucket(cost)
+            if self._dense_overlaps:
+                dense_behind = self._step(self.dense, True, cost).per_bucket(cost)
+        calls = (calls for part in step.parts for calls in (part.first, part.later))
+        return Prediction(
+            method=name,
+            workers=cost.workers,
+            compute_ms=1e3 * step.compute,
+            compress_ms=1e3 * step.compress,
+            communicate_ms=1e3 * step.communicate(cost),
+            decompress_ms=1e3 * step.decompress,
+            step_ms=1e3 * whole,
+            overlap_ms=1e3 * behind if behind else None,
+            efficiency=step.compute / whole,
+            overlap_efficiency=step.compute / behind if behind else None,
+            speedup=dense / whole,
+            overlap_speedup=dense_behind / behind if behind and dense_behind else None,
+            payload_mb=sum(size for some in calls for _, size in some.values()) / 1e6,
+            break_even=None if name == "dense" else _break_even(step, plain, cost),
+            as_dense=as_dense,
+        )
 
-
-def predicted(
-    name: str,
-    step: Step,
-    plain: Step,
-    behind: Step | None,
-    plain_behind: Step | None,
-    cost: Costs,
-    as_dense: str,
-) -> Prediction:
-    """One row. ``plain``: dense's step; ``behind``, ``plain_behind``: the same steps cut into buckets."""
-    whole, dense = step.after_backward(cost), plain.after_backward(cost)
-    overlapped = behind.per_bucket(cost) if behind is not None else None
-    dense_overlapped = plain_behind.per_bucket(cost) if plain_behind is not None else None
-    payload = sum(
-        size for part in step.parts for c in (part.first, part.later) for _, size in c.values()
-    )
-    return Prediction(
-        method=name,
-        workers=cost.workers,
-        compute_ms=1e3 * step.compute,
-        compress_ms=1e3 * step.compress,
-        communicate_ms=1e3 * step.communicate(cost),
-        decompress_ms=1e3 * step.decompress,
-        step_ms=1e3 * whole,
-        overlap_ms=None if overlapped is None else 1e3 * overlapped,
-        efficiency=step.compute / whole,
-        overlap_efficiency=None if overlapped is None else step.compute / overlapped,
-        speedup=dense / whole,
-        overlap_speedup=dense_overlapped / overlapped if overlapped and dense_overlapped else None,
-        payload_mb=payload / 1e6,
-        break_even=None if name == "dense" else _break_even(step, plain, cost),
-        as_dense=as_dense,
-    )
+    def _step(self, config: Mapping[str, Any], overlap: bool, cost: Costs) -> Step:
+        return self.bench.step(config, overlap, cost.workers, self.compute_ms)
 
 
 def _break_even(step: Step, dense: Step, cost: Costs) -> float:

@@ -40,45 +40,48 @@ def show(
 ) -> None:
     """Print, and write ``predictions.csv``, ``predictions.svg`` and ``.png``. Raises UserError."""
     console = console_of_width()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
-    for line in head(about):
-        say(line)
     by_size = sorted([*dense, *found], key=lambda one: one.workers)
     shown: dict[str, Sequence[Prediction]] = {"By number of workers": by_size}
     if compared:
         shown[f"{compared[0].workers} workers, fastest first"] = compared
+    for line in head(about):
+        console.print(line, soft_wrap=True)
     for title, some in shown.items():
         for what, columns in TABLES.items():
             console.print(table(f"{title}: {what}", columns, some))
-    say(about["quality"])
-    if compared:
-        best = compared[0]
-        overlap = " with overlap" if best.best_ms < best.step_ms else ""
-        say(
-            f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step "
-            f"(as dense: {best.as_dense}); a prediction knows nothing of the loss"
-        )
-        trained = next((one for one in compared if one.as_dense.startswith("yes")), None)
-        if trained is not None and trained is not best:
-            say(
-                f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
-            )
-        if any("sharded" in one.method for one in compared):
-            say(
-                "sharded goes by all-to-all, for which gloo needs up to twice what a profile by name says on "
-                "slow links (docs/networks.md): calibrate at this rate before you believe it"
-            )
+    for line in (about["quality"], *advice(compared)):
+        console.print(line, soft_wrap=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         rows = {(one.method, one.workers): asdict(one) for one in (*by_size, *compared)}
-        write_csv(folder / "predictions.csv", [], list(rows.values()), about)
+        write_csv(folder / "predictions.csv", list(rows.values()), about)
         plot.save(figure(dense, found, about), folder, "predictions")
     except OSError as error:
         raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
     print(f"written to {folder}: predictions.csv, .svg, .png", flush=True)
+
+
+def advice(compared: Sequence[Prediction]) -> list[str]:
+    """The fastest methods, and what to know of them; ``compared``: fastest first."""
+    if not compared:
+        return []
+    best = compared[0]
+    overlap = " with overlap" if best.best_ms < best.step_ms else ""
+    lines = [
+        f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step "
+        f"(as dense: {best.as_dense}); a prediction says nothing of the loss"
+    ]
+    trained = next((one for one in compared if one.as_dense.startswith("yes")), best)
+    if trained is not best:
+        lines.append(
+            f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
+        )
+    if any("sharded" in one.method for one in compared):
+        lines.append(
+            "sharded uses all-to-all, for which gloo needs up to twice what a profile by name says on slow "
+            "links (docs/networks.md): calibrate at this rate before you believe it"
+        )
+    return lines
 
 
 def head(about: Mapping[str, Any]) -> list[str]:
@@ -158,44 +161,40 @@ def figure(
 ) -> Figure:
     """Left: where a step's time goes, dense and the method side by side; right: scaling efficiency."""
     groups = [rows for rows in (dense, found) if rows]
-    with plot.style():
-        drawn = Figure(figsize=(9.0, 3.9), layout="constrained")
-        split, scaling = drawn.subplots(1, 2)
+    sizes = [row.workers for row in dense]
+
+    def split(axes: Axes) -> None:
         for number, rows in enumerate(groups):
-            _draw_parts(split, rows, number, len(groups))
-        split.set_xticks(range(len(dense)), [str(row.workers) for row in dense])
-        split.set_xlabel("workers")
-        split.set_ylabel("ms a step")
-        split.set_ylim(top=1.45 * split.get_ylim()[1])  # room for the legend
-        split.legend(loc="upper left", ncols=2)
-        names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
-        plot.title(split, "Where a step's time goes", names)
+            _draw_parts(axes, rows, number, len(groups))
+        axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+        plot.name_axes(axes, "workers", "ms a step")
+        axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(loc="upper left", ncols=2)
+
+    def scaling(axes: Axes) -> None:
         for rows, colour, marker in zip(groups, (plot.BLACK, plot.BLUE), "o^", strict=False):
-            workers = [row.workers for row in rows]
             for field, dashes, more in (
                 ("efficiency", "-", ""),
                 ("overlap_efficiency", "--", ", with overlap"),
             ):
                 shares = [getattr(row, field) for row in rows]
                 if None not in shares:
-                    scaling.plot(
-                        workers,
-                        [100 * share for share in shares],
-                        marker=marker,
-                        color=colour,
-                        linestyle=dashes,
-                        label=f"{rows[0].method}{more}",
-                    )
-        scaling.set_xscale("log", base=2)
-        scaling.set_xticks([row.workers for row in dense], [str(row.workers) for row in dense])
-        scaling.set_ylim(0, 105)
-        scaling.set_xlabel("workers")
-        scaling.set_ylabel("T_N / (N T_1), %")
-        scaling.legend()
-        plot.title(
-            scaling, "Scaling efficiency (modelled)", f"{about['model']}, {about['network']}"
-        )
-    return drawn
+                    look = plot.Look(f"{rows[0].method}{more}", colour, marker, dashes)
+                    workers = [row.workers for row in rows]
+                    axes.plot(workers, [100 * share for share in shares], **look.line)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set_ylim(0, 105)
+        plot.name_axes(axes, "workers", "T_N / (N T_1), %")
+        axes.legend()
+
+    names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
+    panels = [
+        (f"Where a step's time goes: {names}", split),
+        ("Scaling efficiency (modelled)", scaling),
+    ]
+    caption = f"{about['model']}, {about['network']}"
+    return plot.figure("A step predicted", caption, panels, size=(4.5, 3.5), legend=0)
 
 
 def _draw_parts(axes: Axes, rows: Sequence[Prediction], number: int, groups: int) -> None:

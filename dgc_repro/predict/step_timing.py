@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -117,22 +118,21 @@ class Bench:
         return self._times
 
     def step(self, config: Config, overlap: bool, workers: int, compute_ms: float | None) -> Step:
-        """A worker's step among so many. ``config``: with the method; ``compute_ms``: in the place of what
-        was measured. Raises UserError."""
+        """A worker's step among so many. ``config``: with the method; ``compute_ms``: in the place of the
+        measured time. Raises UserError."""
         times = self.times
         scale = 1.0 if compute_ms is None else compute_ms / times.compute_ms
         parts, bases = self._parts(config, overlap)
         found = []
         for part in parts:
-            names = part["names"]
             by_workers = {int(n): entry for n, entry in part["by_workers"].items()}
             found.append(
                 Part(
-                    ready=max(times.ready_ms[name] for name in names) * scale / 1e3,
+                    ready=max(times.ready_ms[name] for name in part["names"]) * scale / 1e3,
                     compress=statistics.median(e["compress"] for e in by_workers.values()),
                     decompress=_decompress(by_workers, bases["decompress"], workers),
-                    first=_calls(by_workers, "first", bases, workers),
-                    later=_calls(by_workers, "later", bases, workers),
+                    first=_calls(by_workers, "first", bases["payload"], workers),
+                    later=_calls(by_workers, "later", bases["payload"], workers),
                 )
             )
         signals = {"allreduce": (1.0, float(SIGNAL_BYTES))}
@@ -150,17 +150,17 @@ class Bench:
         key = f"{first['exchange']['junction']} {_method(first)} {asdict(plan)}"
         example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
         fit_together(example, policy, config["exchange"]["unit"], overlap)
-        shards = any(isinstance(part, Sharded) for part in nested(example))
-        tree = any(isinstance(part, GTopK) for part in nested(example))
+        kinds = {type(part) for part in nested(example)}
         bases = {"decompress": LINEAR, "payload": CONSTANT}
-        if shards:
+        if Sharded in kinds:
             bases = {"decompress": LINEAR, "payload": SHARDS}
-        elif tree:
+        elif GTopK in kinds:
             bases = {"decompress": TREE, "payload": TREE}
         if key in times.exchanges:
             return times.exchanges[key], bases
         with environment.threads(self._threads):
-            found = self._exchanges(config, policy, plan, overlap, simulated=shards or tree)
+            simulated = bool(kinds & {Sharded, GTopK})
+            found = self._exchanges(config, policy, plan, overlap, simulated=simulated)
         times.exchanges[key] = found
         self._keep()
         return found, bases
@@ -173,9 +173,13 @@ class Bench:
         found: list[Any] = [
             {"names": names, "by_workers": {}} for names in groups or [list(gradients)]
         ]
-        for workers in self._numbers(gradients, simulated=simulated):
-            among = {**config, "launch": _launch(config, workers)}
-            compressor = build_compressor(among, policy)
+        numbers: Sequence[int] = GATHER_WORKERS
+        if simulated:  # a simulated worker keeps states, spares and payloads
+            each = 4 * sum(g.nbytes for g in gradients.values())
+            room = MOST_SIMULATED_BYTES * (environment.available_bytes() or math.inf) / each
+            numbers = [n for n in OTHERS_WORKERS if n <= max(2, room)]
+        for workers in numbers:
+            compressor = build_compressor({**config, "launch": _launch(config, workers)}, policy)
             measured = time_exchange(
                 compressor,
                 gradients,
@@ -189,16 +193,6 @@ class Bench:
             for part, entry in zip(found, measured, strict=True):
                 part["by_workers"][str(workers)] = asdict(entry)
         return found
-
-    def _numbers(self, gradients: Mapping[str, Tensor], *, simulated: bool) -> Sequence[int]:
-        """For how many workers the exchange is measured."""
-        if not simulated:
-            return GATHER_WORKERS
-        # A simulated worker keeps states, spares and payloads.
-        each = 4 * sum(g.nbytes for g in gradients.values())
-        available = environment.available_bytes() or 1 << 62
-        room = max(2, int(MOST_SIMULATED_BYTES * available / each))
-        return [n for n in OTHERS_WORKERS if n <= room]
 
     def _recorded(self) -> Mapping[str, Tensor]:
         """The gradients of the last step, at hand after `_measure_compute`."""
@@ -219,21 +213,20 @@ class Bench:
         busy = environment.busy_cores()
         run, batches = trained(dict(self._config), WARMUP_STEPS, EMBEDDED, device)
         run.link.clock.report()
-        begun = [0.0]
-        came: dict[str, list[float]] = {}
-        hooks = []
-        for name, parameter in run.module.named_parameters():
-            if parameter.requires_grad:
-                came[name] = []
-                hooks.append(
-                    parameter.register_post_accumulate_grad_hook(_noting(came[name], begun))
-                )
+        named = run.module.named_parameters()
+        names: dict[Tensor, str] = {p: name for name, p in named if p.requires_grad}
+        came: dict[str, list[float]] = {name: [] for name in names.values()}
+
+        def note(parameter: Tensor) -> None:
+            came[names[parameter]].append(time.perf_counter() - begin)
+
+        hooks = [parameter.register_post_accumulate_grad_hook(note) for parameter in names]
         seconds = []
         for _ in range(steps):
             batch = next(batches, None)
             if batch is None:
                 break
-            begun[0] = time.perf_counter()
+            begin = time.perf_counter()
             train_step(run, batch)
             seconds.append(run.link.clock.report()["time/compute_ms"] / 1e3)
         if not seconds:
@@ -265,13 +258,6 @@ class Bench:
     def _keep(self) -> None:
         if self._path is not None and self._times is not None:
             self._times.write(self._path)
-
-
-def _noting(times: list[float], begun: list[float]) -> Any:
-    def note(parameter: Tensor) -> None:
-        times.append(time.perf_counter() - begun[0])
-
-    return note
 
 
 def _by_size(gradients: Mapping[str, Tensor], compute_ms: float) -> dict[str, float]:
@@ -328,7 +314,7 @@ def _method(config: Config) -> str:
 
 
 def _decompress(by_workers: Mapping[int, Any], basis: str, workers: int) -> float:
-    """Seconds; what is gathered grows with N, a mean that comes as one does not."""
+    """Seconds. They grow with N for what is gathered, not for a mean that comes as one."""
     values = {n: float(entry["decompress"]) for n, entry in by_workers.items()}
     asked = {name for entry in by_workers.values() for name in (*entry["first"], *entry["later"])}
     if asked <= {"allreduce", "broadcast"}:
@@ -336,17 +322,11 @@ def _decompress(by_workers: Mapping[int, Any], basis: str, workers: int) -> floa
     return Growth(values, basis, rises=True).at(workers)
 
 
-def _calls(
-    by_workers: Mapping[int, Any], what: str, bases: Mapping[str, str], workers: int
-) -> Calls:
-    collectives = sorted({name for entry in by_workers.values() for name in entry[what]})
+def _calls(by_workers: Mapping[int, Any], what: str, basis: str, workers: int) -> Calls:
     found = {}
-    for name in collectives:
+    for name in sorted({name for entry in by_workers.values() for name in entry[what]}):
         pairs = {n: entry[what].get(name, (0, 0)) for n, entry in by_workers.items()}
-        basis = bases["payload"]
-        calls = Growth(
-            {n: pair[0] for n, pair in pairs.items()}, TREE if basis == TREE else CONSTANT
-        )
-        size = Growth({n: pair[1] for n, pair in pairs.items()}, basis)
-        found[name] = (calls.at(workers), size.at(workers))
+        calls, sizes = ({n: float(pair[i]) for n, pair in pairs.items()} for i in (0, 1))
+        many = Growth(calls, TREE if basis == TREE else CONSTANT)
+        found[name] = (many.at(workers), Growth(sizes, basis).at(workers))
     return found

@@ -48,6 +48,9 @@ def profiled(run: Run, folder: Path) -> Iterator[Callable[[], None]]:
     )
     run.link.clock.marks_trace = True
     with torch.profiler.profile(
-        activities=activities, schedule=schedule, on_trace_ready=write
+        activities=activities,
+        schedule=schedule,
+        on_trace_ready=write,
+        acc_events=True,  # torch 2.11 warns without it
     ) as profiler:
         yield profiler.step

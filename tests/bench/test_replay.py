@@ -9,14 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dgc_repro.bench import replay
-from dgc_repro.bench.replay import (
-    Case,
-    Compute,
-    Measured,
-    Replay,
-    layer_of,
-    multiply_adds,
-)
+from dgc_repro.bench.replay import Case, Compute, Replay, layer_of, multiply_adds
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
@@ -127,27 +120,11 @@ def test_every_parameter_belongs_to_a_layer_that_can_be_counted(model: ResNet18 
     assert {layer_of(name) for name, _ in built.named_parameters()} <= leaves
 
 
-def test_of_the_ranks_the_slowest_counts_and_spans_are_means() -> None:
-    def one(seconds: float, payload: float, counter: float | None) -> Measured:
-        spans = [1e3 * seconds]
-        return Measured(
-            *([seconds], [], [seconds / 2], [seconds / 4], spans, spans, spans),
-            *(payload, payload, payload, counter, {"allreduce": 2.0}),
-        )
-
-    both = Measured.of_ranks([one(1.0, 10.0, 5.0), one(3.0, 8.0, 6.0)])
-    assert both == Measured(
-        *([3.0], [], [1.5], [0.75], [2e3], [2e3], [2e3]),
-        *(10.0, 10.0, 10.0, 6.0, {"allreduce": 2.0}),
-    )
-    assert Measured.of_ranks([one(1.0, 1.0, None)]).counter_bytes is None
-
-
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"compressor": Dense()}, "junction"),
-        ({"junction": "per_bucket"}, "junction"),
+        ({"compressor": Dense()}, "overlap"),
+        ({"overlap": True}, "overlap"),
         ({"hook": "bf15"}, "hook"),
     ],
 )

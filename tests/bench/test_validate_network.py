@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from dgc_repro.bench import validate_network as script
+from dgc_repro.bench.replay import SPANS
 from dgc_repro.bench.tables import Machine, Row
 from dgc_repro.errors import UserError
 from dgc_repro.network.cost import Costs
@@ -24,14 +25,11 @@ STEP = Step(0.05, [Part(0.05, 0.01, 0.02, {"allgather": (1, 10**5)}, {})], {})
 
 
 def row(measured_seconds: float) -> Row:
-    found = SimpleNamespace(
-        seconds=[measured_seconds, 2 * measured_seconds, measured_seconds],
-        compress_ms=[1.0],
-        communicate_ms=[1.0],
-        decompress_ms=[1.0],
-        payload_bytes=1e5,
-    )
-    return script.compared("resnet18", "topk1", "8mbit", 2, STEP, Costs(NETWORK, 2), found)
+    found = pd.DataFrame({"seconds": [measured_seconds, 2 * measured_seconds, measured_seconds]})
+    others = dict.fromkeys([*(f"{span}_ms" for span in SPANS), "payload_bytes"], 1.0)
+    found = found.assign(**others)
+    point = {"workers": 2, "rate": "8mbit", "method": "top-k 1 %"}
+    return script.compared(point, STEP, Costs(NETWORK, 2), found)
 
 
 def test_a_point_is_the_models_sum_against_the_median_step() -> None:
@@ -43,13 +41,12 @@ def test_a_point_is_the_models_sum_against_the_median_step() -> None:
 
 def test_the_verdict_is_the_targets_and_says_when_points_are_few(tmp_path: Path) -> None:
     machine = Machine("a CPU", 2, "2.0", "today", 0.0)
-    recorded = SimpleNamespace(values=10, data="digits")
     fits = {2: Fit(NETWORK, [], [0.0])}
     for count, word in ((24, ": met)"), (8, ": met, of too few points)")):
-        script.write(tmp_path, [row(0.18)] * count, fits, machine, script.Options(), recorded)  # type: ignore[arg-type]
+        script.write(tmp_path, [row(0.18)] * count, fits, machine, "steps")
         assert f"{count} points: median error 0.0 %" in (tmp_path / "validation.md").read_text()
         assert word in (tmp_path / "validation.md").read_text()
-    script.write(tmp_path, [row(0.36)] * 24, fits, machine, script.Options(), recorded)  # type: ignore[arg-type]
+    script.write(tmp_path, [row(0.36)] * 24, fits, machine, "steps")
     assert "median error 50.0 % (at most 10 %: missed)" in (tmp_path / "validation.md").read_text()
     assert (tmp_path / "validation.png").stat().st_size > 1000
 
@@ -66,10 +63,10 @@ def test_by_default_there_are_24_points() -> None:
         (["--methods", "torch-fp16"], "--methods: no 'torch-fp16'"),
         (["--rates", "100"], "--rates: "),
         (["--rates", "1mbit"], "--rates: "),
-        (["--workers", "x"], "--workers: whole numbers, got 'x'"),
-        (["--workers", "0"], "--workers: from 2 to"),
+        (["--workers", "x"], "--workers: a whole number from 2 to 4, got 'x'"),
+        (["--workers", "0"], "--workers: a whole number from 2 to"),
         (["--compute", "x"], "--compute: "),
-        (["--repeats", "0"], "--repeats: a whole number from 1, got 0"),
+        (["--repeats", "0"], "--repeats: a whole number from 1, got '0'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str) -> None:
@@ -85,5 +82,5 @@ def test_bad_input_ends_the_script_with_one_line_and_code_2(repository: Path) ->
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("validate-network: --workers: from 2 to ")
+    assert done.stderr.startswith("validate-network: --workers: a whole number from 2 to ")
     assert done.stderr.count("\n") == 1

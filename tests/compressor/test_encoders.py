@@ -12,6 +12,7 @@ from laws import same_bits
 from numeric import (
     both_kernels,
     context,
+    encoded,
     finite_kinds,
     heavy_tailed,
     kinds,
@@ -36,6 +37,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.uniform import ROUNDINGS
 from dgc_repro.exchange.payload import Codes, Gathered, num_bytes
+from dgc_repro.kernel.batch import Batch
 
 SIZES = (1, 7, 513, 4096, 4097, 9001)
 UNIFORM = [
@@ -63,10 +65,10 @@ def decoded(payload: Any, size: int) -> list[Tensor]:
 
 
 def check_alike(method: Any, x: Tensor) -> None:
-    ours = method.encode(x, context())
+    ours = encoded(method, x)
     found = decoded(ours, x.numel())
     with without_c():
-        theirs = method.encode(x, context())
+        theirs = encoded(method, x)
         expected = decoded(theirs, x.numel())
     for one, other in zip(ours.payload.of(0), theirs.payload.of(0), strict=True):
         if isinstance(method, OneBit):
@@ -105,7 +107,7 @@ def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
     method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for count, size in itertools.product((1, 2, 5, 33), SIZES):
-        payloads = [method.encode(heavy_tailed(size, i), context(i)) for i in range(count)]
+        payloads = [encoded(method, heavy_tailed(size, i), context(i)) for i in range(count)]
         together = Gathered(payloads).mean(torch.empty(size))
         with monkeypatch.context() as patch:
             patch.setattr(type(payloads[0]), "copy_sum_to_", lambda *_: False)
@@ -116,12 +118,35 @@ def test_a_mean_made_in_one_pass_has_the_bits_of_one_payload_after_another(
 @pytest.mark.parametrize("method", FEW, ids=str)
 def test_the_number_of_threads_changes_no_bit(method: Any) -> None:
     x = heavy_tailed(300_001)
-    one, found = method.encode(x, context()), run(method, x).mean
+    one, found = encoded(method, x), run(method, x).mean
     with three_threads():
-        three = method.encode(x, context())
+        three = encoded(method, x)
         assert all(map(same_bits, one.payload.of(0), three.payload.of(0)))
         assert same_bits(one.dense(), three.dense())
         assert same_bits(found, run(method, x).mean)
+
+
+@pytest.mark.parametrize("method", FEW, ids=str)
+def test_a_batch_has_the_bits_of_its_tensors_for_any_number_of_threads(method: Any) -> None:
+    """Large tensors are handled by all threads, small ones side by side."""
+    tensors = [heavy_tailed(size, size) for size in (1, 0, 70_000, 7, 513, 4097, 0, 100_001, 33, 9)]
+    tensors.append(heavy_tailed(64 * 81).view(64, 81))
+    names = tuple(f"w{i}" for i in range(len(tensors)))
+    alone = [encoded(method, x, context(name=name)) for x, name in zip(tensors, names, strict=True)]
+
+    def check() -> None:
+        own = method.encode_batch(Batch(names, tensors), context())
+        mean = Gathered([own] * 3).mean(Batch(names, [torch.empty_like(x) for x in tensors]))
+        for i, expected in enumerate(alone):
+            assert all(map(same_bits, own.of(i), expected.payload.of(0))), names[i]
+            together = Gathered([expected] * 3).mean(torch.empty(tensors[i].numel()))
+            assert same_bits(mean.tensors[i].view(-1), together), names[i]
+
+    check()
+    with three_threads():
+        check()
+    with without_c():
+        check()
 
 
 @both_kernels
@@ -136,7 +161,7 @@ def test_what_is_not_finite_is_not_hidden_and_stays_in_its_row(method: Any, rows
     for broken in (torch.nan, -torch.nan, torch.inf, -torch.inf):
         x = torch.linspace(-1, 1, 200)
         x[60] = broken
-        found = method.encode(x, context()).dense()
+        found = encoded(method, x).dense()
         assert not bool(found[60].isfinite()), broken
         start = 60 // rows * rows
         assert bool(found[:start].isfinite().all()), broken
@@ -193,7 +218,7 @@ def test_steps_workers_tensors_and_seeds_draw_apart_and_alike_when_repeated(meth
 def test_bytes_are_what_the_bits_say(
     method: Any, shape: tuple[int, ...], size: int, bits: int
 ) -> None:
-    own = method.encode(torch.ones(shape), context())
+    own = encoded(method, torch.ones(shape))
     assert num_bytes(own) == size
     assert own.num_floats == math.prod(shape) * bits / 32
     if isinstance(own.payload, Codes):
@@ -202,7 +227,7 @@ def test_bytes_are_what_the_bits_say(
 
 @pytest.mark.parametrize("method", [Natural(), OneBit(), SignSGD()], ids=str)
 def test_a_payload_of_another_size_is_refused(method: Any) -> None:
-    own = method.encode(torch.ones(100), context())
+    own = encoded(method, torch.ones(100))
     parts = list(own.parts)
     for index, part in enumerate(parts):
         with pytest.raises(ValueError, match="of another size"):

@@ -5,7 +5,6 @@ be true, of the tensor itself or of a sum of which it is a part."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +40,6 @@ from dgc_repro.compressor.interface import exchange_all
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.workspace import Finite
 from dgc_repro.policy.interface import Plan
 
 BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
@@ -59,10 +57,9 @@ REPORTS = (
 
 def reported(method: Any, x: Tensor, step: int = 0, state: Any = None) -> bool:
     """Whether x is known to be finite when it has been sent."""
-    batch, seen = Batch(("w",), [x]), Finite()
-    where = replace(context(step), finite=seen)
-    next(exchange_all(method, batch, [state or method.init(x)], where))
-    return not batch.unchecked or x in seen
+    batch = Batch(("w",), [x])
+    next(exchange_all(method, batch, [state or method.init(x)], context(step)))
+    return not batch.unchecked
 
 
 @needs_c
@@ -103,20 +100,14 @@ def test_the_kernels_look_at_every_place_and_scale_as_torch_does(size: int) -> N
             assert native.scale(bad, 0.5, torch.empty(size)) is False
 
 
-def test_tensors_are_told_apart_and_forgotten_together() -> None:
-    seen = Finite()
-    first, second, total = torch.ones(3), torch.ones(3), torch.ones(3)
-    seen.add_with(total, (first,))
-    seen.add(second)
-    assert (first in seen, second in seen) == (False, True)
-    seen.add(total)
-    assert first in seen
-    seen.clear()
-    seen.add(total)
-    assert first not in seen
-    seen.add_with(total, (total,))  # in place
-    seen.add(total)
-    assert total in seen
+def test_tensors_are_told_apart_and_what_is_made_of_them_tells_of_them() -> None:
+    batch = Batch(("a", "b", "c"), [torch.ones(3) for _ in range(3)])
+    batch.part([1]).found_finite()
+    assert batch.unchecked == {"a", "c"}
+    batch.slices([0, 0, 0], [1, 1, 1]).found_finite()  # a stretch says nothing about the rest
+    assert batch.unchecked == {"a", "c"}
+    batch.like([torch.ones(3) for _ in range(3)]).found_finite()  # a sum of which they are a part
+    assert not batch.unchecked
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)

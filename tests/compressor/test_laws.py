@@ -197,14 +197,21 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                     or len(size) > 1
                     or size[0].num_bytes == one.own_bytes
                 ]
-                assert fits, f"{name}: sent {one.own_bytes} bytes, the formula says {sizes}"
+                assert fits, (
+                    f"tensor {name}: its payload has the parts {one.own_parts} (elements, bytes of one), "
+                    f"{one.own_bytes} bytes, but `asks` says {' or '.join(str(s[0].parts) for s in sizes)}; "
+                    "change the formula in `asks`, or what is sent"
+                )
                 for turn, request in enumerate(fits[0]):
                     if len(rounds) <= turn:
                         rounds.append([[] for _ in range(workers)])
                     rounds[turn][worker].append(request)
         expected += sum(handed_over(asked) for asked in rounds) + (24 if chosen else 0)
     counted = ledger.payload_bytes
-    assert counted == expected, f"the ledger counts {counted} bytes, the formula says {expected}"
+    kind = "; `asks` needs the kind of the request: ragged for GatherRagged, gather for Gather"
+    assert counted == expected, (
+        f"the ledger counts {counted} bytes, the formula says {expected}{kind}"
+    )
 
 
 @each_setting_under("purity")

@@ -20,6 +20,7 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.payload import LowRank
 from dgc_repro.exchange.requests import Mean
 from dgc_repro.kernel import lowrank
+from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.launch.components import build_compressor
 from dgc_repro.policy.interface import Plan
 
@@ -150,9 +151,9 @@ def test_what_a_worker_sends_is_a_projection(rank: int) -> None:
         assert isinstance(asked, Mean)
         running.send(asked.tensor + normal(20, *asked.tensor.shape))  # another worker's P
         with pytest.raises(StopIteration) as end:
-            running.send(torch.zeros(rank, 30))
+            running.send(torch.zeros(rank * 30))
         own = end.value.value.own
-        assert isinstance(own, LowRank)
+        assert isinstance(own.payload, LowRank)
         sent = own.dense().view(20, 30).double()
         left, whole = (m - sent).square().sum(), m.double().square().sum()
         assert float(left + sent.square().sum()) == pytest.approx(float(whole), rel=1e-6)
@@ -263,8 +264,9 @@ def test_a_policy_that_must_measure_first_is_refused() -> None:
 
 
 def test_factors_of_another_size_are_refused() -> None:
-    payload = LowRank(torch.zeros(2, 5), torch.zeros(2, 7))
-    assert payload.num_floats == 24
+    payload = LowRank(Matrices.of(((5, 7), (3, 4)), 2), torch.zeros(16), torch.ones(22))
+    assert payload.num_floats == 38
+    assert payload.by_tensor() == [(96, 24), (56, 14)]
     assert torch.equal(payload.like(payload.parts).q, payload.q)
     with pytest.raises(ValueError, match="factors of another size"):
-        payload.like([torch.zeros(10), torch.zeros(12)])
+        payload.like([torch.zeros(16), torch.zeros(20)])

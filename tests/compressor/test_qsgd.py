@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from numeric import Array, both_kernels, context, gaussian, hashed_uniform, heavy_tailed
+from numeric import Array, both_kernels, context, encoded, gaussian, hashed_uniform, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import QSGD, Uniform
@@ -56,7 +56,7 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
     the other side."""
     setting = QSGD(levels, bucket, norm)
     x, key = heavy_tailed(SIZE, 1), context().key(shared=False)
-    payload = setting.encode(x, context())
+    payload = encoded(setting, x)
     level, y, step = reference(x.double().numpy(), setting, key)
     fraction = y - np.floor(y)
     margin = np.abs(y) * 2.0**-20
@@ -78,7 +78,7 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
 def test_its_variance_is_at_most_the_papers(setting: QSGD) -> None:
     """Lemma 3.1: E ||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 (2-norm)."""
     x, count = heavy_tailed(256, 3), 800
-    drawn = torch.stack([setting.encode(x, context(i)).dense() for i in range(count)]).double()
+    drawn = torch.stack([encoded(setting, x, context(i)).dense() for i in range(count)]).double()
     width = setting.bucket or 256
     error = (drawn - x.double()).square().view(count, -1, width).sum(2).mean(0)
     bound = min(width / setting.levels**2, math.sqrt(width) / setting.levels)
@@ -93,7 +93,7 @@ def test_its_variance_is_at_most_the_papers(setting: QSGD) -> None:
 def test_huge_tiny_and_zero_buckets_stay_finite(levels: int, bucket: int | None) -> None:
     """3e38 squared, and 64 of them under one root, are beyond float32."""
     for x in (torch.full((200,), 3e38), torch.full((200,), -1e-42), torch.zeros(200)):
-        decoded = QSGD(levels, bucket).encode(x, context()).dense()
+        decoded = encoded(QSGD(levels, bucket), x).dense()
         assert bool(decoded.isfinite().all())
         assert bool((decoded * x >= 0).all())
         assert bool(decoded.any()) == bool(x.abs().max() > 1)
@@ -101,7 +101,7 @@ def test_huge_tiny_and_zero_buckets_stay_finite(levels: int, bucket: int | None)
 
 @pytest.mark.parametrize("levels", [1, 3, 4, 7, 128, 32767])
 def test_the_largest_value_of_a_bucket_has_the_last_level_but_for_its_rounding(levels: int) -> None:
-    own = QSGD(levels, 512, "max").encode(torch.ones(8), context())
+    own = encoded(QSGD(levels, 512, "max"), torch.ones(8))
     assert int(levels_of(own).min()) >= levels - 1
 
 
@@ -125,7 +125,7 @@ def test_lengths_are_those_of_elias_codes_written_out() -> None:
 
 @pytest.mark.parametrize("setting", [QSGD(1, 64), QSGD(7, 512), QSGD(3, None), QSGD(127, 100)])
 def test_the_coded_size_is_that_of_the_code_written_out(setting: QSGD) -> None:
-    own = setting.encode(heavy_tailed(1003, 5), context())
+    own = encoded(setting, heavy_tailed(1003, 5))
     sparse, dense = "", ""
     for bucket in levels_of(own).split(setting.bucket or 1003):
         sparse, dense = sparse + "x" * 32, dense + "x" * 32
@@ -142,10 +142,10 @@ def test_the_coded_size_is_that_of_the_code_written_out(setting: QSGD) -> None:
 
 def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> None:
     """Theorem 3.2: s = 1 sends about sqrt(d) values of d; packed they are 2 bits each."""
-    own = QSGD(1, 512).encode(gaussian(51_200), context())
+    own = encoded(QSGD(1, 512), gaussian(51_200))
     assert elias_bits(own.payload) < 0.35 * 8 * num_bytes(own)
-    assert elias_bits(QSGD(1).encode(torch.zeros(0), context()).payload) == 0
-    assert elias_bits(QSGD(1).encode(torch.zeros(9), context()).payload) == 32
+    assert elias_bits(encoded(QSGD(1), torch.zeros(0)).payload) == 0
+    assert elias_bits(encoded(QSGD(1), torch.zeros(9)).payload) == 32
 
 
 @both_kernels
@@ -155,4 +155,4 @@ def test_a_grid_below_the_normal_range_sends_zeros(method: QSGD | Uniform) -> No
     x = torch.zeros(64)
     for factor, is_sent in ((0.99, False), (1.01, True)):
         x[5] = -7 * 2.0**-126 * factor
-        assert bool(method.encode(x, context()).dense()[5] != 0) == is_sent
+        assert bool(encoded(method, x).dense()[5] != 0) == is_sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from dgc_repro import RandomK
 from dgc_repro.exchange.payload import Keyed, num_bytes
+from dgc_repro.kernel.batch import Batch
 
 
 def numbered(n: int) -> Tensor:
@@ -108,7 +110,7 @@ def test_values_travel_as_halves_or_as_codes(
     x[places[100]] = 70_000.0
     expected = coded(x.numpy()[places].astype(np.float64))
     found = run(setting, x)
-    assert isinstance(found.own, Keyed)
+    assert isinstance(found.own.payload, Keyed)
     sent, mean = found.own.dense().double().numpy(), found.mean.double().numpy()
     assert not sent[np.setdiff1d(np.arange(n), places)].any()
     off = np.abs(sent[places] - expected) > 2.0**-22 * np.abs(expected)
@@ -161,20 +163,42 @@ def test_places_differ_by_step_tensor_and_seed_and_by_worker_only_where_they_sho
         assert torch.equal(sent(shared), sent(shared, rank=1)) == shared
 
 
+def sent(values: str) -> Keyed:
+    """What a worker sends of two tensors, of 50 and 30 values, at places of its own."""
+    batch = Batch(("a", "b"), [numbered(50), numbered(30)])
+    return RandomK(0.2, shared=False, values=values).coded(batch, context())
+
+
+@both_kernels
+def test_what_arrives_tells_its_keys() -> None:
+    for values in ("fp32", "fp16", "int8"):
+        payload = sent(values)
+        unlike = replace(payload, keys=payload.keys + 1)
+        assert not all(map(torch.equal, unlike.dense(), payload.dense()))
+        again = unlike.like([part.clone() for part in payload.parts])
+        assert torch.equal(again.keys, payload.keys)
+        assert all(map(torch.equal, again.dense(), payload.dense()))
+
+
+def test_keys_that_arrive_on_another_device_are_not_read_by_the_host() -> None:
+    """Reading a tensor of the device "meta" fails."""
+    payload = sent("int8")
+    there = replace(payload, keys=payload.keys.to("meta"), buffer=payload.buffer.to("meta"))
+    assert there.like(there.parts).keys.shape == payload.keys.shape
+
+
 def test_a_broken_payload_is_refused() -> None:
-    payload = Keyed.of(50, -3, torch.ones(5), travels=True)
-    (header, values) = payload.parts
-    assert torch.equal(payload.like([header, values]).dense(), payload.dense())
-    other = payload.like([torch.tensor([9]), values])
-    assert not torch.equal(other.dense(), payload.dense())
+    payload = sent("fp32")
+    (part,) = payload.parts
     with pytest.raises(ValueError, match="another number of values"):
-        payload.like([header, torch.ones(4)])
+        payload.like([part[:-1]])
+    broken = part.clone()
+    broken[payload.layout.header_at[1] // 8] = 2**40
     with pytest.raises(ValueError, match="no key of 32 bits"):
-        payload.like([torch.tensor([2**40]), values])
-    codes = Keyed.of(50, -3, torch.ones(5), "int8", travels=True)
-    again = codes.like([part.clone() for part in codes.parts])
-    assert (again.key, again.dense().tolist()) == (-3, codes.dense().tolist())
-    with pytest.raises(ValueError, match="type 0, this worker's of type 2 .* one setting `values`"):
-        codes.like([header, *codes.parts[1:]])
+        payload.like([broken])
+    broken[payload.layout.header_at[1] // 8] = 2**33 - 3
+    with pytest.raises(ValueError, match="type 2, this worker's of type 0 .* one setting `values`"):
+        payload.like([broken])
+    codes = sent("int8")
     with pytest.raises(ValueError, match="another number of values"):
-        codes.like([codes.parts[0], torch.ones(2), codes.parts[2]])
+        codes.like([part])

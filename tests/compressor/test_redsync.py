@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dgc_repro import RedSync
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.exchange.payload import SharedValue, num_bytes
+from dgc_repro.exchange.payload import Sparse, num_bytes
 from dgc_repro.kernel import thresholds
 
 
@@ -129,7 +129,7 @@ def test_where_no_entry_has_the_sign_of_the_step_the_other_sign_takes_its_turn()
 def test_quantized_moves_places_and_one_value() -> None:
     x = heavy_tailed(10_000)
     found = RedSync(0.01, quantized=True).select(x, context())
-    payload = SharedValue.of(found, found.values[:1].clone())
+    payload = Sparse.one(found, shared=True)
     assert num_bytes(payload) == 8 + 4 + 4 * 100
     assert payload.num_floats == 1.0
     arrived = payload.like([part.clone() for part in payload.parts])
@@ -143,17 +143,15 @@ def test_quantized_moves_places_and_one_value() -> None:
 
 def test_a_shared_value_that_arrives_broken_is_an_error() -> None:
     found = RedSync(0.01, quantized=True).select(heavy_tailed(10_000), context())
-    payload = SharedValue.of(found, found.values[:1].clone())
-    header, words, value = payload.parts
-    for broken in (
-        [header, words, value.repeat(2)],
-        [header, words[:-1], value],
-        [header + 1, words, value],
-        [header + (1 << 60), words, value],
-        [header.repeat(2), words, value],
-    ):
-        with pytest.raises(ValueError, match=r"^(sparse payload|shared value): "):
-            payload.like(broken)
+    payload = Sparse.one(found, shared=True)
+    for lengths in ([1, 100, 101], [1, 99, 100], [2, 100, 100]):
+        with pytest.raises(ValueError, match="^sparse payload: "):
+            payload.kinds(lengths)
+    for wrong in (1, -1, 1 << 40, 1 << 60):
+        arrived = payload.like([part.clone() for part in payload.parts])
+        arrived.payload.part(0, 0).add_(wrong)
+        with pytest.raises(ValueError, match="^sparse payload: "):
+            arrived.dense()
 
 
 def test_workers_with_different_counts_average_their_shared_values() -> None:

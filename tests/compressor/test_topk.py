@@ -39,7 +39,7 @@ def reference(x: Array, density: float) -> Array:
 def test_what_is_sent_is_the_definition(size: int, density: float) -> None:
     x = heavy_tailed(size)
     for setting in (TopK(density), TopK(factor=1 / density)):
-        sent = Sparse.of(setting.select(x, context()), setting.indices).dense()
+        sent = Sparse.one(setting.select(x, context()), setting.indices).dense()
         np.testing.assert_array_equal(sent.double().numpy(), reference(x.double().numpy(), density))
 
 

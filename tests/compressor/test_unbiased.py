@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numeric import Array, context, heavy_tailed
+from numeric import Array, context, encoded, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import QSGD, Natural, RandomK, TernGrad, Uniform
+from dgc_repro.exchange.payload import Alone
+from dgc_repro.kernel.batch import Batch
 
 SIZE, DRAWS = 203, 300
 CLAIMS = [
@@ -41,8 +43,8 @@ def extremes() -> dict[str, Tensor]:
 def sent(method: Any, x: Tensor, step: int) -> Any:
     """The payload of one step."""
     if not isinstance(method, RandomK):
-        return method.encode(x, context(step))
-    return method._coded(x, context(step))
+        return encoded(method, x, context(step))
+    return Alone(method.coded(Batch(("w",), [x]), context(step)))
 
 
 def spread(method: Any, x: Tensor) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from numeric import Array, both_kernels, context, hashed_uniform, heavy_tailed
+from numeric import Array, both_kernels, context, encoded, hashed_uniform, heavy_tailed
 
 from dgc_repro import Uniform
 from dgc_repro.compressor.encoding import TENSOR_ROW
@@ -115,7 +115,7 @@ def test_codes_equal_the_references(bits: int, rounding: str) -> None:
     key = context().key(shared=False)
     for block in (None, 7, 512):
         setting, x = Uniform(bits, rounding, block), heavy_tailed(SIZE, bits)
-        payload = setting.encode(x, context())
+        payload = encoded(setting, x)
         check_float32(payload, x.numpy(), setting, key)
         check_float64(payload, x.double().numpy(), setting, key)
 
@@ -127,7 +127,7 @@ def test_a_constant_tensor_comes_back_whatever_the_rounding(bits: int, rounding:
     1 / Q, s and s Q. Random rounding may take one of them a step down, with probability 2^-22 Q."""
     for value in range(1, 200):
         x = torch.full((9,), 0.37 * value)
-        decoded = Uniform(bits, rounding).encode(x, context()).dense()
+        decoded = encoded(Uniform(bits, rounding), x).dense()
         step = x / (2 ** (bits - 1) - 1)
         exact = (decoded - x).abs() <= 3 * 2.0**-24 * x
         if rounding == "stochastic":

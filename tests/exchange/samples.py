@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.topk import TopK
+from dgc_repro.exchange.payload import Alone, Whole
 from dgc_repro.exchange.payload import Sparse as SparsePayload
-from dgc_repro.exchange.payload import Whole
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -184,9 +184,9 @@ class SendsBroken:
         return {}
 
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
-        own = SparsePayload.of(TopK(0.2).select(tensor, context))
+        own = SparsePayload.one(TopK(0.2).select(tensor, context))
         if context.rank == self.on_rank:
-            header, words, coded = (part.clone() for part in own.parts)
+            header, words = own.payload.part(0, 0), own.payload.part(0, 1)
             if self.what == "header":
                 header.fill_(12345)
             elif self.what == "places":
@@ -194,8 +194,8 @@ class SendsBroken:
             elif self.what == "count":
                 header += 1
             else:
-                coded = coded[:-1]
-            own = replace(own, header=header, words=words, coded=coded)
+                fewer = replace(own.payload.layouts, k=own.payload.layouts.k - 1)
+                own = Alone(replace(own.payload, layouts=fewer))
         payloads = yield GatherRagged(own) if self.ragged else Gather(own)
         mean = payloads.mean(context.result(tensor))
         return Outcome(mean.view(tensor.shape), own, state)

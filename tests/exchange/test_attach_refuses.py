@@ -10,16 +10,15 @@ from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Context, State
+from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.compressor.sparsifier import exchange_selected
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.ddp import AfterBackward, fit_together
-from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel.select import Selection
 from dgc_repro.launch.build import check_memory
 from dgc_repro.policy.fixed import Fixed
@@ -56,13 +55,7 @@ def test_the_norm_of_the_whole_gradient_is_not_to_be_had_bucket_by_bucket() -> N
     fit_together(ClipLocal(Uniform(4)), Fixed(), "layer", False)
 
 
-class Unfinished:
-    def init(self, tensor: torch.Tensor) -> State:
-        return {}
-
-    def exchange(self, tensor: torch.Tensor, state: State, context: Context) -> Exchange:
-        return (yield from exchange_selected(self, tensor, state, context))  # type: ignore[arg-type]
-
+class Unfinished(Selecting):
     def select(self, tensor: torch.Tensor, context: Context) -> Selection:
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from numeric import encoded
 from samples import AllKinds, LowRank, Threshold, gradient
 from torch import Tensor
 
@@ -184,7 +185,7 @@ def test_a_mean_of_values_that_lie_apart_is_theirs(seen: Any, in_place: bool, wo
 
 
 def test_codes_of_another_size_are_refused_and_not_misread() -> None:
-    long, short = (Uniform(4).encode(torch.ones(n), context("x", 0, 1)) for n in (9, 5))
+    long, short = (encoded(Uniform(4), torch.ones(n), context("x", 0, 1)) for n in (9, 5))
     with pytest.raises(ValueError, match="of another size"):
         long.like(short.parts)
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import sparse_batch
-from dgc_repro.exchange.payload.sparse_batch import SparseBatch
+from dgc_repro.exchange.payload import Sparse
+from dgc_repro.exchange.payload import sparse as sparse_payload
 from dgc_repro.kernel import batch as batches
-from dgc_repro.kernel import chosen, codes, native, powers, signs, sums
+from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 from dgc_repro.kernel.gpu.launch import Launches
@@ -35,8 +35,9 @@ def on_gpu() -> Iterator[None]:
     """Tensors on the CPU take the kernels of the GPU."""
     with (
         patch.object(native, "usable", lambda tensor: False),
+        patch.object(native, "library", lambda: None),
         patch.object(batches, "on_gpu", lambda tensors: True),
-        patch.object(sparse_batch, "on_gpu", lambda tensors: True),
+        patch.object(sparse_payload, "on_gpu", lambda tensors: True),
     ):
         before = Launches.count
         yield
@@ -110,6 +111,22 @@ def test_sums_are_equal_to_rounding_and_peaks_to_the_bit() -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_casts(dtype: torch.dtype) -> None:
+    def run() -> list[Tensor]:
+        source = batch()
+        source.tensors[3][10:20] = 3e38
+        source.tensors[3][20:40] *= 1e-6
+        half = torch.zeros(sum(SIZES), dtype=dtype)
+        narrow.narrow(source, half)
+        x, y = batch(3, odd=False), batch(3, odd=False)
+        narrow.widen(half, x, 0.3, accumulate=False, saturate=True)
+        narrow.widen(half, y, -1.0, accumulate=True)
+        return [half, *x.tensors, *y.tensors]
+
+    both(run)
+
+
 def layouts(bits: int, block: int | None) -> CodeLayouts:
     return CodeLayouts([CodeLayout(n, block or 512, bits, block is not None) for n in SIZES])
 
@@ -145,8 +162,8 @@ def test_quantize_and_dequantize(bits: int, block: int | None, odd: bool) -> Non
         for seed, buffer in enumerate(buffers):
             codes.quantize(batch(seed, odd=odd), layout, buffer, rounding, keys, rule=rule)
         x, y = batch(3, odd=False), batch(3, odd=False)
-        codes.dequantize(x, layout, buffers, 0.3, accumulate=False)
-        codes.dequantize(y, layout, buffers[:1], -1.0, accumulate=True)
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
         found = [part for buffer in buffers for part in parts(layout, buffer)]
         return [*found, *x.tensors, *y.tensors]
 
@@ -169,7 +186,7 @@ def test_every_rounding_with_every_scale(rounding: int, rule: int) -> None:
         x.tensors[3].mul_(3e37 / float(x.tensors[3].abs().max()))
         codes.quantize(x, layout, buffer, rounding, keys, levels=1, rule=rule)
         decoded = batch(odd=False)
-        codes.dequantize(decoded, layout, [buffer], 1.0, accumulate=False)
+        layout.decode(decoded, [buffer], 1.0, accumulate=False)
         return [*parts(layout, buffer), *decoded.tensors]
 
     both(run)
@@ -188,8 +205,8 @@ def test_signs(levels: int) -> None:
                 layout.put(buffer, torch.randn(sum(counts), generator=source))
             signs.pack(batch(seed), layout, buffer, zero_too=seed % 2 == 1)
         x, y, votes = batch(3, odd=False), batch(3, odd=False), batch(odd=False)
-        signs.decode(x, layout, buffers, 0.3, accumulate=False)
-        signs.decode(y, layout, buffers[:1], -1.0, accumulate=True)
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
         signs.vote(votes, layout, buffers)
         return [*buffers, *x.tensors, *y.tensors, *votes.tensors]
 
@@ -205,8 +222,8 @@ def test_powers() -> None:
         for seed, buffer in enumerate(buffers):
             powers.pack(batch(seed), keys, layout, buffer)
         x, y = batch(3, odd=False), batch(3, odd=False)
-        powers.decode(x, layout, buffers, 0.3, accumulate=False)
-        powers.decode(y, layout, buffers[:1], -1.0, accumulate=True)
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
         return [*buffers, *x.tensors, *y.tensors]
 
     both(run)
@@ -248,9 +265,7 @@ def test_sparse_payload(indices: str, values: str) -> None:
         sent = []
         for seed, k in enumerate(ks):
             one = chosen.topk(batch(seed, odd=False), [k], scratch)[0]
-            sent.append(
-                SparseBatch.of(names, one, indices, kind, scratch, shared=values == "shared")
-            )
+            sent.append(Sparse.of(names, one, indices, kind, scratch, shared=values == "shared"))
         sent[1] = sent[0].like_ragged(sent[1].parts, sent[1].lengths)
         x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
@@ -274,7 +289,7 @@ def test_gaps_longer_than_a_code() -> None:
             (n, 200_000), (2203, 1), torch.cat([x[x != 0], torch.ones(1)]),
             torch.cat([x.nonzero().view(-1), torch.tensor([199_999])]).int(),
         )  # fmt: skip
-        sent = SparseBatch.of(batch.names, found, "delta16", "fp32", scratch)
+        sent = Sparse.of(batch.names, found, "delta16", "fp32", scratch)
         to = batch.like([torch.empty(n), torch.empty(200_000)])
         sent.copy_to_(to, 1.0)
         return [sent.buffer, *to.tensors]
@@ -286,14 +301,14 @@ def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
     names = tuple(map(str, SIZES))
     one = chosen.topk(batch(odd=False), [(90, 0, 1, 2000, 20, 60)], scratch)[0]
     for indices in ("int32", "delta16", "bitmap"):
-        sent = SparseBatch.of(names, one, indices, "fp32", scratch)
+        sent = Sparse.of(names, one, indices, "fp32", scratch)
         fences = torch.zeros(len(SIZES), 6000)
         inside = [row[500 : 500 + n] for row, n in zip(fences, SIZES, strict=True)]
         for damage in range(4):
             broken = sent.buffer.clone()
             source = torch.Generator().manual_seed(damage)
             for i in range(len(SIZES)):
-                words = sent.like([broken.view(torch.int64)])._part(i, 1)
+                words = sent.like([broken.view(torch.int64)]).part(i, 1)
                 words.random_(-(2**31), 2**31 - 1, generator=source)
             with on_gpu():
                 sent.like([broken.view(torch.int64)]).add_to_(Batch(names, inside), 1.0)

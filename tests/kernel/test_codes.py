@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dgc_repro.kernel.codes import group, pack, packed_bytes, unpack
+from dgc_repro.kernel.codes import group, pack, unpack
 
 
 @pytest.mark.parametrize("bits", range(2, 17))
@@ -31,15 +31,3 @@ def test_codes_lie_in_the_bytes_lowest_bits_first(bits: int) -> None:
     rows = pack(parts, bits)
     number = int.from_bytes(bytes(int(row) for row in rows), "little")
     assert number == sum(int(part) << (i * bits) for i, part in enumerate(parts))
-
-
-def test_a_row_takes_the_bytes_its_bits_need() -> None:
-    for bits, num_codes, expected in (
-        (4, 3, 2),
-        (6, 5, 6),
-        (12, 2, 3),
-        (16, 3, 6),
-        (3, 8, 3),
-        (2, 0, 0),
-    ):
-        assert packed_bytes(num_codes, bits) == expected

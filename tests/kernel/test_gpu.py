@@ -74,6 +74,8 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
         *((dense._add, {"PLAIN": plain, "TILE": 2048}) for plain in (False, True)),
         (dense._scale, {"TILE": 2048}),
         (dense._zero, {"TILE": 2048}),
+        *((dense._narrow, {"HALF": half, "TILE": 2048}) for half in (False, True)),
+        *((dense._widen, {"HALF": a, "ACCUMULATE": a, "TILE": 2048}) for a in (False, True)),
         *((dense._parts, {"KIND": kind, "TILE": 2048}) for kind in range(3)),
         *((dense._fold, {"KIND": kind, "WIDTH": 1024}) for kind in (0, 2)),
         *(
@@ -123,9 +125,9 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
 
     for kernel, constants in kernels():
         names = kernel.arg_names
-        types = {name: TYPES.get(name, "*i64") for name in names}
-        if kernel.fn.__name__ == "_put":
-            types["before"] = "*i64"
+        types = {name: TYPES.get(name, "*i64") for name in names} | {"half": "*i16"}
+        if kernel.fn.__name__ == "_narrow":
+            types["to"] = "*i16"
         built = triton.compile(
             ASTSource(
                 fn=kernel,

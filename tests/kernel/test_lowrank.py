@@ -11,6 +11,8 @@ from numeric import EPS, both_kernels, needs_c, without_c
 from torch import Tensor
 
 from dgc_repro.kernel import lowrank
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.lowrank import Matrices
 
 CPU = torch.device("cpu")
 # A lane's rest, a tile of 1024 columns, a run of 8192, one chunk of 64 rows, several, single rows.
@@ -28,30 +30,43 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def batch(*tensors: Tensor) -> Batch:
+    return Batch(tuple(map(str, range(len(tensors)))), tensors)
+
+
+def sizes(rows: int, cols: int, r: int) -> Matrices:
+    """Of a batch of one."""
+    return Matrices.of(((rows, cols),), r)
+
+
 def times(m: Tensor, q: Tensor) -> Tensor:
     p = torch.full((q.shape[0], m.shape[0]), math.nan)
-    lowrank.times(m, q, p)
+    lowrank.times(batch(m), sizes(*m.shape, len(q)), q.view(-1), p.view(-1))
     return p
 
 
 def transposed_times(m: Tensor, p: Tensor) -> Tensor:
-    rows, cols = m.shape
-    q = torch.full((p.shape[0], cols), math.nan)
-    partial = torch.full((lowrank.num_partial(rows, cols, p.shape[0]),), math.nan)
-    lowrank.transposed_times(m, p, partial, q)
+    q, of = torch.full((p.shape[0], m.shape[1]), math.nan), sizes(*m.shape, len(p))
+    partial = torch.full((of.num_partial,), math.nan)
+    lowrank.transposed_times(batch(m), of, p.view(-1), partial, q.view(-1))
     return q
+
+
+def outer(x: Tensor, p: Tensor, q: Tensor, weight: float, *, accumulate: bool) -> None:
+    of = sizes(*x.shape, len(p))
+    lowrank.outer(batch(x), of, p.view(-1), q.view(-1), weight, accumulate=accumulate)
 
 
 def directions(q: Tensor, key: int) -> Tensor:
     out = torch.full_like(q, math.nan)
-    if not lowrank.directions(q, out):
+    if lowrank.directions(batch(q), sizes(1, q.shape[1], len(q)), out.view(-1)):
         lowrank.drawn(q, key, out)
     return out
 
 
 def orthonormal(p: Tensor) -> Tensor:
-    out = torch.full_like(p, math.nan)
-    lowrank.orthonormal(p, torch.full(p.shape, math.nan, dtype=torch.float64), out)
+    out, work = torch.full_like(p, math.nan), torch.full(p.shape, math.nan, dtype=torch.float64)
+    lowrank.orthonormal(p.view(-1), sizes(p.shape[1], 1, len(p)), work.view(-1), out.view(-1))
     return out
 
 
@@ -67,11 +82,11 @@ def test_products_are_within_the_rounding_of_a_sum(shape: tuple[int, int], r: in
     off = (transposed_times(m, p) - dp @ dm).abs()
     assert bool((off <= (shape[0] + 1) * EPS * (dp.abs() @ dm.abs())).all())
     x = m.clone()
-    lowrank.outer(x, p, q, -0.5, accumulate=True)
+    outer(x, p, q, -0.5, accumulate=True)
     exact = dm - 0.5 * dp.t() @ dq
     scale = dm.abs() + 0.5 * dp.abs().t() @ dq.abs()
     assert bool(((x - exact).abs() <= (r + 2) * EPS * scale).all())
-    lowrank.outer(x, p, q, 2.0, accumulate=False)
+    outer(x, p, q, 2.0, accumulate=False)
     off = (x - 2 * dp.t() @ dq).abs()
     assert bool((off <= (r + 1) * EPS * 2 * (dp.abs().t() @ dq.abs())).all())
 
@@ -92,12 +107,41 @@ def test_in_c_neither_alignment_nor_threads_change_a_bit(shape: tuple[int, int])
 
 
 @needs_c
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("count", [1, 3])
+def test_in_c_a_batch_gives_what_its_matrices_give_one_by_one(count: int) -> None:
+    """Small matrices side by side, large ones one after another, their sums in one place."""
+    shapes, r = ((66, 1030), (3, 5), (1100, 133), (200, 17), (70, 1100), (65, 8)), 3
+    of, m = Matrices.of(shapes, r), [normal(i, *shape) for i, shape in enumerate(shapes)]
+    p, q = normal(10, sum(of.p_sizes)), normal(11, sum(of.q_sizes))
+    torch.set_num_threads(count)
+    products, sums, units = torch.empty_like(p), torch.empty_like(q), torch.empty_like(p)
+    scaled, left = torch.empty_like(q), [one.clone() for one in m]
+    lowrank.times(batch(*m), of, q, products)
+    lowrank.transposed_times(batch(*m), of, p, torch.empty(of.num_partial), sums)
+    lowrank.orthonormal(p, of, torch.empty(p.numel(), dtype=torch.float64), units)
+    lowrank.outer(batch(*left), of, p, q, -1.0, accumulate=True)
+    each_q = of.each_q(q)
+    each_q[3][1] = 0.0
+    assert lowrank.directions(batch(*each_q), of, scaled) == [3]
+    for i, (one, its_p) in enumerate(zip(m, of.each_p(p), strict=True)):
+        assert torch.equal(of.each_p(units)[i], orthonormal(its_p))
+        assert torch.equal(of.each_q(sums)[i], transposed_times(one, its_p))
+        if i != 3:
+            assert torch.equal(of.each_p(products)[i], times(one, each_q[i]))
+            assert torch.equal(of.each_q(scaled)[i], directions(each_q[i], 1))
+            alone = one.clone()
+            outer(alone, its_p, each_q[i], -1.0, accumulate=True)
+            assert torch.equal(left[i], alone)
+
+
+@needs_c
 def test_in_c_what_is_subtracted_is_what_is_decoded_bit_for_bit() -> None:
     """So that an error feedback conserves: the terms are added up before they meet the buffer."""
     x, p, q = normal(1, 70, 90), normal(2, 6, 70), normal(3, 6, 90)
     decoded, left = torch.empty_like(x), x.clone()
-    lowrank.outer(decoded, p, q, 1.0, accumulate=False)
-    lowrank.outer(left, p, q, -1.0, accumulate=True)
+    outer(decoded, p, q, 1.0, accumulate=False)
+    outer(left, p, q, -1.0, accumulate=True)
     assert torch.equal(left, x - decoded)
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from numeric import both_kernels, heavy_tailed, kinds, same_but_for_nan, without_c
 
+from dgc_repro.kernel import narrow as kernels
 from dgc_repro.kernel import native
-from dgc_repro.kernel.narrow import largest, narrow, widen
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.narrow import largest
 
 TYPES = (torch.float16, torch.bfloat16)
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -16,6 +18,22 @@ each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
 def every(dtype: torch.dtype) -> torch.Tensor:
     """All 65536 of them."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def narrow(x: torch.Tensor, to: torch.Tensor) -> bool:
+    """Of a batch of three tensors; whether all values are known to be finite."""
+    cuts = [0, x.numel() // 3, x.numel() // 3, x.numel() - x.numel() // 3 - x.numel() // 3]
+    batch = Batch(("a", "b", "c", "d"), x.split(cuts))
+    kernels.narrow(batch, to)
+    return not batch.unchecked
+
+
+def widen(
+    half: torch.Tensor, x: torch.Tensor, weight: float, *, accumulate: bool, saturate: bool = False
+) -> None:
+    """To a batch of two tensors."""
+    batch = Batch(("a", "b"), x.split([x.numel() // 2, x.numel() - x.numel() // 2]))
+    kernels.widen(half, batch, weight, accumulate=accumulate, saturate=saturate)
 
 
 @both_kernels

@@ -6,10 +6,12 @@ import itertools
 
 import pytest
 import torch
-from numeric import both_kernels, gaussian, without_c
+from numeric import both_kernels, gaussian, three_threads, without_c
 from torch import Tensor
 
+from dgc_repro.exchange.payload import Keyed, KeyedLayout
 from dgc_repro.kernel import permute
+from dgc_repro.kernel.batch import Batch
 
 CPU = torch.device("cpu")
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 31, 100, 1000, 65_537]
@@ -99,18 +101,32 @@ def test_keys_next_to_each_other_give_selections_that_overlap_as_strangers_do() 
         assert abs(len(one & other) - 100) <= 54
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 2), (3000, 1300), (200_000, 70_000)])
-def test_both_kernels_gather_and_scatter_the_same_bits(n: int, k: int) -> None:
-    x = gaussian(n, 1)
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8"])
+def test_both_kernels_gather_and_scatter_the_same_bits(kind: str) -> None:
+    sizes, counts = (1, 5, 3000, 0, 200_000, 40), (1, 2, 2500, 0, 70_000, 40)
+    layout, keys = KeyedLayout.of(sizes, counts, kind, True), torch.arange(6, dtype=torch.int32) - 3
+    x, other = ([gaussian(n, seed) for n in sizes] for seed in (1, 2))
+    names = tuple(map(str, sizes))
 
-    def results() -> tuple[Tensor, Tensor]:
-        values, buffer = torch.empty(k), x.clone()
-        permute.gather(x, 5, 0.3, values)
-        permute.scatter(buffer, 5, -0.7, values)
-        return values, buffer
+    def results() -> list[Tensor]:
+        own, theirs = (
+            Keyed.of(
+                Batch(names, values), layout, keys + i, torch.zeros(layout.size, dtype=torch.uint8)
+            )
+            for i, values in enumerate((x, other))
+        )
+        added, mean, left = ([one.clone() for one in x] for _ in range(3))
+        own.add_sum_to_((theirs,), Batch(names, added), -0.7, accumulate=True)
+        own.copy_sum_to_((theirs,), Batch(names, mean), 0.5)
+        own.zero_at_(Batch(names, left))
+        return [own.buffer, *added, *mean, *left]
 
-    values, buffer = results()
+    found = results()
     with without_c():
-        assert all(map(torch.equal, (values, buffer), results()))
-    assert torch.equal(values, x[as_tensors(n, 5, k)] * 0.3)
-    assert int((buffer != x).sum()) == int((values != 0).sum())
+        assert all(map(torch.equal, found, results()))
+    with three_threads():
+        assert all(map(torch.equal, found, results()))
+    for n, k, key, one, left in zip(sizes, counts, keys.tolist(), x, found[-6:], strict=True):
+        places = as_tensors(n, key, k)
+        assert not left[places].any()
+        assert int((left != one).sum()) == k

@@ -15,10 +15,11 @@ from laws import same_bits
 from numeric import both_kernels, gaussian, without_c
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Gathered, Sparse, num_bytes
-from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayout
+from dgc_repro.exchange.payload import Alone, Gathered, Sparse, num_bytes
+from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayouts
 from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.kernel import sparse
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection, index_type
 
 SIZES = (1, 31, 32, 33, 200, 5000, 70_000, 200_001)
@@ -39,15 +40,39 @@ def counts(n: int) -> list[int]:
     return sorted({0, 1, 2, n // 1000, n // 20, n // 3, n} & set(range(n + 1)))
 
 
-def decoded(payload: Sparse) -> list[Tensor]:
+def layout(n: int, k: int, indices: str = "int32", values: str = "fp32") -> SparseLayouts:
+    return SparseLayouts.of((n,), (k,), indices, VALUES[values])
+
+
+def size(n: int, k: int, indices: str = "int32", values: str = "fp32") -> int:
+    """Bytes of header, places, scales and values."""
+    return int(layout(n, k, indices, values).tensor_bytes[0])
+
+
+def sent(payload: Alone) -> list[Tensor]:
+    """Header, places, scales and values."""
+    return [payload.payload.part(0, which) for which in range(4)]
+
+
+def chosen(payload: Alone) -> Selection:
+    """The entries as they are decoded."""
+    (own,) = payload.payload.selections()
+    assert isinstance(own, Selection)
+    return own
+
+
+def decoded(payload: Alone) -> list[Tensor]:
     """Everything that is read from a payload."""
-    n = payload.n
+    entries = chosen(payload)
+    n = entries.n
     added, copied, rest, mean = (torch.linspace(-1, 1, n) for _ in range(4))
     payload.add_to_(added, 1 / 3)
     payload.copy_to_(copied, 1 / 3)
     payload.subtract_from_(rest)
     Gathered([payload, payload, payload]).mean(mean)
-    return [added, copied, rest, mean, payload.indices, payload.values]
+    zeroed = torch.ones(n)
+    payload.zero_at_(zeroed)
+    return [added, copied, rest, mean, zeroed, entries.indices, entries.values]
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -56,14 +81,14 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, values: str) -
     for n, seed in itertools.product(SIZES, (0, 1)):
         for k in counts(n):
             selection = entries(n, k, seed)
-            ours = Sparse.of(selection, indices, values)
+            ours = Sparse.one(selection, indices, values)
             arrived = ours.like([part.clone() for part in ours.parts])
             with without_c():
-                theirs = Sparse.of(selection, indices, values)
+                theirs = Sparse.one(selection, indices, values)
                 expected = decoded(arrived)
-            assert all(map(same_bits, ours.parts, theirs.parts)), (n, k, seed)
+            assert all(map(same_bits, sent(ours), sent(theirs))), (n, k, seed)
             assert all(map(same_bits, decoded(arrived), expected)), (n, k, seed)
-            assert same_bits(arrived.indices, selection.indices)
+            assert same_bits(chosen(arrived).indices, selection.indices)
 
 
 @settings(max_examples=200)
@@ -73,12 +98,12 @@ def test_c_and_tensor_operations_give_the_same_bits(indices: str, values: str) -
     indices=st.sampled_from(CODINGS),
 )
 def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
-    chosen = torch.tensor(sorted({int(place * n) for place in places}), dtype=torch.int32)
-    selection = Selection(torch.ones(chosen.numel()), chosen, n)
-    payload = Sparse.of(selection, indices)
-    assert same_bits(payload.indices, chosen)
-    assert num_bytes(payload) == SparseLayout.of(n, chosen.numel(), indices).num_bytes
-    assert torch.equal(payload.dense().nonzero().view(-1), chosen.long())
+    wanted = torch.tensor(sorted({int(place * n) for place in places}), dtype=torch.int32)
+    payload = Sparse.one(Selection(torch.ones(wanted.numel()), wanted, n), indices)
+    assert same_bits(chosen(payload).indices, wanted)
+    assert num_bytes(payload) == size(n, wanted.numel(), indices)
+    assert num_bytes(payload) == sum(part.nbytes for part in sent(payload))
+    assert torch.equal(payload.dense().nonzero().view(-1), wanted.long())
 
 
 @pytest.mark.parametrize(
@@ -106,21 +131,21 @@ def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
 def test_sizes_follow_from_n_and_k(
     n: int, k: int, indices: str, values: str, expected: int
 ) -> None:
-    assert SparseLayout.of(n, k, indices, values).num_bytes == expected
+    assert size(n, k, indices, values) == expected
 
 
 def test_auto_is_the_smallest_of_all() -> None:
     for n in (1, 40, 1000, 70_000, 10**6, 44_549_160, 2**31, 2**34):
         for k in {0, 1, 5, n // 100_000, n // 1000, n // 100, n // 17, n // 15, n // 2, n}:
             if k <= n:
-                sizes = [SparseLayout.of(n, k, indices).num_bytes for indices in CODINGS]
+                sizes = [size(n, k, indices) for indices in CODINGS]
                 assert sizes[0] == min(sizes), (n, k)
 
 
 def test_sizes_say_when_places_cost_more_than_they_must() -> None:
     """At 44.5 M values: gaps below a density of 1 / 16, the bitmap above, int32 for very few."""
     n = 44_549_160
-    picked = {f: SparseLayout.of(n, n // f, "auto").coding for f in (2, 15, 17, 1000, 10**6)}
+    picked = {f: int(layout(n, n // f, "auto").coding[0]) for f in (2, 15, 17, 1000, 10**6)}
     assert picked == {
         2: sparse.BITMAP, 15: sparse.BITMAP, 17: sparse.DELTA16, 1000: sparse.DELTA16,
         10**6: sparse.INT32,
@@ -132,22 +157,23 @@ def test_wide_places_come_back() -> None:
     places = torch.tensor([0, 1, 65_536, 65_537, 200_000, 2**31, 2**32 + 5, n - 1])
     selection = Selection(torch.ones(8), places, n)
     for indices in ("int32", "delta16"):
-        payload = Sparse.of(selection, indices)
-        assert payload.layout.coding == (sparse.INT64 if indices == "int32" else sparse.DELTA16)
-        assert same_bits(payload.indices, places)
+        payload = Sparse.one(selection, indices)
+        coding = sparse.INT64 if indices == "int32" else sparse.DELTA16
+        assert payload.payload.layouts.coding.tolist() == [coding]
+        assert same_bits(chosen(payload).indices, places)
 
 
 def test_values_of_fp16_saturate_and_those_of_int8_are_within_half_a_step() -> None:
     selection = entries(30_000, 5000)
     selection.values[:2] = torch.tensor([1e38, -1e6])
-    half = Sparse.of(selection, values="fp16").values
+    half = chosen(Sparse.one(selection, values="fp16")).values
     limited = selection.values.clamp(-65504, 65504)
     # 11 bits of mantissa: half a unit in the last is 2^-11 relative; below 2^-14, 2^-25 absolute.
     assert bool(((half - limited).abs() <= limited.abs() * 2.0**-11 + 2.0**-25).all())
     assert half[:2].tolist() == [65504.0, -65504.0]
     for start in range(0, 5000, 2048):
         own = selection.values[start : start + 2048]
-        coded = Sparse.of(selection, values="int8").values[start : start + 2048]
+        coded = chosen(Sparse.one(selection, values="int8")).values[start : start + 2048]
         step = float(own.abs().max()) / 127
         # Half a step, and float32's roundings of scale, inverse and product: 2^-22 of the largest.
         assert bool(((coded - own).abs() <= step / 2 + 2.0**-22 * 127 * step).all())
@@ -158,21 +184,21 @@ def test_what_is_sent_whole_leaves_an_exact_zero() -> None:
     places = torch.arange(0, 100_000, 7, dtype=torch.int32)
     for indices in CODINGS:
         rest = x.clone()
-        Sparse.of(Selection(x[::7].contiguous(), places, x.numel()), indices).subtract_from_(rest)
+        Sparse.one(Selection(x[::7].contiguous(), places, x.numel()), indices).subtract_from_(rest)
         assert not rest[::7].any()
         rest[::7] = x[::7]
         assert torch.equal(rest, x)
 
 
-def test_workers_are_added_in_rank_order_by_any_number_of_threads() -> None:
+@pytest.mark.parametrize("values", VALUES)
+def test_workers_are_added_in_rank_order_by_any_number_of_threads(values: str) -> None:
     n = 200_001
     payloads = [
-        Sparse.of(entries(n, k, seed), indices, values)
-        for seed, (k, indices, values) in enumerate(
-            [(9000, "int32", "fp32"), (40_000, "auto", "fp32"), (0, "auto", "fp16"),
-             (500, "delta16", "int8"), (500, "bitmap", "fp16")]
+        Sparse.one(entries(n, k, seed), indices, values)
+        for seed, (k, indices) in enumerate(
+            [(9000, "int32"), (40_000, "auto"), (0, "auto"), (500, "delta16"), (500, "bitmap")]
         )
-    ]  # fmt: skip
+    ]
     one_by_one = torch.zeros(n)
     for payload in payloads:
         one_by_one += payload.dense() * torch.tensor(0.2)
@@ -203,16 +229,16 @@ BROKEN_PLACES = [
 def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
     indices: str, breaks: Callable[[Tensor], None]
 ) -> None:
-    payload = Sparse.of(entries(1000, 50), indices)
+    payload = Sparse.one(entries(1000, 50), indices)
     payload = payload.like([part.clone() for part in payload.parts])
-    breaks(payload.words)
+    breaks(payload.payload.part(0, 1))
     around = torch.full((1200,), 7.0)
     message = "^sparse payload: its places are not 50 ascending places of 1000: "
     for act in (payload.copy_to_, payload.add_to_):
         with pytest.raises(ValueError, match=message):
             act(around[100:1100], 1.0)
     with pytest.raises(ValueError, match=message):
-        _ = payload.indices
+        payload.payload.selections()
     assert bool((around[:100] == 7).all())
     assert bool((around[1100:] == 7).all())
 
@@ -220,18 +246,38 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
 @pytest.mark.parametrize("coding", CODINGS)
 def test_wide_indices_of_a_shard_are_sent_as_its_size_needs(coding: str) -> None:
     places = torch.tensor([5, 9, 70_000])
-    payload = Sparse.of(Selection(torch.ones(3), places, 100_000), coding)
+    payload = Sparse.one(Selection(torch.ones(3), places, 100_000), coding)
     assert payload.dense().nonzero().view(-1).tolist() == places.tolist()
-    assert sum(part.nbytes for part in payload.parts) == payload.layout.num_bytes
+    assert sum(part.nbytes for part in sent(payload)) == size(100_000, 3, coding)
 
 
-def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_coding() -> None:
-    """The dtypes of parts are this worker's own when only lengths are announced (`GatherRagged`)."""
+def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() -> None:
+    """The types of parts are this worker's own when only lengths are announced (`GatherRagged`)."""
     n = 2**31 + 10
-    few = Sparse.of(Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), "auto")
     some = torch.arange(0, n, 2**20)
-    many = Sparse.of(Selection(torch.ones(some.numel()), some, n), "delta16")
-    wide = Sparse.of(Selection(torch.ones(some.numel()), some, n), "int32")
-    assert {part.dtype for one in (few, many, wide) for part in one.parts[1:2]} == {torch.int32}
-    assert torch.equal(wide.like([part.clone() for part in wide.parts]).indices, some)
-    assert wide.layout.num_bytes == sum(part.nbytes for part in wide.parts)
+    for coding in ("auto", "delta16", "int32"):
+        few = Sparse.one(Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), coding)
+        many = Sparse.one(Selection(torch.ones(some.numel()), some, n), coding)
+        assert {part.dtype for one in (few, many) for part in one.parts} == {torch.int64}
+        arrived = few.like_ragged([part.clone() for part in many.parts], many.lengths)
+        assert torch.equal(chosen(arrived).indices, some)
+        assert num_bytes(many) == size(n, some.numel(), coding)
+
+
+def test_a_batch_is_its_tensors_side_by_side_and_each_begins_at_a_multiple_of_8_bytes() -> None:
+    selections = [entries(n, k, n) for n, k in ((31, 3), (5000, 0), (200, 7), (70_000, 900))]
+    names = tuple("abcd")
+    for indices, values in itertools.product(CODINGS, VALUES):
+        own = Sparse.of(names, Selections.of(selections), indices, values)
+        assert own.num_bytes == sum(-(-size // 8) * 8 for size, _ in own.by_tensor())
+        for i, selection in enumerate(selections):
+            alone = Sparse.one(selection, indices, values)
+            assert own.by_tensor()[i] == (num_bytes(alone), alone.num_floats)
+            kinds = [(part.numel(), part.dtype) for part in sent(alone)]
+            if values != "int8":
+                del kinds[2]  # no scales
+            assert list(own.tensor_kinds[i]) == kinds
+            assert all(
+                same_bits(own.part(i, which), part) for which, part in enumerate(sent(alone))
+            )
+            assert same_bits(own.dense()[i], alone.dense())

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from dgc_repro.launch.build import PROCESS_BYTES, check_processes
 from dgc_repro.launch.local import RunFailed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.launch.sweep import sweep
 from dgc_repro.launch.worker import read_config, run_worker
 
 Command = Callable[..., tuple[int, list[str]]]
@@ -377,6 +379,10 @@ def test_a_sweep_over_compressors_gives_each_its_own_defaults(
         ("+sink.every_step=1,2", "nothing was trained"),
         ("compressor=dense,unifrom", "did you mean"),
         ("train.epoch=1,2", "did you mean"),
+        (
+            "compressor.density=0.1,0.2 compressor=topk,uniform",
+            ": compressor=uniform has no density; make one sweep for each compressor, or sweep settings",
+        ),
     ],
 )
 def test_a_mistake_in_a_sweep_ends_it_with_one_line_before_it_trains(
@@ -386,6 +392,23 @@ def test_a_mistake_in_a_sweep_ends_it_with_one_line_before_it_trains(
     assert line.startswith(given.lstrip("+").partition("=")[0])
     assert says in line
     assert left_in(tmp_path) == []
+
+
+def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None:
+    held: list[weakref.ref[set[int]]] = []
+
+    def fail(config: dict[str, Any], given: list[str]) -> Path:
+        assert [one() for one in held] == [None] * len(held)
+        store = {1}
+        held.append(weakref.ref(store))
+        try:
+            raise ValueError(store)
+        except ValueError:
+            raise RunFailed("lost") from None
+
+    errors = sweep(["-m", *TINY, "seed=0,1"], fail)
+    assert [(type(error), str(error)) for error in errors] == [(RunFailed, "lost")] * 2
+    assert [one() for one in held] == [None, None]
 
 
 @pytest.mark.parametrize(

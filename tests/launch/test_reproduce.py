@@ -52,7 +52,7 @@ def test_the_lectures_row_is_trained_on_text_and_published(
     assert len(trained) == 2
     published = tmp_path / "reproduced" / "lecture" / "custom" / "ptb"
     printed = capsys.readouterr().out
-    assert "scale=custom: dataset=descriptions" in printed
+    assert "\n2 workers (launch=simulated), scale=custom: dataset=descriptions" in printed
     with (published / "table.csv").open(newline="") as file:
         lines = {(line["row"], line["quantity"]): line for line in csv.DictReader(file)}
     for row, folder in zip(("dense", "dgc"), trained, strict=True):

@@ -222,27 +222,6 @@ def concurrent_broadcast(rank: int, size: int, vector: Vector) -> Worker:
     return vector
 
 
-def pipelined_broadcast(segments: int) -> Algorithm:
-    """A chain: every worker hands on a segment while the next one comes."""
-
-    def algorithm(rank: int, size: int, vector: Vector) -> Worker:
-        pieces = np.array_split(vector, segments)
-        for number in range(segments + 1):
-            posted: list[Send | Receive] = []
-            if rank > 0 and number < segments:
-                posted.append(Receive(rank - 1))
-            ready = number if rank == 0 else number - 1
-            if rank < size - 1 and 0 <= ready < segments:
-                posted.append(Send(rank + 1, pieces[ready]))
-            if posted:
-                came = yield posted
-                if came:
-                    pieces[number] = came[0]
-        return np.concatenate(pieces)
-
-    return algorithm
-
-
 def halving_doubling_allreduce(rank: int, size: int, vector: Vector) -> Worker:
     """Recursive halving with the nearest partner first, then doubling the same way back; workers above a
     power of two stand behind their right neighbour."""
@@ -286,14 +265,6 @@ def direct_alltoall(rank: int, size: int, vector: Vector) -> Worker:
     others = [(rank + shift) % size for shift in range(1, size)]
     sends = [Send(to, piece) for to, piece in zip(others, pieces, strict=True)]
     came = yield [*sends, *(Receive(source) for source in others)]
-    return np.concatenate(came)
-
-
-def pairwise_alltoall(rank: int, size: int, vector: Vector) -> Worker:
-    """The same, one partner after another."""
-    came = []
-    for shift, piece in enumerate(np.split(vector, size - 1), start=1):
-        came += yield [Send((rank + shift) % size, piece), Receive((rank - shift) % size)]
     return np.concatenate(came)
 
 

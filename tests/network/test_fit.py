@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dgc_repro.network.cost import Costs
-from dgc_repro.network.fit import Point, by_collective, fit, line
+from dgc_repro.network.fit import Point, fit, line
 from dgc_repro.network.profile import Network
 
 SIZES = [64 * 4**i for i in range(11)]
@@ -51,7 +51,7 @@ def test_noise_of_ten_percent_moves_the_rate_by_less() -> None:
     found = fit(points_of(Network("1gbit", "80us"), 4, noise=0.1), 4, None)
     assert found.network.outer.rate == pytest.approx(1e9, rel=0.1)
     assert 0.02 < found.median_error < 0.15
-    assert set(by_collective(found)) == set(MEASURED)
+    assert set(found.frame["collective"]) == set(MEASURED)
 
 
 def test_links_of_a_known_rate_keep_it() -> None:

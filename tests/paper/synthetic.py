@@ -1,4 +1,4 @@
-"""Synthetic records for the tests of report/: formulas, clearly no measurement of anything."""
+"""Made-up records for the tests of papers: formulas, clearly no measurement of anything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from dgc_repro.paper.page import Page
 
 EPOCHS = 9
 DENSE_BYTES = 4_000_000.0
@@ -21,6 +23,11 @@ ROWS = {
     "dynamic_ef": (91.6, 0.35, 13.0, 1.3, 4.0),
 }
 RUNGS = ((5, "bits=4"), (4, "bits=6"), (3, "bits=8"), (2, "bits=12"), (1, "bits=16"), (0, "dense"))
+
+
+def words(page: Page) -> dict[str, str]:
+    """The verdict of each claim, by its id."""
+    return {verdict.claim.id: verdict.word for verdict in page.verdicts}
 
 
 def epoch_line(

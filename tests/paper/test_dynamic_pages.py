@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ROWS, quantizer, write_run
+from synthetic import ROWS, quantizer, words, write_run
 
 from dgc_repro.paper.dynamic import DYNAMIC, NONE, STATIC, sensitivity, table1
 from dgc_repro.paper.dynamic.sensitivity import Factors, factors_of
-from dgc_repro.paper.page import Page, markdown
+from dgc_repro.paper.page import markdown
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.paper.verdict import values
 
@@ -37,10 +37,6 @@ def made(
         for row in rows
         for seed in range(seeds)
     ]
-
-
-def words(page: Page) -> dict[str, str]:
-    return {verdict.claim.id: verdict.word for verdict in page.verdicts}
 
 
 def test_the_printed_numbers_are_those_of_the_paper() -> None:

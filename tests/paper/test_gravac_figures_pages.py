@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import words
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, frame, page, pool
@@ -175,10 +176,6 @@ def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
     assert module.POOL == "training"
     found: Page = module.page(runs, scale)
     return found
-
-
-def words(found: Page) -> dict[str, str]:
-    return {verdict.claim.id: verdict.word for verdict in found.verdicts}
 
 
 def pool_of(name: str) -> list[Run]:
@@ -347,11 +344,11 @@ def test_the_density_is_a_bell_for_each_step_and_integrates_to_one() -> None:
 
 def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -> None:
     run = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0})
-    assert steps.throughput(run, 10.0) == 100 * 32 / 4
+    assert steps.factor_table(run).at[10.0, steps.THROUGHPUT] == 100 * 32 / 4
     assert steps.samples_unit([run]) == "samples/s of 32 modelled workers"
     measured = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0}, train={})
-    assert steps.throughput(measured, 10.0) == 100
-    assert math.isnan(steps.throughput_rank(run, 40.0))
+    assert steps.factor_table(measured).at[10.0, steps.THROUGHPUT] == 100
+    assert math.isnan(steps.factor_table(run, [40.0]).at[40.0, steps.RANK])
 
 
 @pytest.mark.parametrize(

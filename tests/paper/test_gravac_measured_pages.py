@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import words
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.frame import of
 from dgc_repro.paper.gravac import COMPRESSORS, MODELS, PARAMETERS, fig1a, fig3, lab, table1, table3
 from dgc_repro.paper.interfaces import counted_line
-from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run, in_order
 
 # papers.md, Table B3, written out once more: a slip in the package's copy shows here.
@@ -156,10 +156,6 @@ RUNS: dict[Any, Callable[[], list[Run]]] = {
     fig3: lambda: [saturating(model, at) for model, at in fig3.PRINTED.items()],
     lab: lab_runs,
 }
-
-
-def words(made: Page) -> dict[str, str]:
-    return {verdict.claim.id: verdict.word for verdict in made.verdicts}
 
 
 @pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__.rpartition(".")[2])

@@ -80,7 +80,7 @@ def test_the_page_states_scale_model_data_workers_n_hardware_and_code(table1: Pa
     assert "/somewhere" not in text  # the user's data folder
     for note in table1_module.NOTES:
         assert note.arithmetic in text
-    for choice in table1_module.CHOICES:
+    for choice in page_of(table1).choices:
         assert f"`{choice.key}`" in text
 
 

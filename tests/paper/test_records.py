@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from synthetic import write_run
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper.facts import used
-from dgc_repro.paper.records import read_run, read_runs, require_alike
+from dgc_repro.paper.records import Run, read_run, read_runs, require_alike
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
@@ -139,3 +140,10 @@ def test_a_wrappers_settings_are_said_of_the_rows_that_it_is_in(tmp_path: Path) 
     assert used(runs, key) == "dynamic_ef: ErrorFeedback(decay=1)"
     assert used(runs[2:], key) == "ErrorFeedback(decay=1)"
     assert used(runs[:2], key) == "-"
+
+
+def test_a_name_that_no_epoch_has_is_refused_with_the_names_there_are() -> None:
+    run = Run("r", {}, {}, {}, epochs=pd.DataFrame({"epoch": [1], "train/loss": [0.5]}))
+    assert run.last("train/loss") == 0.5
+    with pytest.raises(UserError, match=r"^r: no test/loss in its epochs; there are epoch, train/"):
+        run.last("test/loss")

@@ -235,6 +235,14 @@ def test_the_measured_text_has_the_rows_the_interval_and_the_claimed_range() -> 
     assert found.detail.endswith("(claimed 0.65x to 2.6x, printed 1.3x)")
 
 
+def test_a_difference_of_percentages_is_in_points_and_a_percentage_is_not() -> None:
+    frame = frame_of(a=[7, 7, 7], b=[4, 4, 4]).assign(unit="%")
+    one = Check("steps", "a", below=5.0)
+    pair, single = judge([claim(ABOVE), claim(one)], frame)
+    assert pair.effects[0].brief == "+3 points"
+    assert single.effects[0].brief == "7 %"
+
+
 def test_three_equal_outcomes_of_yes_or_no_decide_nothing() -> None:
     frame = lines(
         {"row": "a", "seed": seed, "quantity": "failed", "unit": "runs", "value": 1.0}

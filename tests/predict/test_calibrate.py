@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import composed
 from dgc_repro.launch.profiles import read_profile
 from dgc_repro.network.cost import Costs
+from dgc_repro.network.fit import Point
 from dgc_repro.network.profile import Network
 from dgc_repro.predict.calibrate import calibrate, expected_seconds
 
@@ -60,22 +61,20 @@ def test_the_next_command_reads_it_by_name(profile: Path) -> None:
 
 
 def test_a_size_that_would_take_too_long_ends_its_collective() -> None:
-    def one_second_a_kilobyte(
-        collective: str, size: int, repeats: int
-    ) -> Sequence[Sequence[float]]:
-        return [[size * 1e-3] * repeats, [size * 0.5e-3] * repeats]
+    def one_second_a_kilobyte(collective: str, size: int, repeats: int) -> list[float]:
+        return [size * 1e-3] * repeats
 
-    points = measure(one_second_a_kilobyte, [1000, 2000, 4000], repeats=9, seconds=5.0)
+    points = measure([1000, 2000, 4000], 9, 5.0, one_second_a_kilobyte)
     # 3 repeats of 2,000 bytes take 6 s, but two sizes there must be; of 4,000 they would take 12.
     assert [(p.collective, p.payload_bytes) for p in points] == [
         (c, size) for c in MEASURED for size in (1000, 2000)
     ]
-    assert [p.seconds for p in points] == [1.0, 2.0] * 4  # the slower rank's
+    assert [p.seconds for p in points] == [1.0, 2.0] * 4
 
 
 def test_the_estimate_is_of_the_plan() -> None:
-    def a_microsecond_a_byte(collective: str, size: int, repeats: int) -> list[list[float]]:
-        return [[1e-3 + 1e-6 * size] * repeats] * 2
+    def a_microsecond_a_byte(collective: str, size: int, repeats: int) -> list[float]:
+        return [1e-3 + 1e-6 * size] * repeats
 
     settings = {"sizes": [1000, 1_000_000, 8_000_000], "repeats": 2, "seconds": 3.0}
     # 2 ms and 1.001 s, twice each; the third size ends at its 3 seconds.
@@ -83,23 +82,15 @@ def test_the_estimate_is_of_the_plan() -> None:
     assert expected_seconds(a_microsecond_a_byte, settings) == pytest.approx(expected)
 
 
-def stands_in(times: float, notes: Sequence[str]) -> Any:
-    """Workers whose collectives all take as long."""
-
-    @contextmanager
-    def ranks_of(*given: Any) -> Iterator[Any]:
-        def asked(collective: str, size: int, repeats: int) -> Sequence[Sequence[float]]:
-            return [[times] * repeats] * 2
-
-        yield asked, "gloo in a stand-in", notes
-
-    return ranks_of
+def all_take_a_millisecond(function: Any, settings: Any, *_: Any, **__: Any) -> list[Point]:
+    """In the place of ranks."""
+    return [Point(collective, size, 1e-3) for collective in MEASURED for size in settings["sizes"]]
 
 
 def test_points_that_tell_no_rate_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dgc_repro.predict.calibrate.ranks_of", stands_in(1e-3, []))
+    monkeypatch.setattr("dgc_repro.predict.calibrate.on_ranks", all_take_a_millisecond)
     with pytest.raises(UserError, match=r"^sizes: no collective takes longer.*flat.csv"):
         calibrate(["sizes=64,128", f"paths.runs={tmp_path}", "name=flat", "launch.device=cpu"])
     lines = (tmp_path / "networks" / "flat.csv").read_text(encoding="utf-8").splitlines()
@@ -111,7 +102,9 @@ def test_what_a_lab_could_not_do_is_in_the_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = "network.latency: this kernel has no netem, the lab adds none of the 50 us"
-    monkeypatch.setattr("dgc_repro.predict.calibrate.ranks_of", stands_in(1e-3, [note]))
+    lab = nullcontext(SimpleNamespace(notes=[note]))
+    monkeypatch.setattr("dgc_repro.predict.calibrate.Lab", lambda *_, **__: lab)
+    monkeypatch.setattr("dgc_repro.predict.calibrate.on_ranks", all_take_a_millisecond)
     path = calibrate(
         [
             *("launch=netlab", "network=ethernet_1gbit", "sizes=64,128", "launch.device=cpu"),
@@ -148,10 +141,10 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str, tmp_pat
 def test_a_slow_first_call_does_not_leave_a_collective_with_one_size() -> None:
     """Of a small size it is latency, which says nothing of larger ones."""
 
-    def slow_at_first(collective: str, size: int, repeats: int) -> list[list[float]]:
-        return [[2.0 if size == 1000 else 0.1] * repeats]
+    def slow_at_first(collective: str, size: int, repeats: int) -> list[float]:
+        return [2.0 if size == 1000 else 0.1] * repeats
 
-    points = measure(slow_at_first, [1000, 2000, 4000], repeats=3, seconds=1.0)
+    points = measure([1000, 2000, 4000], 3, 1.0, slow_at_first)
     for collective in MEASURED:
         sizes = [point.payload_bytes for point in points if point.collective == collective]
         assert sizes == [1000, 2000, 4000]

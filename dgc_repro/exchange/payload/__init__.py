@@ -11,15 +11,14 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Codes`               packed b-bit codes and one float32 scale a row (kernel/codes.py)
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
-`Sparse`              k values and their places, coded (kernel/sparse.py); k may differ
+`Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
 `Pieces`              a tensor in stretches, each a payload of its own (compressor/sharded.py)
-`SharedValue`         k places of one value; k may differ between workers
 `LowRank`             two thin factors of a matrix
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
 """
 
-from dgc_repro.exchange.payload.codes import CodeLayout, CodeLayouts, Codes
+from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.exchange.payload.interface import (
     AnyPayload,
     BatchPayload,
@@ -28,37 +27,31 @@ from dgc_repro.exchange.payload.interface import (
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed
+from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.exchange.payload.low_rank import LowRank
 from dgc_repro.exchange.payload.pieces import Pieces
-from dgc_repro.exchange.payload.powers import Powers
 from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
-from dgc_repro.exchange.payload.shared_value import SharedValue
-from dgc_repro.exchange.payload.signs import Signs, vote
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.sparse_batch import SparseBatch
-from dgc_repro.exchange.payload.whole import Whole, Wholes
+from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
     "Alone",
     "AnyPayload",
     "BatchPayload",
-    "CodeLayout",
-    "CodeLayouts",
     "Codes",
     "DecodesTogether",
     "Gathered",
+    "Halves",
     "Keyed",
+    "KeyedLayout",
     "LowRank",
     "Parted",
     "Payload",
     "Pieces",
     "Powers",
     "Separate",
-    "SharedValue",
     "Signs",
     "Sparse",
-    "SparseBatch",
     "Whole",
     "Wholes",
     "num_bytes",

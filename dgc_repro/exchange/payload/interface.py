@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 
 
 class Payload(Protocol):
@@ -24,9 +25,7 @@ class Payload(Protocol):
         """Size in the papers' unit: values only, bits / 32; indices and scales are not counted."""
 
     def like(self, parts: Sequence[Tensor]) -> Self:
-        """The payload of another worker, whose parts arrived; its layout is this one's.
-
-        Parts of one int64, headers, are on the CPU (exchange/packing.py): reading them is free."""
+        """The payload of another worker, whose parts arrived; its layout is this one's."""
 
     def add_to_(self, buffer: Tensor, weight: float) -> None:
         """buffer += weight * decoded, in one pass. buffer: f32, n contiguous values."""
@@ -66,6 +65,11 @@ class BatchPayload(ABC):
         """Bytes of the parts of each tensor, and its size in the papers' unit."""
 
     @property
+    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
+        """Lengths and types of the parts of each tensor; as bytes, where a payload tells no more."""
+        return [((size, torch.uint8),) for size, _ in self.by_tensor()]
+
+    @property
     def num_floats(self) -> float:
         """As of `Payload`."""
         return sum(floats for _, floats in self.by_tensor())
@@ -77,7 +81,7 @@ class BatchPayload(ABC):
         """What must travel first where sizes differ between workers."""
         raise NotImplementedError
 
-    def kinds(self, lengths: Sequence[int]) -> list[tuple[int, torch.dtype]]:
+    def kinds(self, lengths: Sequence[int]) -> list[Kind]:
         """Length and type of the part that comes from a worker with these lengths."""
         raise NotImplementedError
 

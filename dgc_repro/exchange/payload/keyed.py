@@ -1,112 +1,239 @@
-"""Values whose places a key tells as a payload.
+"""Values whose places a key tells, of each tensor of a batch, as a payload.
 
-Where the key travels, it does so in a header of 8 bytes: key + 2^32 kind, the kind of its values. The
-key is a signed number of 32 bits, so that of whole values it is the header.
+Of each tensor: a header of 8 bytes where keys travel, scales of 8-bit values, values. The header is key +
+2^32 kind, the kind of the values. The key is a signed number of 32 bits, so that of whole values it is the
+header.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.values import VALUES, code_values, num_scales
-from dgc_repro.kernel import permute
+from dgc_repro.exchange.payload.interface import BatchPayload
+from dgc_repro.exchange.payload.values import DTYPES, VALUES, code_values, num_scales
+from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
-from dgc_repro.kernel.select import Scratch
+from dgc_repro.kernel.batch import Batch, integers
+from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+
+_gather = Function(
+    "dgc_keyed_gather_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, POINTER, INTEGER
+)  # fmt: skip
+_scatter = Function(
+    "dgc_keyed_scatter_all", None, INT64, POINTER, POINTER, INT64, POINTER, POINTER, POINTER, FLOAT,
+    INTEGER, INTEGER,
+)  # fmt: skip
+_zero = Function("dgc_keyed_zero_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER)
+
+
+class _Table(ctypes.Structure):
+    """`keyed_t` of c/permute.c."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("k", "header_at", "scales_at", "coded_at")),
+        ("kind", INT32),
+        ("travels", INT32),
+    )
+
+
+class KeyedLayout:
+    """Where the header, the scales and the values of each tensor lie in the buffer. ``sizes``: values of
+    each tensor; ``counts``: how many are sent; ``kind``: a name in `VALUES`; ``travels``: whether keys do."""
+
+    def __init__(
+        self, sizes: tuple[int, ...], counts: tuple[int, ...], kind: str, travels: bool
+    ) -> None:
+        self.sizes = sizes
+        self.counts = counts
+        self.kind = VALUES[kind]
+        self.travels = travels
+        self.dtype = DTYPES[self.kind]
+        places: list[tuple[int, int, int]] = []
+        end = 0
+        for k in counts:
+            header = -(-end // 8) * 8 if travels else end
+            scales = (
+                -(-(header + 8 * travels) // 4) * 4
+                if self.kind == kernels.INT8
+                else header + 8 * travels
+            )
+            coded = scales + 4 * num_scales(k, self.kind)
+            end = coded + k * self.dtype.itemsize
+            places.append((header, scales, coded))
+        self.num_bytes = end
+        self.size = -(-end // 8) * 8
+        self.header_at, self.scales_at, self.coded_at = (
+            tuple([place[i] for place in places]) for i in range(3)
+        )
+        self._kept = [
+            integers(column) for column in (counts, self.header_at, self.scales_at, self.coded_at)
+        ]  # they must outlive the table
+        self.table = _Table(
+            *(ctypes.addressof(column) for column in self._kept), self.kind, int(travels)
+        )
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(
+        sizes: tuple[int, ...], counts: tuple[int, ...], kind: str = "fp32", travels: bool = False
+    ) -> KeyedLayout:
+        """The same object each time."""
+        return KeyedLayout(sizes, counts, kind, travels)
+
+    def header(self, buffer: Tensor, i: int) -> Tensor:
+        """Of one tensor, as a view: i64[1], where keys travel."""
+        return buffer[self.header_at[i] :][:8].view(torch.int64)
+
+    def values(self, buffer: Tensor, i: int) -> tuple[Tensor, Tensor | None]:
+        """Values of one tensor and their scales if they have any, as views."""
+        scales, coded = self.scales_at[i], self.coded_at[i]
+        values = buffer[coded : coded + self.counts[i] * self.dtype.itemsize].view(self.dtype)
+        has_scales = self.kind == kernels.INT8
+        return values, buffer[scales:coded].view(torch.float32) if has_scales else None
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
-    """k entries of a tensor of n values, at the first places of the permutation that the key draws
-    (kernel/permute.py). The key travels where workers have keys of their own, else all know it."""
+class Keyed(BatchPayload):
+    """k entries of each tensor, at the first places of the permutation that its key draws
+    (kernel/permute.py). Keys travel where workers have keys of their own, else all know them."""
 
-    n: int
-    key: int
-    coded: Tensor  # f32[k], f16[k] or u8[k]: the values, in the order of the permutation
-    header: Tensor | None = None  # i64[1]: the key and the kind, where they travel
-    kind: int = kernels.FP32
-    scales: Tensor | None = None  # f32[num_scales] of 8-bit values
+    names: tuple[str, ...]
+    layout: KeyedLayout
+    keys: Tensor  # i32[tensors]
+    buffer: Tensor  # u8[layout.size]
 
     @classmethod
     def of(
         cls,
-        n: int,
-        key: int,
-        values: Tensor,
-        kind: str = "fp32",
+        batch: Batch,
+        layout: KeyedLayout,
+        keys: Tensor,
+        buffer: Tensor,
         *,
-        travels: bool = False,
-        scratch: Scratch | None = None,
+        scaled: bool = False,
     ) -> Keyed:
-        """The payload that sends values (f32[k]), of a kind in `VALUES`. ``travels``: whether the key
-        does; ``scratch``: where codes are kept."""
-        number = VALUES[kind]
-        header = torch.tensor([key + (number << 32)], device=values.device) if travels else None
-        coded, scales = code_values(values, number, scratch)
-        return cls(n, key, coded, header, number, scales)
-
-    @property
-    def values(self) -> Tensor:
-        """f32[k], as they are decoded, in the order of the permutation."""
-        return kernels.decode_values(self.coded, self.scales, self.kind)
+        """The payload that sends entries of a batch, in a buffer. ``scaled``: n / k times as large."""
+        payload = cls(batch.names, layout, keys, buffer)
+        if batch.native:
+            _gather(
+                len(batch), batch.lengths, batch.pointers, keys.data_ptr(), ctypes.byref(layout.table),
+                scaled, buffer.data_ptr(), torch.get_num_threads(),
+            )  # fmt: skip
+            return payload
+        for i, tensor in enumerate(batch.tensors):
+            if layout.travels:
+                layout.header(buffer, i).fill_(keys[i].long() + (layout.kind << 32))
+            n, k = layout.sizes[i], layout.counts[i]
+            drawn = tensor.view(-1)[payload._places(i)] * (n / k if scaled and k else 1.0)
+            parts = zip(layout.values(buffer, i), code_values(drawn, layout.kind), strict=True)
+            for part, own in parts:
+                if part is not None and own is not None:
+                    part.copy_(own)
+        return payload
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        parts = (self.header, self.scales, self.coded)
-        return tuple(part for part in parts if part is not None)
+        """As of `BatchPayload`; without headers, a part may begin where a float32 may."""
+        unit = torch.int64 if self.layout.travels else torch.float32
+        size = unit.itemsize
+        return (self.buffer[: -(-self.num_bytes // size) * size].view(unit),)
 
     @property
-    def indices(self) -> Tensor:
-        """i64[k], in the order of the permutation."""
-        return permute.places(self.n, self.key, self.coded.numel(), self.coded.device)
+    def num_bytes(self) -> int:
+        return self.layout.num_bytes
+
+    @property
+    def coded(self) -> Tensor:
+        """The values of all tensors, one after another, where nothing else is sent: f32 or f16."""
+        return self.buffer[: self.num_bytes].view(self.layout.dtype)
+
+    def by_tensor(self) -> list[tuple[int, float]]:
+        layout, found = self.layout, []
+        for k in layout.counts:
+            coded = k * layout.dtype.itemsize
+            found.append((8 * layout.travels + 4 * num_scales(k, layout.kind) + coded, coded / 4))
+        return found
 
     @property
     def num_floats(self) -> float:
-        return self.coded.nbytes / 4
+        return sum(self.layout.counts) * self.layout.dtype.itemsize / 4
 
     def like(self, parts: Sequence[Tensor]) -> Keyed:
-        rest = list(parts)
-        header = rest.pop(0) if self.header is not None and rest else None
-        scales = rest.pop(0) if self.scales is not None and rest else None
-        if (
-            len(rest) != 1
-            or rest[0].numel() != self.coded.numel()
-            or (scales is not None and scales.numel() != num_scales(rest[0].numel(), self.kind))
-        ):
+        if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
             raise ValueError("keyed payload: another number of values than this worker's")
-        if header is None:
-            return replace(self, coded=rest[0], scales=scales)
-        return Keyed(self.n, self._announced(header), rest[0], header, self.kind, scales)
+        buffer = parts[0].view(torch.uint8)
+        if not self.layout.travels:
+            return replace(self, buffer=buffer)
+        headers = parts[0].view(torch.int64)[_words(self.layout.header_at, buffer.device)]
+        if buffer.device.type == "cpu":
+            self._check(headers)
+        return replace(self, keys=headers.to(torch.int32), buffer=buffer)  # the lower 32 bits
 
-    def add_to_(self, buffer: Tensor, weight: float) -> None:
-        permute.scatter(buffer.view(-1), self.key, weight, self.values)
+    def add_sum_to_(
+        self, others: Sequence[Keyed], batch: Batch, weight: float, *, accumulate: bool
+    ) -> None:
+        every = (self, *others)
+        if batch.native:
+            _scatter(
+                len(batch), batch.lengths, batch.pointers, len(every),
+                native.pointers([one.keys for one in every]), ctypes.byref(self.layout.table),
+                native.pointers([one.buffer for one in every]), weight, not accumulate,
+                torch.get_num_threads(),
+            )  # fmt: skip
+            return
+        for i, tensor in enumerate(batch.tensors):
+            flat = tensor.view(-1)
+            if not accumulate:
+                flat.zero_()
+            for one in every:
+                coded, scales = self.layout.values(one.buffer, i)
+                values = kernels.decode_values(coded, scales, self.layout.kind)
+                flat[one._places(i)] += values * weight
 
-    def copy_to_(self, buffer: Tensor, weight: float) -> None:
-        buffer.zero_()
-        self.add_to_(buffer, weight)
+    def zero_at_(self, batch: Batch) -> None:
+        if batch.native:
+            _zero(
+                len(batch), batch.lengths, batch.pointers, self.keys.data_ptr(),
+                ctypes.byref(self.layout.table), torch.get_num_threads(),
+            )  # fmt: skip
+            return
+        for i, tensor in enumerate(batch.tensors):
+            tensor.view(-1).index_fill_(0, self._places(i), 0.0)
 
-    def subtract_from_(self, buffer: Tensor) -> None:
-        self.add_to_(buffer, -1.0)
-
-    def dense(self) -> Tensor:
-        values = torch.zeros(self.n, device=self.coded.device)
-        self.add_to_(values, 1.0)
+    def dense(self) -> list[Tensor]:
+        values = [torch.zeros(n, device=self.buffer.device) for n in self.layout.sizes]
+        self.add_to_(Batch(self.names, values), 1.0)
         return values
 
-    def _announced(self, header: Tensor) -> int:
-        """The key that a header holds. Raises ValueError."""
-        number = int(header[0])
-        kind = number + 2**31 >> 32
+    def _places(self, i: int) -> Tensor:
+        """i64[k], in the order of the permutation."""
+        layout = self.layout
+        return permute.places(layout.sizes[i], self.keys[i], layout.counts[i], self.buffer.device)
+
+    def _check(self, headers: Tensor) -> None:
+        """Raise ValueError for the first header that tells no key of this kind."""
+        kinds = headers + 2**31 >> 32
+        wrong = (kinds != self.layout.kind).nonzero()
+        if not wrong.numel():
+            return
+        kind, number = int(kinds[wrong[0]]), int(headers[wrong[0]])
         if kind not in VALUES.values():
             raise ValueError(
                 f"keyed payload: its header holds {number}, which is no key of 32 bits"
             )
-        if kind != self.kind:
-            raise ValueError(
-                f"keyed payload: its values are of type {kind}, this worker's of type {self.kind} (of "
-                f"{', '.join(VALUES)}): all workers need one setting `values`"
-            )
-        return number - (kind << 32)
+        raise ValueError(
+            f"keyed payload: its values are of type {kind}, this worker's of type {self.layout.kind} (of "
+            f"{', '.join(VALUES)}): all workers need one setting `values`"
+        )
+
+
+@lru_cache(maxsize=256)
+def _words(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where 8-byte words begin, counted in such words."""
+    return torch.tensor(starts, dtype=torch.int64, device=device) // 8

@@ -38,16 +38,21 @@ class Pieces:
         payloads = [p.like([part]) for p, part in zip(self.payloads, parts, strict=True)]
         return replace(self, payloads=tuple(payloads))
 
-    def subtract_from_(self, batch: Batch) -> None:
+    def add_to_(self, batch: Batch, weight: float) -> None:
         for payload, (starts, ends) in zip(self.payloads, self.stretches, strict=True):
-            payload.subtract_from_(batch.slices(starts, ends))
+            payload.add_to_(batch.slices(starts, ends), weight)
+
+    def copy_to_(self, batch: Batch, weight: float) -> None:
+        for payload, (starts, ends) in zip(self.payloads, self.stretches, strict=True):
+            payload.copy_to_(batch.slices(starts, ends), weight)
+
+    def subtract_from_(self, batch: Batch) -> None:
+        self.add_to_(batch, -1.0)
 
     def zero_at_(self, batch: Batch) -> None:
         """Nothing: every value was sent."""
 
     def dense(self) -> list[Tensor]:
         found = [torch.zeros(n, device=self.payloads[0].buffer.device) for n in self.sizes]
-        batch = Batch(("",) * len(found), found)
-        for payload, (starts, ends) in zip(self.payloads, self.stretches, strict=True):
-            payload.copy_to_(batch.slices(starts, ends), 1.0)
+        self.copy_to_(Batch(("",) * len(found), found), 1.0)
         return found

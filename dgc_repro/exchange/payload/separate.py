@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dgc_repro.exchange.payload.interface import Payload, num_bytes
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,22 @@ class Alone:
     def num_bytes(self) -> int:
         """Without what fills a buffer up."""
         return int(self.payload.by_tensor()[0][0])
+
+    @property
+    def ragged(self) -> bool:
+        return bool(getattr(self.payload, "ragged", False))
+
+    @property
+    def lengths(self) -> list[int]:
+        numbers: list[int] = self.payload.lengths
+        return numbers
+
+    def kinds(self, lengths: Sequence[int]) -> list[Kind]:
+        kinds: list[Kind] = self.payload.kinds(lengths)
+        return kinds
+
+    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Alone:
+        return Alone(self.payload.like_ragged(parts, lengths))
 
     def like(self, parts: Sequence[Tensor]) -> Alone:
         return Alone(self.payload.like(parts))

@@ -32,29 +32,16 @@ class Whole:
         return Whole(values.view(self.values.shape))
 
     def add_to_(self, buffer: Tensor, weight: float) -> None:
-        if self._is_narrow:
-            narrow.widen(self.values.view(-1), buffer.view(-1), weight, accumulate=True)
-            return
         buffer.view(-1).add_(self.values.view(-1), alpha=weight)
 
     def copy_to_(self, buffer: Tensor, weight: float) -> None:
-        if self._is_narrow:
-            narrow.widen(self.values.view(-1), buffer.view(-1), weight, accumulate=False)
-            return
-        torch.mul(self.values.view(-1), weight, out=buffer.view(-1))
+        torch.mul(self.values.view(-1).to(buffer.dtype), weight, out=buffer.view(-1))
 
     def subtract_from_(self, buffer: Tensor) -> None:
-        if self._is_narrow:
-            self.add_to_(buffer, -1.0)
-            return
         buffer.view(-1).sub_(self.values.view(-1))
 
     def dense(self) -> Tensor:
         return self.values.reshape(-1).float().clone()
-
-    @property
-    def _is_narrow(self) -> bool:
-        return self.values.dtype in narrow.KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +78,36 @@ class Wholes:
 
     def dense(self) -> list[Tensor]:
         return [Whole(values).dense() for values in self.batch.tensors]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The tensors of a batch in a narrow type, one after another."""
+
+    values: Tensor  # fp16[n] or bf16[n]
+    sizes: tuple[int, ...]  # values of each tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        return (self.values,)
+
+    @property
+    def num_floats(self) -> float:
+        return self.values.nbytes / 4
+
+    def by_tensor(self) -> list[tuple[int, float]]:
+        """Bytes and floats of each tensor."""
+        return [(2 * n, n / 2) for n in self.sizes]
+
+    def like(self, parts: Sequence[Tensor]) -> Halves:
+        (values,) = parts
+        return Halves(values, self.sizes)
+
+    def subtract_from_(self, batch: Batch) -> None:
+        narrow.widen(self.values, batch, -1.0, accumulate=True)
+
+    def zero_at_(self, batch: Batch) -> None:
+        """Nothing: it has no places."""
+
+    def dense(self) -> list[Tensor]:
+        return list(self.values.float().split(self.sizes))

@@ -166,8 +166,8 @@ static inline float scale_of(const float *x, int64_t n, int32_t largest, int rul
 
 /* levels: codes reach from -levels to levels, at most Q. scales: one a row, or one; written, unless
  * `rule` says that they are given. Returns whether it is known that no value is a NaN or an infinity. */
-int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t key, int32_t levels,
-                 int rule, float *scales, uint8_t *packed, int threads) {
+static int quantize(const float *x, const layout_t *layout, int rounding, int32_t key, int32_t levels,
+                    int rule, float *scales, uint8_t *packed, int threads) {
     const int32_t q = (1 << (layout->bits - 1)) - 1;
     const float share = (float)(1.0 / levels);
     const int64_t rows = layout->body_rows + layout->tail_rows, n = layout->n;
@@ -210,7 +210,7 @@ int dgc_quantize(const float *x, const layout_t *layout, int rounding, int32_t k
 int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads) {
     const int64_t rows = n / width, rest = n % width;
     const layout_t layout = {n, width, rows, rest > 0, rest, 8, 1, 1, 1};
-    return dgc_quantize(x, &layout, 0, 0, 127, LARGEST, scales, codes, threads);
+    return quantize(x, &layout, 0, 0, 127, LARGEST, scales, codes, threads);
 }
 
 /* x = sum of weight * decoded, or x += it, over `count` payloads of one layout, added in their order.
@@ -257,7 +257,7 @@ int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, con
                      int32_t levels, int rule, uint8_t *buffer, int threads) {
     int bad = 0;
     EACH_TENSOR(count, n, threads, bad,
-                bad |= n[s] && !dgc_quantize(x[s], layouts + s, rounding, keys ? keys[s] : 0, levels, rule,
+                bad |= n[s] && !quantize(x[s], layouts + s, rounding, keys ? keys[s] : 0, levels, rule,
                                              (float *)(buffer + scales_at[s]), buffer + packed_at[s], inner))
     return !bad;
 }

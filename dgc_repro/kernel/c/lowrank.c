@@ -6,7 +6,7 @@
  *
  * Letters: m = matrix, rows x cols; r = rank; p = r x rows; q = r x cols, all contiguous.
  */
-#include "common.h"
+#include "segments.h"
 
 /* Unlike the other kernels these may fuse products into sums (1.6 times faster): torch's matrix products, the
    fallback, have other bits anyway. */
@@ -91,7 +91,7 @@ static inline void dots_of(const float *m, int64_t cols, const float *q, float *
 }
 
 /* p = (m q^T)^T */
-void dgc_times(const float *m, int64_t rows, int64_t cols, const float *q, int r, float *p, int threads) {
+static void times(const float *m, int64_t rows, int64_t cols, const float *q, int r, float *p, int threads) {
     const int parallel = rows * cols >= PARALLEL_FROM && threads > 1;
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
     for (int64_t block = 0; block < (rows + 3) / 4; block++) {
@@ -156,14 +156,9 @@ static int64_t rows_of_chunk(int64_t rows) {
     return (height + 7) / 8 * 8;
 }
 
-/* Chunks whose sums need a place of their own; 0 where there is one chunk only. */
-int64_t dgc_num_partial(int64_t rows) {
-    const int64_t chunks = (rows + rows_of_chunk(rows) - 1) / rows_of_chunk(rows);
-    return chunks > 1 ? chunks : 0;
-}
-
-/* q = p m; partial: f32[dgc_num_partial(rows)][r][cols]. */
-void dgc_transposed_times(const float *m, int64_t rows, int64_t cols, const float *p, int r, float *q,
+/* q = p m; partial: f32[chunks][r][cols] where there are several chunks
+ * (_num_partial in kernel/lowrank.py). */
+static void transposed_times(const float *m, int64_t rows, int64_t cols, const float *p, int r, float *q,
                           float *partial, int threads) {
     const int parallel = rows * cols >= PARALLEL_FROM && threads > 1;
     const int64_t height = rows_of_chunk(rows), chunks = (rows + height - 1) / height;
@@ -225,7 +220,7 @@ static inline __attribute__((always_inline)) void outer_row(float *x, const floa
     }
 }
 
-void dgc_outer(float *x, int64_t rows, int64_t cols, const float *p, const float *q, int r, float weight,
+static void outer(float *x, int64_t rows, int64_t cols, const float *p, const float *q, int r, float weight,
                int accumulate, int threads) {
     const int parallel = rows * cols >= PARALLEL_FROM && threads > 1;
     const int64_t tiles = (cols + TILE - 1) / TILE, blocks = (rows + 31) / 32;
@@ -243,7 +238,7 @@ void dgc_outer(float *x, int64_t rows, int64_t cols, const float *p, const float
 
 /* Rows of q times powers of two, so that sum |q| <= 1. Returns 0, and nothing is done, where a row is zero
  * or not finite: it has no direction. */
-int dgc_scale_rows(const float *q, int r, int64_t cols, float *scaled) {
+static int scale_rows(const float *q, int r, int64_t cols, float *scaled) {
     int margin = 0;
     while (((int64_t)1 << margin) < cols) margin++;
     for (int k = 0; k < r; k++) {
@@ -274,7 +269,7 @@ static double dot(const double *x, const double *y, int64_t n) {
 
 /* The r rows of p (f32[r][n]) made orthonormal, in their order, twice each; a row that depends on those before
  * becomes zero. work: f64[r][n]. */
-void dgc_orthonormal(const float *p, int r, int64_t n, double tolerance, double *work, float *unit) {
+static void orthonormal(const float *p, int r, int64_t n, double tolerance, double *work, float *unit) {
     for (int k = 0; k < r; k++) {
         double *row = work + k * n;
         int exponent = 0;
@@ -295,4 +290,50 @@ void dgc_orthonormal(const float *p, int r, int64_t n, double tolerance, double 
             unit[k * n + i] = (float)row[i];
         }
     }
+}
+
+/* The matrices of a batch, all of rank r: sizes, and where the factors of each begin in a buffer of all.
+ * Where several are worked on side by side (segments.h), their places in `partial` differ. */
+typedef struct {
+    int64_t count;
+    const int64_t *n, *rows, *cols, *p_at, *q_at, *partial_at;
+} matrices_t;
+
+/* `scale_rows` of each matrix, to its place; lost: those of which a row has no direction. */
+void dgc_scale_rows_all(const matrices_t *of, int r, const float *const *q, float *scaled, uint8_t *lost, int threads) {
+    int bad = 0;
+    EACH_TENSOR(of->count, of->cols, threads, bad,
+                lost[s] = !scale_rows(q[s], r, of->cols[s], scaled + of->q_at[s]); (void)inner)
+}
+
+void dgc_times_all(const matrices_t *of, int r, const float *const *m, const float *q, float *p, int threads) {
+    int bad = 0;
+    EACH_TENSOR(of->count, of->n, threads, bad,
+                times(m[s], of->rows[s], of->cols[s], q + of->q_at[s], r, p + of->p_at[s], inner))
+}
+
+void dgc_orthonormal_all(const matrices_t *of, int r, const float *p, double tolerance, double *work, float *unit,
+                         int threads) {
+    int bad = 0;
+    EACH_TENSOR(of->count, of->rows, threads, bad, {
+        const int64_t at = of->p_at[s];
+        orthonormal(p + at, r, of->rows[s], tolerance, work + at, unit + at);
+        (void)inner;
+    })
+}
+
+void dgc_transposed_times_all(const matrices_t *of, int r, const float *const *m, const float *p, float *q,
+                              float *partial, int threads) {
+    int bad = 0;
+    EACH_TENSOR(of->count, of->n, threads, bad,
+                transposed_times(m[s], of->rows[s], of->cols[s], p + of->p_at[s], r, q + of->q_at[s],
+                                     partial + of->partial_at[s], inner))
+}
+
+void dgc_outer_all(const matrices_t *of, int r, float *const *x, const float *p, const float *q, float weight,
+                   int accumulate, int threads) {
+    int bad = 0;
+    EACH_TENSOR(of->count, of->n, threads, bad,
+                outer(x[s], of->rows[s], of->cols[s], p + of->p_at[s], q + of->q_at[s], r, weight, accumulate,
+                          inner))
 }

@@ -2,7 +2,7 @@
  * narrow type's range becomes its largest one. kernel/narrow.py is the reference. Written in plain
  * integer and float steps, so that any vector unit runs it, and where there is one with x86's instruction.
  */
-#include "common.h"
+#include "segments.h"
 
 #ifdef __F16C__
 #include <immintrin.h>
@@ -104,4 +104,21 @@ void dgc_widen(const uint16_t *half, float *x, int64_t n, int kind, float weight
         else if (accumulate) widen(x + start, half + start, m, weight, limit, 1, 1);
         else widen(x + start, half + start, m, weight, limit, 1, 0);
     }
+}
+
+/* Every tensor of a batch to its place in `to`; whether all values are finite. */
+int dgc_narrow_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *starts, uint16_t *to,
+                   int kind, float limit, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                bad |= dgc_narrow(x[s], n[s], to + starts[s], kind, limit, inner) >= INFINITE)
+    return !bad;
+}
+
+/* And back. */
+void dgc_widen_all(int64_t count, const int64_t *n, const uint16_t *half, const int64_t *starts, float *const *x,
+                   int kind, float weight, float limit, int accumulate, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad,
+                dgc_widen(half + starts[s], x[s], n[s], kind, weight, limit, accumulate, inner))
 }

@@ -1,7 +1,7 @@
-/* Entries at the first places of a keyed permutation: gather, scatter. The permutation is kernel/permute.py's,
- * which is the fallback and the reference: both give the same places and the same bits.
+/* Entries at the first places of a keyed permutation, of every tensor of a batch: gather, scatter. The fallbacks
+ * and references, kernel/permute.py and exchange/payload/keyed.py, give the same places and the same bits.
  */
-#include "common.h"
+#include "segments.h"
 
 #define BLOCK 512 /* places computed together */
 #define ROUNDS 8        /* of a network on more than SMALL bits */
@@ -83,28 +83,120 @@ void dgc_places(int64_t n, int32_t key, int64_t k, int64_t *places, int threads)
         places_of(&permutation, first, k - first < BLOCK ? (int)(k - first) : BLOCK, places + first);
 }
 
-/* values[i] = weight * x[place of i] */
-void dgc_keyed_gather(int64_t n, int32_t key, const float *x, int64_t k, float weight, float *values, int threads) {
+/* How the entries of every tensor lie in the buffer of a payload, in bytes. Where keys do not travel, header_at
+ * means nothing; nor do scales_at where values are not of 8 bits. */
+typedef struct {
+    const int64_t *k, *header_at, *scales_at, *coded_at;
+    int32_t kind, travels;
+} keyed_t;
+
+enum { FP32, FP16, INT8 };
+
+#define ROW 2048 /* values with one scale; handled together */
+#define LARGEST_HALF 65504.0f
+#define ZERO_CODE 127
+
+int dgc_narrow(const float *x, int64_t n, uint16_t *to, int kind, float limit, int threads);
+void dgc_widen(const uint16_t *half, float *x, int64_t n, int kind, float weight, float limit, int accumulate, int threads);
+int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads);
+
+/* Values of a row as they travel. */
+static void code_row(float *values, int64_t count, int kind, float *scale, void *coded) {
+    if (kind == INT8) {
+        dgc_quantize_bytes(values, count, ROW, scale, coded, 1);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) { /* a NaN stays one */
+        values[i] = values[i] > LARGEST_HALF ? LARGEST_HALF : values[i] < -LARGEST_HALF ? -LARGEST_HALF : values[i];
+    }
+    dgc_narrow(values, count, coded, 0, LARGEST_HALF, 1);
+}
+
+/* weight * x at the first k places, coded. */
+static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, float *scales,
+                   uint8_t *coded, int threads) {
     const permutation_t permutation = permutation_of(n, key);
 #pragma omp parallel for num_threads(threads) if (k >= PARALLEL_FROM && threads > 1) schedule(static)
-    for (int64_t first = 0; first < k; first += BLOCK) {
-        const int count = k - first < BLOCK ? (int)(k - first) : BLOCK;
-        int64_t places[BLOCK];
-        places_of(&permutation, first, count, places);
-        for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 0, 0);
-        for (int i = 0; i < count; i++) values[first + i] = x[places[i]] * weight;
+    for (int64_t start = 0; start < k; start += ROW) {
+        const int64_t end = k - start < ROW ? k : start + ROW;
+        float row[ROW], *values = kind == FP32 ? (float *)coded + start : row;
+        for (int64_t first = start; first < end; first += BLOCK) {
+            const int count = end - first < BLOCK ? (int)(end - first) : BLOCK;
+            int64_t places[BLOCK];
+            places_of(&permutation, first, count, places);
+            for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 0, 0);
+            for (int i = 0; i < count; i++) values[first - start + i] = x[places[i]] * weight;
+        }
+        if (kind != FP32) code_row(row, end - start, kind, scales + start / ROW, coded + start * (kind == FP16 ? 2 : 1));
     }
 }
 
-/* x[place of i] += weight * values[i]; places are distinct, so threads do not meet. */
-void dgc_keyed_scatter(int64_t n, int32_t key, float *x, int64_t k, float weight, const float *values, int threads) {
+/* Write headers and values of every tensor into the buffer of a payload; `scaled`: n / k times the values. */
+void dgc_keyed_gather_all(int64_t count, const int64_t *n, const float *const *x, const int32_t *keys,
+                          const keyed_t *layout, int scaled, uint8_t *buffer, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, layout->k, threads, bad, {
+        const int64_t k = layout->k[s];
+        const int64_t header = keys[s] + ((int64_t)layout->kind << 32);
+        const float weight = scaled && k ? (float)((double)n[s] / (double)k) : 1.0f;
+        if (layout->travels) memcpy(buffer + layout->header_at[s], &header, sizeof header);
+        gather(x[s], n[s], keys[s], weight, k, layout->kind, (float *)(buffer + layout->scales_at[s]),
+               buffer + layout->coded_at[s], inner);
+    })
+}
+
+/* Values first .. first + count - 1, as they are decoded; BLOCK divides ROW. */
+static const float *values_of(int kind, const float *scales, const uint8_t *coded, int64_t first, int count,
+                              float values[BLOCK]) {
+    if (kind == FP32) return (const float *)coded + first;
+    if (kind == FP16) dgc_widen((const uint16_t *)coded + first, values, count, 0, 1.0f, INFINITY, 0, 1);
+    else
+        for (int i = 0; i < count; i++) values[i] = (float)(coded[first + i] - ZERO_CODE) * scales[first / ROW];
+    return values;
+}
+
+/* x[place of i] += weight * value i; places are distinct, so threads do not meet. */
+static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, const float *scales,
+                    const uint8_t *coded, int threads) {
     const permutation_t permutation = permutation_of(n, key);
 #pragma omp parallel for num_threads(threads) if (k >= PARALLEL_FROM && threads > 1) schedule(static)
     for (int64_t first = 0; first < k; first += BLOCK) {
         const int count = k - first < BLOCK ? (int)(k - first) : BLOCK;
         int64_t places[BLOCK];
+        float decoded[BLOCK];
         places_of(&permutation, first, count, places);
         for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 1, 0);
-        for (int i = 0; i < count; i++) x[places[i]] += values[first + i] * weight;
+        const float *values = values_of(kind, scales, coded, first, count, decoded);
+        for (int i = 0; i < count; i++) x[places[i]] += values[i] * weight;
     }
+}
+
+/* x += weight * every worker's entries, in their order, for every tensor; zeroed first where `zero` says so.
+ * keys, buffers: one pointer a worker. */
+void dgc_keyed_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t workers,
+                           const int32_t *const *keys, const keyed_t *layout, const uint8_t *const *buffers,
+                           float weight, int zero, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        if (zero) memset(x[s], 0, n[s] * sizeof **x);
+        for (int64_t w = 0; w < workers; w++)
+            scatter(x[s], n[s], keys[w][s], weight, layout->k[s], layout->kind,
+                    (const float *)(buffers[w] + layout->scales_at[s]), buffers[w] + layout->coded_at[s], inner);
+    })
+}
+
+/* x[first places] = 0 for every tensor. */
+void dgc_keyed_zero_all(int64_t count, const int64_t *n, float *const *x, const int32_t *keys,
+                        const keyed_t *layout, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        const permutation_t permutation = permutation_of(n[s], keys[s]);
+        for (int64_t first = 0; first < layout->k[s]; first += BLOCK) {
+            const int m = layout->k[s] - first < BLOCK ? (int)(layout->k[s] - first) : BLOCK;
+            int64_t places[BLOCK];
+            places_of(&permutation, first, m, places);
+            for (int i = 0; i < m; i++) x[s][places[i]] = 0.0f;
+        }
+        (void)inner;
+    })
 }

@@ -144,7 +144,7 @@ static void next_values(const sparse_t *source, int64_t first, int count, float 
 
 /* x[0..n) += weight * every payload, in their order, after zeroing it where `zero` says so. The first
  * payload whose codes do not name its k places, or -1. */
-int dgc_scatter(float *x, int64_t n, int count, const sparse_t *sources, float weight, int zero, int threads) {
+static int scatter(float *x, int64_t n, int count, const sparse_t *sources, float weight, int zero, int threads) {
     const int64_t num_blocks = (n + BLOCK - 1) / BLOCK;
     const int parts = n >= PARALLEL_FROM && threads > 1 ? (int)at_most(threads, num_blocks) : 1;
     int64_t placed[count];
@@ -188,14 +188,17 @@ int dgc_scatter(float *x, int64_t n, int count, const sparse_t *sources, float w
     return -1;
 }
 
-/* The places as integers: indices (64 bits where `wide`) of length k. Whether there are exactly k. */
-int dgc_decode_places(const sparse_t *source, int64_t n, int wide, void *indices) {
+/* The places as integers: indices (64 bits where `wide`) of length k. Whether there are exactly k. num_codes:
+ * 16-bit codes of DELTA16. */
+int dgc_decode_places(const void *coded, int64_t k, int64_t num_codes, int coding, int64_t n, int wide,
+                      void *indices) {
+    const sparse_t source = {coded, 0, 0, k, num_codes, coding, FP32};
     cursor_t cursor = {0, 0, -1};
     int64_t places[BATCH], total = 0;
     for (;;) {
         const int64_t code = cursor.code;
-        const int found = next_places(source, &cursor, n, n, places);
-        if (total + found > source->k) return 0;
+        const int found = next_places(&source, &cursor, n, n, places);
+        if (total + found > k) return 0;
         for (int i = 0; i < found; i++) {
             if (places[i] < 0) return 0;
             if (wide)
@@ -203,14 +206,14 @@ int dgc_decode_places(const sparse_t *source, int64_t n, int wide, void *indices
             else
                 ((int32_t *)indices)[total++] = (int32_t)places[i];
         }
-        if (!found && cursor.code == code) return total == source->k;
+        if (!found && cursor.code == code) return total == k;
     }
 }
 
 /* Code k ascending places of n: `codes` has room for exactly what the coding takes, in whole words of 4
  * bytes (num_words). */
-void dgc_encode_places(const void *indices, int wide, int64_t k, int64_t n, int coding, void *codes,
-                       int64_t num_words, int threads) {
+static void encode_places(const void *indices, int wide, int64_t k, int64_t n, int coding, void *codes,
+                          int64_t num_words, int threads) {
     const sparse_t source = {indices, 0, 0, k, 0, wide ? INT64 : INT32, FP32};
     if (coding == DELTA16) {
         uint16_t *to = codes;
@@ -267,7 +270,7 @@ int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t wo
             sources[w] = source_of(layouts + w, s, buffers[w], kind);
             wrong |= memcmp(buffers[w] + layouts[w].header_at[s], layouts[w].headers + s, 8) != 0;
         }
-        bad |= wrong || dgc_scatter(x[s], n[s], (int)workers, sources, weight, zero, inner) >= 0;
+        bad |= wrong || scatter(x[s], n[s], (int)workers, sources, weight, zero, inner) >= 0;
     })
     return bad;
 }
@@ -311,7 +314,7 @@ void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layo
         else if (layout->coding[s] == INT32)
             for (int64_t i = 0; i < k; i++) ((int32_t *)words)[i] = (int32_t)((const int64_t *)places)[i];
         else
-            dgc_encode_places(places, wide, k, n[s], layout->coding[s], words, layout->num_words[s], inner);
+            encode_places(places, wide, k, n[s], layout->coding[s], words, layout->num_words[s], inner);
         if (kind == FP32) {
             memcpy(coded, from, k * sizeof *from);
         } else if (kind == SHARED) {

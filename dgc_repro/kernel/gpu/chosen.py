@@ -10,14 +10,13 @@ import triton.language as tl
 from torch import Tensor
 from triton import jit
 
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
     floats,
     launch,
     magnitude,
     scan,
-    starts_of,
     tile,
     tiles,
 )
@@ -47,7 +46,7 @@ def topk(x: Batch, ks: Numbers, values: Tensor, indices: Tensor) -> None:
     launch(on, _count, counts, x.sizes, x, state, found, sum(counts), TILE=TILE)
     scan(found, counts)
     launch(
-        on, _write, counts, x.sizes, x, state, count, found, sum(counts), starts_of(ks), values, indices,
+        on, _write, counts, x.sizes, x, state, count, found, sum(counts), starts(ks), values, indices,
         TILE=TILE,
     )  # fmt: skip
 

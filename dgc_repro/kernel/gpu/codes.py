@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import torch
+import numpy.typing as npt
 import triton.language as tl
 from torch import Tensor
 from triton import jit, next_power_of_2
@@ -26,7 +26,6 @@ from dgc_repro.kernel.gpu.launch import (
     launch,
     magnitude,
     tile,
-    upload,
 )
 
 CHUNK = 2048  # values of a row handled at a time
@@ -49,7 +48,7 @@ def quantize(
     if rule != reference.GIVEN and not layout.tensors[0].per_row:
         peaks = dense.summed(x, dense.PEAKS)[1]
     launch(
-        buffer, _quantize, _rows(layout), len(x), _Table(layout), x, [buffer],
+        buffer, _quantize, _rows(layout), len(x), _table(layout), x, [buffer],
         peaks, (0,) if keys is None else keys, float(levels), float(np.float32(1.0 / levels)),
         float(np.float32(reference.LARGEST_NORM / levels)), ROUNDING=rounding, RULE=rule,
         **_sizes(layout),
@@ -61,7 +60,7 @@ def dequantize(
 ) -> None:
     """As in kernel/codes.py."""
     launch(
-        x.tensors[0], _dequantize, _rows(layout), len(x), _Table(layout), x, list(buffers), len(buffers),
+        x.tensors[0], _dequantize, _rows(layout), len(x), _table(layout), x, list(buffers), len(buffers),
         weight, ACCUMULATE=accumulate, **_sizes(layout),
     )  # fmt: skip
 
@@ -82,23 +81,14 @@ def _sizes(layout: CodeLayouts) -> dict[str, int]:
     }  # fmt: skip
 
 
-class _Table:
-    """Numbers of each tensor that the kernels need, on a device: i64[7, tensors]."""
-
-    def __init__(self, layout: CodeLayouts) -> None:
-        self._layout = layout
-
-    def __call__(self, device: torch.device) -> Tensor:
-        return _table(self._layout, device)
-
-
 @lru_cache(maxsize=1024)
-def _table(layout: CodeLayouts, device: torch.device) -> Tensor:
+def _table(layout: CodeLayouts) -> npt.NDArray[np.int64]:
+    """Numbers of each tensor that the kernels need: i64[7, tensors]."""
     rows = [
         (one.n, one.width, one.body_rows, one.tail_rows, one.tail_width, *starts)
         for one, starts in zip(layout.tensors, layout.starts, strict=True)
     ]
-    return upload(np.ascontiguousarray(np.array(rows, dtype=np.int64).T), device)
+    return np.ascontiguousarray(np.array(rows, dtype=np.int64).T)
 
 
 @jit

@@ -9,8 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import jit
 
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.gpu.launch import floats, launch, magnitude, starts_of, tile, tiles
+from dgc_repro.kernel.batch import Batch, starts
+from dgc_repro.kernel.gpu.launch import floats, launch, magnitude, tile, tiles
 
 TILE = 2048
 MAGNITUDES, SQUARES, PEAKS = 0, 1, 2
@@ -60,6 +60,59 @@ def _zero(owner, first, sizes, x, TILE: tl.constexpr):
     tl.store(floats(x, s) + i, tl.zeros((TILE,), tl.float32), mask=i < tl.load(sizes + s))
 
 
+def narrow(x: Batch, to: Tensor, limit: float) -> None:
+    """As in kernel/narrow.py. ``limit``: the largest number of the type of ``to``."""
+    launch(
+        to, _narrow, tiles(x.sizes, TILE), x.sizes, starts(x.sizes), to.view(torch.int16), x, limit,
+        HALF=to.dtype == torch.float16, TILE=TILE,
+    )  # fmt: skip
+
+
+@jit
+def _narrow(owner, first, sizes, starts, to, x, limit, HALF: tl.constexpr, TILE: tl.constexpr):
+    s, t = tile(owner, first)
+    i = t * TILE + tl.arange(0, TILE)
+    there = i < tl.load(sizes + s)
+    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    kept = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
+    kept = tl.where(magnitude(value) == 0x7F800000, value, kept)
+    if HALF:
+        half = kept.to(tl.float16).to(tl.int16, bitcast=True)
+    else:  # bf16: older GPUs and the interpreter round it in ways of their own
+        bits = kept.to(tl.uint32, bitcast=True)
+        bits = tl.where(value == value, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)
+        half = bits.to(tl.int16)
+    tl.store(to + tl.load(starts + s) + i, half, mask=there)
+
+
+def widen(half: Tensor, x: Batch, weight: float, limit: float, *, accumulate: bool) -> None:
+    """As in kernel/narrow.py. ``limit``: infinity, or what an infinity counts as."""
+    launch(
+        half, _widen, tiles(x.sizes, TILE), x.sizes, starts(x.sizes), half.view(torch.int16), x, weight,
+        limit, HALF=half.dtype == torch.float16, ACCUMULATE=accumulate, TILE=TILE,
+    )  # fmt: skip
+
+
+@jit
+def _widen(
+    owner, first, sizes, starts, half, x, weight, limit, HALF: tl.constexpr, ACCUMULATE: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    s, t = tile(owner, first)
+    i = t * TILE + tl.arange(0, TILE)
+    there = i < tl.load(sizes + s)
+    bits = tl.load(half + tl.load(starts + s) + i, mask=there, other=0)
+    if HALF:
+        value = bits.to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        value = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    value = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value)) * weight
+    to = floats(x, s) + i
+    if ACCUMULATE:
+        value = tl.load(to, mask=there, other=0.0) + value
+    tl.store(to, value, mask=there)
+
+
 def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     """sum |x| or sum x^2 of each tensor (f64[tensors], in an order of the device; not of `PEAKS`), and
     max|x|, NaN where there is one (f32[tensors])."""
@@ -69,13 +122,12 @@ def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     totals = on.new_empty(len(x), dtype=torch.float64)
     peaks = on.new_empty(len(x), dtype=torch.float32)
     launch(on, _parts, counts, x.sizes, x, sums, largest, KIND=kind, TILE=TILE)
-    starts = starts_of(counts)
     launch(
         on,
         _fold,
         (1,) * len(x),
         counts,
-        starts,
+        starts(counts),
         sums,
         largest,
         totals,

@@ -2,7 +2,8 @@
 
 The programs of a launch are the tiles of all tensors. A kernel finds its tensor in a table of the tiles,
 and addresses, sizes and places of that tensor in other tables on the device. Tables are kept by their
-content: they are uploaded again only when an address or a size has changed, and no upload waits for the GPU.
+content, for each stream: they are uploaded again only when an address or a size has changed, and no upload
+waits for the GPU.
 
 `Launches.count` says how many kernels were started. On tensors of `FakeTensorMode` launches are counted and
 skipped, so that they can be counted without a GPU.
@@ -11,7 +12,6 @@ skipped, so that they can be counted without a GPU.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from triton import jit
 
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, starts
 
 Numbers = tuple[int, ...]
 
@@ -37,8 +37,7 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
     """Start ``kernel(owner, first, *arguments, **options)`` with counts[s] programs for tensor s.
 
     ``on``: a tensor of the device. Arguments: a batch or a list of tensors becomes their addresses, a tuple
-    a table (i64), an array is uploaded, and a function is called with the device. Products and sums are
-    rounded one by one, as in C."""
+    a table (i64), and an array is uploaded. Products and sums are rounded one by one, as in C."""
     programs = sum(counts)
     if not programs:
         return
@@ -46,8 +45,9 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
     if isinstance(on, FakeTensor):
         return
     device = on.device
-    given = [_on_device(argument, device) for argument in arguments]
-    owner, first = _tiles(counts, device)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    given = [_on_device(argument, device, stream) for argument in arguments]
+    owner, first = _tiles(counts, device, stream)
     options = {"num_warps": 4, "enable_fp_fusion": False, **options}
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -61,43 +61,38 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
     return tuple([-(-n // width) for n in sizes])
 
 
-def starts_of(counts: Numbers) -> Numbers:
-    """The first tile of each tensor."""
-    return tuple([0, *accumulate(counts)][:-1])
-
-
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
     """An array on the device, without waiting for it."""
     held = torch.from_numpy(numbers)
     return held.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else held
 
 
-def _on_device(argument: Any, device: torch.device) -> Any:
+def _on_device(argument: Any, device: torch.device, stream: int) -> Any:
     if isinstance(argument, Batch):
-        return _table(argument.addresses, device)
+        return _table(argument.addresses, device, stream)
     if isinstance(argument, list):
-        return _table(tuple([tensor.data_ptr() for tensor in argument]), device)
+        return _table(tuple([tensor.data_ptr() for tensor in argument]), device, stream)
     if isinstance(argument, tuple):
-        return _table(argument, device)
+        return _table(argument, device, stream)
     if isinstance(argument, np.ndarray):
         if argument.dtype != np.int64:  # random keys: others in each step
             return upload(argument, device)
-        return _array(argument.tobytes(), device)
-    return argument(device) if callable(argument) else argument
+        return _array(argument.tobytes(), device, stream)
+    return argument
 
 
 @lru_cache(maxsize=4096)
-def _table(numbers: Numbers, device: torch.device) -> Tensor:
+def _table(numbers: Numbers, device: torch.device, stream: int) -> Tensor:
     return upload(np.array(numbers, dtype=np.int64), device)
 
 
 @lru_cache(maxsize=1024)
-def _array(content: bytes, device: torch.device) -> Tensor:
+def _array(content: bytes, device: torch.device, stream: int) -> Tensor:
     return upload(np.frombuffer(content, dtype=np.int64).copy(), device)
 
 
 @lru_cache(maxsize=1024)
-def _tiles(counts: Numbers, device: torch.device) -> tuple[Tensor, Tensor]:
+def _tiles(counts: Numbers, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
     """The tensor of each tile (i32), and the first tile of each tensor (i64)."""
     numbers = np.array(counts, dtype=np.int64)
     owner = np.repeat(np.arange(len(counts), dtype=np.int32), numbers)
@@ -143,7 +138,7 @@ def scan(sums: Tensor, counts: Numbers) -> None:
     tensors], i32 or i64; counts: tiles of each tensor."""
     rows, total = sums.shape
     launch(
-        sums, _scan, (len(counts),) * rows, sums, starts_of(counts), counts, total, WIDTH=1024
+        sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024
     )  # fmt: skip
 
 

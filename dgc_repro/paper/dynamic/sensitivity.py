@@ -26,7 +26,6 @@ from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS, interval
 
-TITLE = "Dynamic gradient compression: sensitivity to the quantizer"
 DENSE, PLAIN_8 = "dense", "bits8_nearest_blockNone"
 UNDER, SHARE = "points under dense", "payload of dense's"
 UNDER_DENSE_POINTS = 2.0
@@ -96,20 +95,16 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column("95 % interval", UNDER, _interval),
         Column("payload, % of dense", SHARE, 1),
     )
-    text = (
-        f"{sentence(frame, factors)} Test accuracy after the last epoch, mean ± sample standard deviation "
-        "over n seeds; points under dense paired by seed. Tensor, block: one scale for each. EF: error "
-        "feedback."
-    )
     return made(
-        TITLE,
+        __file__,
         scale,
         runs,
         frame,
-        [Section("Settings", text, pivot(frame, labels, columns, first="setting"))],
+        [Section("Settings", pivot(frame, labels, columns, first="setting"))],
         CLAIMS,
         labels=labels,
         head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
+        said={"sentence": sentence(frame, factors)},
         figures={"sensitivity": partial(_figure, frame, factors, runs, scale)},
     )
 

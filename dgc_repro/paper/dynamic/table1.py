@@ -17,12 +17,11 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
-from dgc_repro.paper.dynamic import CHOICES, DYNAMIC, LABELS, LOOKS, NONE, STATIC
-from dgc_repro.paper.frame import SENT, Column, Quantity, amount, count, pivot, seeds
+from dgc_repro.paper.dynamic import DYNAMIC, LABELS, LOOKS, NONE, STATIC
+from dgc_repro.paper.frame import SENT, Column, Known, Quantity, amount, count, pivot, seeds
 from dgc_repro.paper.page import Page, Section, made
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
-TITLE = "Dynamic gradient compression, Table I"
 TABLE_1 = Printed(
     "Table I",
     {"epochs": "", "train": "%", "test": "%", "time": "min", "data": "TB"},
@@ -232,7 +231,7 @@ CLAIMS = (
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one experiment."""
     require_alike(runs, facts.ALIKE)
-    own = [run for row in LABELS for run in runs if run.row == row]
+    own = of_rows(runs, LABELS)
     found = frames.measure(own, QUANTITIES)
     shares = {TIME_SHARE: MINUTES, DATA_SHARE: "payload"}
     numbers = frames.join(
@@ -240,58 +239,50 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         *(frames.relative(found, of, NONE, name=name, unit="%") for name, of in shares.items()),
     )
     columns = {"epochs": "epochs", "train": TRAIN, "test": TEST, "time": MINUTES}
+    known = frames.printed_numbers(TABLE_1, columns)
     return made(
-        TITLE,
+        __file__,
         scale,
         own,
         numbers,
-        _sections(numbers, own),
+        _sections(numbers, own, known),
         CLAIMS,
         labels=LABELS,
-        printed=frames.printed_numbers(TABLE_1, columns),
+        said={"traces": "\n".join(f"- {line}" for line in facts.traces(own))},
+        printed=known,
         notes=NOTES,
-        choices=CHOICES,
         figures=_figures(own, scale),
     )
 
 
-def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
-    def share(column: str) -> Callable[[str], float]:
-        return lambda row: 100 * _share(row, column)
-
-    accuracy = Column("test accuracy %", TEST, 2, printed=TABLE_1.reader("test"))
+def _sections(frame: pd.DataFrame, runs: Sequence[Run], known: Known) -> list[Section]:
+    shares = {
+        (row, quantity): 100 * _share(row, column)
+        for row in TABLE_1.rows
+        for quantity, column in ((TIME_SHARE, "time"), (DATA_SHARE, "data"))
+    }
+    accuracy = Column("test accuracy %", TEST, 2, printed=known)
     payload = Column("payload", "payload", amount)
     tables = {
         "Table I": (seeds(TEST), accuracy, payload, Column("training min", MINUTES, 2)),
         "Accuracy": (
-            Column("epochs", "epochs", 0, printed=TABLE_1.reader("epochs")),
-            Column("train accuracy %", TRAIN, 2, printed=TABLE_1.reader("train")),
+            Column("epochs", "epochs", 0, printed=known),
+            Column("train accuracy %", TRAIN, 2, printed=known),
             accuracy,
         ),
         "Time and data": (
-            Column("time min", MINUTES, 2, printed=TABLE_1.reader("time")),
-            Column("time, % of none", TIME_SHARE, 1, printed=share("time")),
+            Column("time min", MINUTES, 2, printed=known),
+            Column("time, % of none", TIME_SHARE, 1, printed=shares),
             payload,
             Column("wire", "wire", amount),
             Column("floats", "floats sent", count),
-            Column("payload, % of none", DATA_SHARE, 1, printed=share("data")),
+            Column("payload, % of none", DATA_SHARE, 1, printed=shares),
         ),
     }
-    traced = "\n".join(f"- {line}" for line in facts.traces(runs))
-    return (
-        *(Section(title, TEXTS[title], pivot(frame, LABELS, c)) for title, c in tables.items()),
-        *([Section("Policy traces", traced)] if traced else []),
-    )
+    found = [Section(title, pivot(frame, LABELS, columns)) for title, columns in tables.items()]
+    return [*found, Section("Policy traces")] if facts.traces(runs) else found
 
 
-TEXTS = {
-    "Table I": "Mean ± sample standard deviation over n seeds. Printed numbers are of CIFAR-10 and 70 "
-    "epochs: a difference to runs of another size means nothing.",
-    "Accuracy": "After the last epoch; training accuracy as it runs (training mode, augmented).",
-    "Time and data": "Of one worker. Time is measured in training steps. Payload: values, indices and "
-    "scales as packed. Wire: what the collective moves. Floats: values only, bits / 32. Hardware and number "
-    "of steps differ from the paper's, so compare percent of the uncompressed row.",
-}
 FIGURES = {
     "figure 1: training accuracy": ("train/accuracy_percent", "training accuracy (%)"),
     "figure 2: test accuracy": ("test/accuracy_percent", "test accuracy (%)"),

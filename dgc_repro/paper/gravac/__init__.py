@@ -1,4 +1,4 @@
-"""GraVAC: set-up as printed, names and looks of its rows, silent choices.
+"""GraVAC: set-up as printed, names and looks of its rows.
 
 Set-up as printed: 32 V100 in 8 machines of 4, PyTorch 1.10.1 DDP, 10-32 Gbit/s by type of machine. All
 trained runs form one pool (``experiment.artifact=training``); a row is ``<model>.<method>``.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import Choice, Note, Paper, Printed
+from dgc_repro.paper.claims import Note, Paper, Printed
+from dgc_repro.paper.page import Template
 from dgc_repro.paper.plot import Look
 
 PAPER = Paper(
@@ -149,52 +151,6 @@ PERPLEXITY_NOTE = Note(
     "base would explain the number; the paper does not show it.",
 )
 
-CHOICES = (
-    Choice("the gain: energies (printed) or sums of layers' L2 norms, compressed over raw (authors' code)",
-           "energy in the paper's rows; the rows called norm use the authors' reading", "policy.gain"),
-    Choice("the authors' code differs further: it sends theta_min unconditionally in the first window, keeps "
-           "two residuals, never empties the residual on the dense branch, never promotes theta_min, and "
-           "runs on Top-k only", "Algorithm 1 as printed", "policy._target_"),
-    Choice("(a) Algorithm 1 rescales theta_s before multiplying it into theta_min, which would promote a "
-           "factor that was never tried",
-           "the candidate that was tried is promoted; factors are absolute", "policy.scaling"),
-    Choice("(b) the first theta_s", "1: nothing is promoted in the first window", "policy.theta_min"),
-    Choice("(c) smoothing of the ratio (as printed) or of both energies (text and published code)",
-           "the ratio of two averages, bias-corrected, one for each factor, never reset", "policy.average"),
-    Choice("(c) N / 100 is slow for few workers and a short window",
-           "N / 100 at scale paper; 0.32, that of the paper's 32 workers, at the reduced scales",
-           "policy.smoothing"),
-    Choice("(d) whose gain decides (authors' code: each rank's own, so that ranks take different branches)",
-           "one gain a model: sums over tensors, mean over workers", "policy.gain"),
-    Choice("(e) a factor's throughput: one instant, compared within 1 %", "the mean over the window",
-           "policy.throughput"),
-    Choice("(f) what happens after throughput has saturated",
-           f"the ideal factor stays, as in the published code; {IDEAL[1280]} and {IDEAL[2000]} of figure 10 "
-           f"differ by {100 * (1 - IDEAL[1280] / IDEAL[2000]):.2f} %, within omega", "policy.freeze"),
-    Choice("(g) eps and compressor of GraVAC in Tables II and IV", "0.7, DGC, exponential", "policy.eps"),
-    Choice("(g) omega of figure 11", "1 %", "policy.omega"),
-    Choice("(h) DGC with momentum correction and clipping (text) or without (published code)",
-           "without: the sampled threshold with error feedback", "compressor"),
-    Choice("(i) VGG16 with or without batch normalization",
-           "with, as in the published code: without it a rate of 0.1 is not expected to train", "model"),
-    Choice("(i) classes", "1,000 and the ImageNet stem at scale paper: the printed sizes need them",
-           "model.num_classes"),
-    Choice("(j) entries of a rung in multi-level compression",
-           "max(1, round(n / factor)) of the original n; throughputs are kept by nominal factor",
-           "policy.field"),
-    Choice("number of steps",
-           "18,000 at scale paper, 1,000 at small, 60 at quick; the same for all rows of a model",
-           "train.epochs"),
-    Choice("the target at reduced scales",
-           "the mean final quality of our dense runs, less one standard deviation", "stopping.target"),
-    Choice("when a run has reached its plateau",
-           "the last epoch that beats the last counted one by more than a share of the best",
-           "stopping.plateau"),
-    Choice("the meaning of failed (printed: < 20 % on ten classes for a target of 80 %)",
-           f"less than {failed_share():.3f} of the way from chance to our target, or not finite; chance of a "
-           "perplexity is that of the training part's word frequencies", "stopping.metric"),
-    Choice("time", "modelled: assumed compute of a V100 plus the model's communication for 32 workers, "
-           "compression free; measured: wall time here, where simulated workers take turns",
-           "train.step_time"),
-)  # fmt: skip
-"""(a) to (j) of the project's notes, and what the tables need beside them."""
+WORDS = Template.read(Path(__file__).with_name("training_runs.md"))
+CHOICES = WORDS.choices
+"""Of all pages made of training runs. (a) to (j) are the letters of the project's notes."""

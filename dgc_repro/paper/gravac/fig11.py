@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, near
+from dgc_repro.paper.claims import OURS, Check, Claim, Note, near
 from dgc_repro.paper.frame import Column, Quantity, join, number, percent, pivot, times
 from dgc_repro.paper.gravac import DENSE, RESNET101, row_id, steps
 from dgc_repro.paper.gravac import fig7_10 as factors
@@ -137,24 +137,23 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         frames.measure(decided, quantities),
     )
     judged = steps.judged(CLAIMS, found, one.runs)
-    eta = Choice("Accordion's eta and interval", "0.5, every 10 epochs of 300", "policy.eta")
     shared = [c for c in gravac.CHOICES if c.key in ("policy.gain", "policy.omega")]
     return made(
-        f"{gravac.PAPER.label}, figure 11 ({gravac.MODELS[RESNET101]} in the paper): Random-k, GraVAC "
-        "against Accordion",
+        __file__,
         scale,
         one.runs,
         found,
-        (steps.which_gain(judged), *_sections(one, found)),
+        [steps.which_gain(judged), *_sections(one, found)],
         head=steps.recorded(one.runs),
         verdicts=judged,
         notes=NOTES,
-        choices=(*shared, eta),
+        said={"thinning": steps.thinning(one.runs), "samples": steps.samples_unit(one.runs)},
+        choices=shared,
         figures={"fig11": lambda: _figure(one, found, scale)},
     )
 
 
-def _sections(one: training.Course, found: pd.DataFrame) -> tuple[Section, ...]:
+def _sections(one: training.Course, found: pd.DataFrame) -> list[Section]:
     columns = (
         frames.seeds(QUALITY),
         Column("final test accuracy %", QUALITY, 2),
@@ -173,22 +172,12 @@ def _sections(one: training.Course, found: pd.DataFrame) -> tuple[Section, ...]:
         [(name, *map(said, both)) for name, both in gains.items()],
         columns=["factor", "energy gain", "norm gain without a residual"],
     )
-    return (
-        Section(
-            "The rows",
-            f"Of {steps.thinning(one.runs)}: the share of dense steps, the mean gain at theta_min, the "
-            "largest factor and the one of most steps.",
-            pivot(found, factors.labels(RESNET101, METHODS), columns),
-        ),
-        Section(
-            "Compression throughput by factor", *factors.throughput(one, found, (ENERGY, NORM))
-        ),
-        Section(
-            "Random-k's gains at the printed factors",
-            f"1/CF and its root; eps is {EPS:g}.",
-            arithmetic,
-        ),
-    )
+    throughput = factors.by_factor(one, found, (ENERGY, NORM))
+    return [
+        Section("The rows", pivot(found, factors.labels(RESNET101, METHODS), columns)),
+        Section("Compression throughput by factor", throughput),
+        Section("Random-k's gains at the printed factors", arithmetic),
+    ]
 
 
 def _figure(one: training.Course, found: pd.DataFrame, scale: str) -> Figure:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,10 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, of, percent, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, WORKERS
 from dgc_repro.paper.gravac.studies import (
+    MODELLED_MS,
     at_latency,
     by_model,
     found_in,
@@ -34,9 +34,11 @@ COMPUTE = "compute of a step"
 PER_STEP, BUCKETS, PER_TENSOR = "per step", "buckets", "per tensor"
 DASHES = {PER_TENSOR: ":", BUCKETS: "--", PER_STEP: "-"}
 COLUMNS = {
-    "efficiency": (EFFICIENCY, ""), "sync_ms": (SYNC, "ms"), "compute_ms": (COMPUTE, "ms"),
+    "efficiency": (EFFICIENCY, ""),
+    "sync_ms": (SYNC, *MODELLED_MS),
+    "compute_ms": (COMPUTE, *MODELLED_MS),
     "messages": (MESSAGES, ""),
-}  # fmt: skip
+}
 ALIKE = ("scale.name", "study.networks", "study.workers", "study.latencies")
 ASSUMED = "compute times"
 SHARE = partial(percent, unit="")
@@ -67,17 +69,6 @@ CLAIMS = (
         margin=OURS, assumed=ASSUMED,
     ),
 )  # fmt: skip
-CHOICES = (
-    Choice("the network (10-32 Gbps by VM type)", "8 VMs of 4 GPUs that share 10 Gbit/s; latencies of 50 us "
-           "between VMs and 5 us inside one are assumed", "study.networks"),
-    Choice("compute times on its V100", "assumed: ResNet101 16 ms, VGG16 13 ms, LSTM 27 ms a step; counted "
-           "operations at half of 15.7 Tflop/s and 10 us for each operation that is started",
-           "study.compute_ms"),
-    Choice("whether tensors are joined before they are sent", "one collective a step for all tensors, as in "
-           "the runs of Table II; figure 1a also has DDP's buckets and one allreduce per tensor, which "
-           "are not judged", "study._target_"),
-    Choice("overlap with backward", "none", "study._target_"),
-)  # fmt: skip
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -85,20 +76,20 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     require_alike(runs, ALIKE)
     own = own_latency(runs)
 
-    def setting(line: Mapping[Any, Any]) -> str:
+    def setting(line: pd.Series) -> str:
         return at_latency(place(line["series"], line["workers"]), line["latency_us"], own)
 
-    frame = numbers(runs, COLUMNS, setting, "modelled")
+    frame = numbers(runs, COLUMNS, setting)
     verdicts, flip = judge(CLAIMS, frame, labels=MODELS, modelled=True), order_flips_at(frame)
     return made(
-        "GraVAC, figure 1a: throughput against cluster size, relative to ideal, modelled",
+        __file__,
         scale,
         runs,
         frame,
         _sections(frame, runs),
         facts=head(runs, scale, network(runs)),
         verdicts=[replace(v, detail=f"{v.detail}; {flip}") if flip else v for v in verdicts],
-        choices=CHOICES,
+        said={"workers": WORKERS},
         figures={"fig1a": partial(_figure, frame, runs, own, scale)},
     )
 
@@ -133,33 +124,21 @@ def order_flips_at(frame: pd.DataFrame) -> str:
     )
 
 
-def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
-    by_size = [
-        pivot(
-            frame,
-            {model: f"{name}, {series}" for model, name in MODELS.items()},
-            [
-                Column("messages", MESSAGES, 0, place(series)),
-                Column("sync ms", SYNC, 0, place(series)),
-                *(
-                    Column(f"N = {n:g}", EFFICIENCY, SHARE, place(series, n))
-                    for n in found_in(runs, "workers")
-                ),
-            ],
-            first="model, communication",
-        )
-        for series in reversed(DASHES)
-    ]
-    return (
-        Section(
-            "Throughput, % of ideal",
-            "compute / (compute + communication): throughput of N workers over N times that of one. "
-            "Modelled, without overlap. Per step: one allreduce of all tensors, as in the runs of Table II; "
-            "the claims are judged by it. Buckets: as DDP makes them. Per tensor: one allreduce each. Sync: "
-            f"communication of a step of {WORKERS} workers.",
-            pd.concat(by_size, ignore_index=True),
-        ),
-    )
+def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Section]:
+    def table(series: str) -> pd.DataFrame:
+        rows = {model: f"{name}, {series}" for model, name in MODELS.items()}
+        columns = [
+            Column("messages", MESSAGES, 0, place(series)),
+            Column("sync ms", SYNC, 0, place(series)),
+            *(
+                Column(f"N = {n:g}", EFFICIENCY, SHARE, place(series, n))
+                for n in found_in(runs, "workers")
+            ),
+        ]
+        return pivot(frame, rows, columns, first="model, communication")
+
+    by_size = pd.concat(map(table, reversed(DASHES)), ignore_index=True)
+    return [Section("Throughput, % of ideal", by_size)]
 
 
 def _figure(frame: pd.DataFrame, runs: Sequence[Run], own: float, scale: str) -> Figure:

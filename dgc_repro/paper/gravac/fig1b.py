@@ -6,19 +6,18 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import Column, Quantity, join, measure, number, pivot, seeds
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import Column, Quantity, Values, join, measure, number, pivot, seeds
 from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
 from dgc_repro.paper.gravac.runs import ALIKE
 from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
 POOL = "training"
 METHOD = "dense_variance"
@@ -103,59 +102,37 @@ def _claims(model: str) -> tuple[Claim, ...]:
 
 
 CLAIMS = tuple(claim for model in MODELS for claim in _claims(model))
-CHOICES = (
-    Choice(
-        "variance over what",
-        "over workers: the mean of the squared norms of their gradients less that of the mean gradient; all "
-        "tensors together",
-        "policy.spread",
-    ),
-    Choice(
-        "the number of starting iterations",
-        f"{STARTING:,} of {STEPS:,}, as a share of the run",
-        "train.epochs",
-    ),
-)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    own = [run for row in ROWS for run in runs if run.row == row]
+    own = of_rows(runs, ROWS)
     for row in ROWS:
         require_alike([run for run in own if run.row == row], ALIKE)
     parts = {part: lambda run, part=part: in_part(run, part) for part in PARTS}
     found = join(by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
+    columns = (
+        seeds(FALL),
+        *(Column(part, VARIANCE, setting=part) for part in PARTS),
+        Column("change: first two", EARLY_CHANGE, _factor),
+        Column("last two", LATE_CHANGE, _factor),
+    )
     return made(
-        f"{PAPER.label}, figure 1b: variance of gradients over the starting iterations",
+        __file__,
         scale,
         own,
         found,
-        [_section(found, own)],
+        [Section("Variance of the gradient", pivot(found, ROWS, columns, first="model"))],
         CLAIMS,
         labels=ROWS,
+        said={"thinning": steps.thinning(own)},
         head=steps.recorded(own),
-        choices=CHOICES,
         figures={"fig1b": lambda: _figure(own, scale)},
     )
 
 
-def _section(found: pd.DataFrame, runs: Sequence[Run]) -> Section:
-    def factor(values: Sequence[float]) -> str:
-        return number([2**value for value in values], None, "x")
-
-    columns = (
-        seeds(FALL),
-        *(Column(part, VARIANCE, setting=part) for part in PARTS),
-        Column("change: first two", EARLY_CHANGE, factor),
-        Column("last two", LATE_CHANGE, factor),
-    )
-    return Section(
-        "Variance of the gradient",
-        "Mean over workers of ||g_i||^2 less ||mean g||^2, all tensors together, dense training, over "
-        f"{steps.thinning(runs)} of the starting iterations. Change: the larger of two tenths over the "
-        "smaller. Norms of different models are not comparable.",
-        pivot(found, ROWS, columns, first="model"),
-    )
+def _factor(doublings: Values) -> str:
+    return number([2**value for value in doublings], None, "x")
 
 
 def _figure(runs: Sequence[Run], scale: str) -> Figure:

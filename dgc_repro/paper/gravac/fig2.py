@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
-from dgc_repro.paper.claims import Check, Choice, Claim, Note
+from dgc_repro.paper.claims import Check, Claim, Note
 from dgc_repro.paper.frame import Column, Quantity, pivot
 from dgc_repro.paper.gravac import COMPRESSORS, DENSE, FACTORS, LABELS, LOOKS, MODELS, row_id
 from dgc_repro.paper.gravac import runs as training
@@ -85,14 +85,6 @@ NOTES = (
     ),
     gravac.PERPLEXITY_NOTE,
 )
-OWN_CHOICES = (
-    Choice("the speedup of a factor where 10x never reaches the target", "none", "stopping.target"),
-    Choice(
-        "how often quality is looked at",
-        "after every epoch: times are whole epochs",
-        "train.epochs",
-    ),
-)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -101,7 +93,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     own = [run for one in found for run in one.runs]
     table = frame.join(*map(_measure, found))
     return made(
-        "GraVAC, figure 2: speedup to the target by compression factor",
+        __file__,
         scale,
         own,
         table,
@@ -109,7 +101,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         CLAIMS,
         labels=LABELS,
         notes=NOTES,
-        choices=(*OWN_CHOICES, *gravac.CHOICES),
+        said=_said(found, table),
+        choices=gravac.CHOICES,
         figures={"fig2": lambda: _figure(found, table, scale)},
     )
 
@@ -147,18 +140,17 @@ def _section(found: Sequence[Course], table: pd.DataFrame) -> Section:
             columns.append(Column(f"seconds{of}, {clock}", TARGET_SECONDS + of, None, clock))
             columns.append(Column(f"speedup{of}, {clock}", SPEEDUP + of, frame.times, clock))
     shown = [row_id(one.model, method) for one in found for method in (DENSE, *STATIC)]
-    rows = {row: LABELS[row] for row in shown}
-    targets = " ".join(
+    title = "Time to the target, and speedup over 10x of the same compressor"
+    return Section(title, pivot(table, {row: LABELS[row] for row in shown}, columns, "row"))
+
+
+def _said(found: Sequence[Course], table: pd.DataFrame) -> dict[str, str]:
+    targets = (
         f"{gravac.FAMILIES[one.model]}, {one.metric.label}: {training.target_text(one)}"
         for one in found
     )
-    return Section(
-        "Time to the target, and speedup over 10x of the same compressor",
-        f"{targets} Mean ± sample standard deviation over seeds. Short: by how much the best epoch misses "
-        "the target (negative: it is better). Speedup: paired by seed; 0x: this row never reaches the "
-        f"target, '-': 10x does not. {training.clocks_text(clocks)}",
-        pivot(table, rows, columns, "row"),
-    )  # fmt: skip
+    clocks = training.clocks_text(training.shown_clocks(table))
+    return {"targets": " ".join(targets), "clocks": clocks}
 
 
 def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:

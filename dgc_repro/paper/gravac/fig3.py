@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,11 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim
+from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, join, lines, pivot
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16, fig1a
 from dgc_repro.paper.gravac.studies import (
     COLOURS,
+    MODELLED_MS,
     at_latency,
     by_model,
     found_in,
@@ -27,7 +29,7 @@ from dgc_repro.paper.gravac.studies import (
     numbers,
     own_latency,
 )
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import judge
 
@@ -38,11 +40,14 @@ NONE, STATED, MEASURED = "none", "stated", "measured"
 SERIES = {NONE: "free", STATED: "as Table III (V100)", MEASURED: "measured (this CPU)"}
 DASHES = {NONE: ":", STATED: "-", MEASURED: "--"}
 COLUMNS = {
-    "throughput": (THROUGHPUT, "x"), "communication": (COMMUNICATION, "x"), "compress_ms": (COMPRESS, "ms"),
-    "compress_low": (f"{COMPRESS}, first quartile", "ms"),
-    "compress_high": (f"{COMPRESS}, third quartile", "ms"), "sync_ms": (SYNC, "ms"),
-    "step_ms": ("step", "ms"),
-}  # fmt: skip
+    "throughput": (THROUGHPUT, "x"),
+    "communication": (COMMUNICATION, "x"),
+    "compress_ms": (COMPRESS, *MODELLED_MS),
+    "compress_low": (f"{COMPRESS}, first quartile", *MODELLED_MS),
+    "compress_high": (f"{COMPRESS}, third quartile", *MODELLED_MS),
+    "sync_ms": (SYNC, *MODELLED_MS),
+    "step_ms": ("step", *MODELLED_MS),
+}
 _study = ("networks", "workers", "factors", "repeats", "steps")
 ALIKE = ("scale.name", *(f"study.{name}" for name in _study))
 PRINTED = {RESNET101: 500, VGG16: 500, LSTM: 1000}
@@ -90,13 +95,6 @@ CLAIMS = (
         for model in (RESNET101, VGG16)
     ),
 )  # fmt: skip
-CHOICES = (
-    *fig1a.CHOICES,
-    Choice("time of compressing at each factor", "judged: half of Table III's direct DGC (45, 61, 44 ms); "
-           "beside it none, and measured on this machine's CPU", "study.stated_ms"),
-    Choice("what is sent", "values and 32-bit places, gathered; decompressing takes nothing",
-           "study._target_"),
-)  # fmt: skip
 
 
 def saturation(by_factor: Mapping[float, float]) -> float:
@@ -109,12 +107,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ALIKE)
     own = own_latency(runs)
+    fig1a_words = Template.read(Path(__file__).with_name("fig1a.md"))
 
-    def setting(line: Mapping[Any, Any]) -> str:
+    def setting(line: pd.Series) -> str:
         return at_latency(f"{line['compress']}, {line['factor']:g}x", line["latency_us"], own)
 
     saturations = lines(line for run in runs for line in _saturations(run, own))
-    frame = join(numbers(runs, COLUMNS, setting, "modelled"), saturations)
+    frame = join(numbers(runs, COLUMNS, setting), saturations)
     gradients = (
         f"{run.row} step {run.summary['steps']} of {run.environment.get('data')}" for run in runs
     )
@@ -129,14 +128,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         ),
     ]
     return made(
-        "GraVAC, figure 3: throughput and communication by compression factor, modelled",
+        __file__,
         scale,
         runs,
         frame,
         _sections(frame, runs, own),
         facts=head(runs, scale, more),
         verdicts=judge(CLAIMS, frame, labels=MODELS, modelled=True),
-        choices=CHOICES,
+        said={"share": _share, "latency": own},
+        choices=fig1a_words.choices,
         warning=facts.busy(runs),
         figures={"fig3": partial(_figure, frame, runs, scale)},
     )
@@ -155,30 +155,27 @@ def _saturations(run: Run, own: float) -> list[dict[str, Any]]:
     return [{**fixed, "setting": setting, "value": value} for setting, value in found.items()]
 
 
-def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Section, ...]:
-    by_factor = [
-        pivot(
-            frame,
-            {model: f"{name} {factor:g}x"},
-            [
-                Column("sync ms", SYNC, 0, f"{NONE}, {factor:g}x"),
-                Column("communication", COMMUNICATION, 2, f"{NONE}, {factor:g}x"),
-                Column("compress ms", COMPRESS, 0, f"{MEASURED}, {factor:g}x"),
-                *(
-                    Column(f"throughput: {label}", THROUGHPUT, 2, f"{series}, {factor:g}x")
-                    for series, label in SERIES.items()
-                ),
-            ],
-            first="model, factor",
-        )
-        for model, name in MODELS.items()
-        for factor in found_in(runs, "factor")
-    ]
+def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> list[Section]:
+    def line(model: str, factor: float) -> pd.DataFrame:
+        free, measured = f"{NONE}, {factor:g}x", f"{MEASURED}, {factor:g}x"
+        columns = [
+            Column("sync ms", SYNC, 0, free),
+            Column("communication", COMMUNICATION, 2, free),
+            Column("compress ms", COMPRESS, 0, measured),
+            *(
+                Column(f"throughput: {label}", THROUGHPUT, 2, f"{series}, {factor:g}x")
+                for series, label in SERIES.items()
+            ),
+        ]
+        return pivot(frame, {model: f"{MODELS[model]} {factor:g}x"}, columns, "model, factor")
+
+    by_factor = [line(model, factor) for model in MODELS for factor in found_in(runs, "factor")]
+    stated = f"throughput, compressing {SERIES[STATED]}"
     settings = {
         **{series: f"throughput, compressing {label}" for series, label in SERIES.items()},
         COMMUNICATION: "communication",
         **{
-            at_latency(STATED, us, own): f"throughput, compressing {SERIES[STATED]}, {us:g} us"
+            at_latency(STATED, us, own): f"{stated}, {us:g} us"
             for us in found_in(runs, "latency_us")
             if us != own
         },
@@ -186,21 +183,11 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], own: float) -> tuple[Sec
     columns = [Column(what, SATURATION, 0, setting) for setting, what in settings.items()]
     saturates = pivot(frame, MODELS, columns, "of")
     saturates.insert(1, "paper", [str(PRINTED[model]) for model in MODELS])
-    return (
-        Section(
-            "Speedups over 10x",
-            "Sync: one allgather of all tensors' entries a step, modelled. Compress: as measured here, "
-            "median. Throughput with compressing taken as free, as Table III of the paper says of a V100 "
-            "(half of its direct DGC), and as measured.",
-            pd.concat(by_factor, ignore_index=True),
-        ),
-        Section(
-            "Factors at which throughput and communication saturate",
-            f"{_share} value at the largest one, by the time of compressing and the latency between nodes "
-            f"({own:g} us where none is given).",
-            saturates.set_index("of").T.rename_axis("of").reset_index(),
-        ),
-    )
+    turned = saturates.set_index("of").T.rename_axis("of").reset_index()
+    return [
+        Section("Speedups over 10x", pd.concat(by_factor, ignore_index=True)),
+        Section("Factors at which throughput and communication saturate", turned),
+    ]
 
 
 def _figure(frame: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, gravac, plot
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, near
+from dgc_repro.paper.claims import OURS, Check, Claim, near
 from dgc_repro.paper.frame import Column, Quantity, join, measure, pivot, seeds, signed, twins
 from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id, steps
 from dgc_repro.paper.gravac import runs as training
@@ -158,21 +158,6 @@ CROSSES = Claim(
     (Check(QUALITY, row_id(VGG16, STRONG), above=CROSSED),),
     "Final top-5 accuracy, at scale paper only.",
 )
-CHOICES = (
-    Choice(
-        "the compressor",
-        "DGC's sampled threshold with error feedback, layerwise, one factor for the whole run",
-        "compressor",
-    ),
-    Choice(
-        "the gain", "both: energy (as printed) and norm (as in the authors' code)", "policy.gain"
-    ),
-    Choice(
-        "whose norm",
-        "before: of the error-fed gradient; after: of what is sent; all tensors, mean over workers",
-        "policy",
-    ),
-)
 
 
 def _frame(runs: Sequence[Run], one: Course) -> pd.DataFrame:
@@ -220,17 +205,16 @@ def page(model: str, runs: Sequence[Run], scale: str) -> Page:
     crosses = (CROSSES,) if model == VGG16 and scale == facts.PAPER_SCALE else ()
     labels = {row: f"{gravac.FAMILIES[model]} {label}" for row, label in rows.items()}
     verdicts = judge((*CLAIMS[model], *crosses), found, labels=labels, same=twins(own))
-    number = FIGURE[model]
+    number, thinning = FIGURE[model], steps.thinning(own)
     return made(
-        f"{gravac.PAPER.label}, figure {number} ({MODELS[model]} in the paper): gradients before and after "
-        "compression",
+        __file__,
         scale,
         own,
         found,
-        (steps.which_gain(verdicts), *_sections(found, rows, one, steps.thinning(own))),
+        [steps.which_gain(verdicts), *_sections(found, rows, one)],
         head=steps.recorded(own),
+        said={"number": number, "model": MODELS[model], "thinning": thinning},
         verdicts=verdicts,
-        choices=CHOICES,
         figures={f"fig{number}": lambda: _figure(replace(one, runs=tuple(own)), scale)},
     )
 
@@ -241,9 +225,7 @@ ARTIFACTS = {
 }
 
 
-def _sections(
-    found: pd.DataFrame, rows: Mapping[str, str], one: Course, recorded: str
-) -> tuple[Section, ...]:
+def _sections(found: pd.DataFrame, rows: Mapping[str, str], one: Course) -> list[Section]:
     compressed = dict(list(rows.items())[1:])
     places = {"first": EARLY, "later": LATER}
     columns = [seeds(GAIN[ENERGY])]
@@ -257,22 +239,14 @@ def _sections(
         Column(f"{one.metric.label} {one.metric.unit}".rstrip(), one.final, 2),
         Column("less dense", LESS_DENSE, signed),
     )
-    return (
-        Section(
-            "Gain and norm",
-            f"Means over {recorded}, not smoothed. Energy: squared norm of what is sent over that of the "
-            "error-fed gradient (as printed). Norm: sum over tensors of the norms of what is sent over that "
-            "of the gradient without its residual (the authors' code; may exceed 1). First: the share of the "
-            f"run that {LOW_STEPS:,} steps are of the paper's {STEPS:,}; sd: over the later steps. BC, AC: "
-            "norm of the error-fed gradient, and of what is sent of it.",
-            pivot(found, compressed, columns, first="factor"),
-        ),
+    return [
+        Section("Gain and norm", pivot(found, compressed, columns, first="factor")),
         Section(
             f"Final {one.metric.label}",
-            "After the last epoch, paired by seed.",
             pivot(found, rows, quality, first="factor"),
+            "After the last epoch, paired by seed.",
         ),
-    )
+    ]
 
 
 def _figure(one: Course, scale: str) -> Figure:

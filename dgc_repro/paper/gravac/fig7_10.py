@@ -20,7 +20,6 @@ from scipy import stats
 
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import Choice
 from dgc_repro.paper.frame import Column, Quantity, join, percent, pivot, times
 from dgc_repro.paper.gravac import DENSE, row_id, steps
 from dgc_repro.paper.gravac import factor_claims as claims
@@ -69,11 +68,9 @@ def _gain_between(run: Run, start: float, end: float) -> float:
 
 def _evenness(run: Run) -> float:
     """The largest share of the figure's factors over the smallest, infinite where one is missing."""
-    own = steps.shares(run)
-    found = [own.get(factor, 0.0) for factor in claims.SIMILAR_FACTORS]
-    if not own:
-        return math.nan
-    return max(found) / min(found) if min(found) else math.inf
+    table = steps.factor_table(run, claims.SIMILAR_FACTORS)
+    found = table[SHARE].reindex(claims.SIMILAR_FACTORS)
+    return float(found.max() / found.min()) if found.min() else math.inf
 
 
 def _share_after(run: Run, factor: float, step: float) -> float:
@@ -91,32 +88,30 @@ def _numbers(one: Course) -> pd.DataFrame:
     """Everything that tables and claims say of these runs."""
     runs = [run for run in one.runs if run.method != DENSE]
     sign, unit = one.metric.sign, one.metric.unit
-    quantities: dict[str, tuple[str, Callable[[Run], float]]] = {
-        steps.RUNNER_UP: ("", partial(steps.ranked, place=1)),
-        claims.EVENNESS: ("x", _evenness),
-        claims.LATE: ("", _late),
-        claims.ARRIVED: (
-            "", lambda run: _share_after(run, claims.THOUSAND, 0.9 * run.last("step"))
-        ),
-        steps.THETA_MIN: ("x", partial(steps.largest, name="theta_min")),
-        steps.CANDIDATE: ("x", partial(steps.largest, name="candidate")),
-        claims.DIP: (unit, lambda run: sign * float(np.subtract(*around_decay(run, one)))),
-        BEFORE: (unit, lambda run: around_decay(run, one)[0]),
-        LOWEST: (unit, lambda run: around_decay(run, one)[1]),
-        GAIN_BEFORE: ("", lambda run: _gain_between(run, -claims.AFTER_DECAY, 0)),
-        GAIN_AFTER: ("", lambda run: _gain_between(run, 0, claims.AFTER_DECAY)),
-    }  # fmt: skip
+
+    def arrived(run: Run) -> float:
+        return _share_after(run, claims.THOUSAND, 0.9 * run.last("step"))
+
+    quantities = {
+        steps.RUNNER_UP: Quantity("", partial(steps.ranked, place=1)),
+        claims.EVENNESS: Quantity("x", _evenness),
+        claims.LATE: Quantity("", _late),
+        claims.ARRIVED: Quantity("", arrived),
+        steps.THETA_MIN: Quantity("x", partial(steps.largest, name="theta_min")),
+        steps.CANDIDATE: Quantity("x", partial(steps.largest, name="candidate")),
+        claims.DIP: Quantity(unit, lambda r: sign * float(np.subtract(*around_decay(r, one)))),
+        BEFORE: Quantity(unit, lambda run: around_decay(run, one)[0]),
+        LOWEST: Quantity(unit, lambda run: around_decay(run, one)[1]),
+        GAIN_BEFORE: Quantity("", lambda run: _gain_between(run, -claims.AFTER_DECAY, 0)),
+        GAIN_AFTER: Quantity("", lambda run: _gain_between(run, 0, claims.AFTER_DECAY)),
+    }
     curve = {claims.CURVE: Quantity(unit, lambda run: float(one.quality(run).mean()))}
+    lead, ends = (claims.FORTY,), (claims.TEN, claims.THOUSAND)
     return join(
         training.measure(one),
         frames.measure(one.runs, curve),
-        steps.by_factor(
-            runs,
-            lead=(claims.FORTY,),
-            rank=(claims.FORTY, claims.THOUSAND),
-            always=(claims.TEN, claims.THOUSAND),
-        ),
-        frames.measure(runs, {name: Quantity(*what) for name, what in quantities.items()}),
+        steps.by_factor(runs, lead=lead, rank=(claims.FORTY, claims.THOUSAND), always=ends),
+        frames.measure(runs, quantities),
     )
 
 
@@ -127,17 +122,15 @@ def regret(one: Course, methods: Sequence[str]) -> tuple[pd.DataFrame, str]:
     clock = training.MODELLED
     seconds = partial(training.seconds_to_target, one=one, target=one.target, clock=clock)
     table = frames.measure(one.runs, {SECONDS: Quantity("s", seconds, clock)})
-    table["method"] = [row.partition(".")[2] for row in table["row"]]
+    table["method"] = table["row"].astype(str).str.replace(r"^[^.]*\.", "", regex=True)
     own = table[table["method"].isin(methods)]
-    is_static = table["method"].astype(str).str.fullmatch(_STATIC)
-    static = table[np.isfinite(table["value"]) & is_static]
-    seeds = sorted({run.seed for run in one.runs if run.method in methods})
-    dense = static[static["method"] == DENSE]
-    missed = [seed for seed in seeds if len(dense) and seed not in set(dense["seed"])]
-    more = pd.DataFrame({"seed": missed, "method": DENSE, "value": dense["value"].mean()})
-    tried = pd.concat([static, more]) if missed else static
-    best = tried[tried["seed"].isin(seeds)].sort_values(["seed", "value", "method"])
-    best = best.groupby("seed").first()
+    is_static = table["method"].str.fullmatch(_STATIC) & np.isfinite(table["value"])
+    static = table[is_static].pivot(index="seed", columns="method", values="value")
+    tried = static.reindex(sorted({run.seed for run in one.runs if run.method in methods}))
+    if DENSE in tried:
+        tried[DENSE] = tried[DENSE].fillna(static[DENSE].mean())
+    ranked = tried.melt(ignore_index=False).dropna().sort_values(["value", "method"])
+    best = ranked.groupby(level="seed").first()
     over = own["value"] / own["seed"].map(best["value"])
     regrets = own.assign(value=over, quantity=REGRET, unit="x")
     named = zip(best["method"], best["value"], strict=True)
@@ -158,36 +151,40 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
     regrets, best = regret(whole, shown.methods)
     found = join(_numbers(one), regrets)
     judged = steps.judged(claims.claims_of(shown), found, own)
-    goal = f"{training.target_text(whole)} Best static row by seed: {best}."
     reductions = gravac.REDUCTIONS[shown.model]
-    keys = {"train.step_time"} | {
-        f"policy.{k}" for k in ("gain", "smoothing", "freeze", "throughput")
-    }
+    known = {(row_id(shown.model, m), FEWER_FLOATS): times for m, times in reductions.items()}
     return made(
-        f"{gravac.PAPER.label}, figure {number} ({gravac.MODELS[shown.model]} in the paper): convergence and "
-        "compression factors",
+        __file__,
         scale,
         own,
         found,
-        (steps.which_gain(judged), *_sections(one, shown, found, goal)),
+        [steps.which_gain(judged), *_sections(one, shown, found, known)],
         head=steps.recorded(own),
+        said={
+            "number": number,
+            "model": gravac.MODELS[shown.model],
+            "thinning": steps.thinning(own),
+            "samples": steps.samples_unit(own),
+            "on_throughput": shown.on_throughput,
+            "dip": claims.DIP_READING,
+            "target": training.target_text(whole),
+            "best": best,
+        },
         verdicts=judged,
-        printed={(row_id(shown.model, m), FEWER_FLOATS): value for m, value in reductions.items()},
+        printed=known,
         notes=shown.notes,
-        choices=(*(c for c in gravac.CHOICES if c.key in keys), _DENSITY_CHOICE),
+        choices=[c for c in gravac.CHOICES if c.key in CHOICE_KEYS],
         figures={f"fig{number}": lambda: _figure(one, shown, found, scale)},
     )
 
 
+CHOICE_KEYS = (
+    *("train.step_time", "policy.gain", "policy.smoothing", "policy.freeze", "policy.throughput"),
+)
 ARTIFACTS = {
     f"fig{number}": SimpleNamespace(page=partial(page, number), POOL="training")
     for number in claims.SHOWN
 }
-_DENSITY_CHOICE = Choice(
-    f"the unit of the bandwidth {BANDWIDTH:g}, and the factor of a dense step",
-    "log10 of the factor; 1x",
-    "policy.field",
-)
 
 
 def labels(model: str, methods: Sequence[str]) -> dict[str, str]:
@@ -195,43 +192,32 @@ def labels(model: str, methods: Sequence[str]) -> dict[str, str]:
     return {row: look.label for row, look in gravac.looks(model, methods).items()}
 
 
-def _by_factor(
-    one: Course, found: pd.DataFrame, methods: Sequence[str], quantity: str,
-    form: Callable[[Sequence[float]], str] | None,
-) -> pd.DataFrame:  # fmt: skip
+def by_factor(
+    one: Course,
+    found: pd.DataFrame,
+    methods: Sequence[str],
+    quantity: str = THROUGHPUT,
+    form: Callable[[Sequence[float]], str] | None = None,
+) -> pd.DataFrame:
+    """A quantity of rows by factor."""
     factors = steps.factors_of([run for run in one.runs if run.method in methods])
     names = {factor: "dense" if factor == 1 else f"{factor:g}x" for factor in factors}
     columns = [Column(name, quantity, form, at_factor(factor)) for factor, name in names.items()]
     return pivot(found, labels(one.model, methods), columns)
 
 
-def throughput(
-    one: Course, found: pd.DataFrame, methods: Sequence[str], more: str = ""
-) -> tuple[str, pd.DataFrame]:
-    """Compression throughput of rows by factor: the words above the table, and the table."""
-    text = (
-        f"Gain of what was sent (of the row's own reading) times {steps.samples_unit(one.runs)}, mean over "
-        f"the recorded steps at that factor. Assumed compute, modelled network, free compression. {more}"
-    )
-    return text, _by_factor(one, found, methods, THROUGHPUT, None)
-
-
 def _sections(
-    one: Course, shown: claims.Shown, found: pd.DataFrame, goal: str
-) -> tuple[Section, ...]:
+    one: Course, shown: claims.Shown, found: pd.DataFrame, known: frames.Known
+) -> list[Section]:
     rows, dense = (labels(one.model, methods) for methods in (shown.methods, (DENSE,)))
     count, quality = frames.seeds(one.final), Column(f"final {one.metric.label}", one.final, 2)
     branches = [Column(name, BRANCH, percent, name) for name in steps.BRANCHES]
     theta_min = Column("largest theta_min", steps.THETA_MIN)
     largest = Column("largest candidate", steps.CANDIDATE)
     floats = Column("floats", FEWER_FLOATS, times)
-
-    def printed(row: str) -> float:
-        return gravac.REDUCTIONS[one.model].get(row.partition(".")[2], math.nan)
-
     sent = [
         count,
-        replace(floats, printed=printed, printed_unit="x"),
+        replace(floats, printed=known, printed_unit="x"),
         *(Column(name, training.FEWER[name], times) for name in ("payload", "wire")),
         Column("wire of 32", training.WIRE_MANY, times),
         quality,
@@ -245,45 +231,19 @@ def _sections(
     ]
     timed = [Column("seconds", SECONDS, 0), Column("regret", REGRET, times), floats]
     more = [count, quality, *branches, largest, floats]
-    sections = {
-        "What is sent: times less than dense": (_SENT, pivot(found, dense | rows, sent)),
-        "Steps by factor": (
-            f"Shares of {steps.thinning(one.runs)}.",
-            _by_factor(one, found, shown.methods, SHARE, percent),
-        ),
-        "Compression throughput by factor": throughput(
-            one, found, shown.methods, shown.on_throughput
-        ),
-        "Branches": (_BRANCHES, pivot(found, rows, [*branches, theta_min, largest])),
-        "Where the learning rate first falls": (
-            claims.DIP_READING,
-            pivot(found, rows if claims.DIP in set(found["quantity"]) else {}, decay),
-        ),
-        "Other settings": (_OTHERS, pivot(found, labels(one.model, shown.others), more)),
-        "Regret: time to the target over that of the best static row in hindsight": (
-            f"{goal} {_REGRET}",
-            pivot(found, rows, timed),
+    has_dips = claims.DIP in set(found["quantity"])
+    tables = {
+        "What is sent: times less than dense": pivot(found, dense | rows, sent),
+        "Steps by factor": by_factor(one, found, shown.methods, SHARE, percent),
+        "Compression throughput by factor": by_factor(one, found, shown.methods),
+        "Branches": pivot(found, rows, [*branches, theta_min, largest]),
+        "Where the learning rate first falls": pivot(found, rows if has_dips else {}, decay),
+        "Other settings": pivot(found, labels(one.model, shown.others), more),
+        "Regret: time to the target over that of the best static row in hindsight": pivot(
+            found, rows, timed
         ),
     }
-    return tuple(Section(title, *what) for title, what in sections.items() if len(what[1]))
-
-
-_SENT = (
-    "Floats: values alone, as the paper counts. Payload: as packed, with places. Wire: what the collectives "
-    "move; an allgather of N - 1 sparse payloads replaces an allreduce of 2 (N - 1) / N gradients. Wire of "
-    "32: the same for 32 workers; below 1x more is sent than in dense training."
-)
-_BRANCHES = "Shares of the recorded steps that sent the candidate, theta_min or the dense gradient."
-_REGRET = (
-    "Dense is a static row; where its run of a seed misses the target, the mean of its other seeds counts. "
-    "Seconds are modelled, to the first evaluation that reaches the target. A row with at most "
-    f"{COMPRESSED_FROM:g}x fewer floats than dense is dense training with other noise: its regret says "
-    "nothing about compression."
-)
-_OTHERS = (
-    "The sweep of eps has the norm gain. Decided a step later: from the gains of the step before, so that "
-    "the plan of a step is known before backward. Floats: times less than dense."
-)
+    return [Section(title, table) for title, table in tables.items() if len(table)]
 
 
 # -- the figure

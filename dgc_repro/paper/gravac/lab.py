@@ -8,7 +8,6 @@ has no gains, and its factor in an epoch is all values over those that it sent.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,14 +17,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dgc_repro.network.units import bits_per_second
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim
-from dgc_repro.paper.frame import SENT, Column, Quantity, lines, number, pivot
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import SENT, Column, Quantity, number, pivot
+from dgc_repro.paper.gravac.steps import BRANCHES, branch
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 from dgc_repro.paper.verdict import judge
 
 DENSE, STATIC10, STATIC1000 = "dense", "static10", "static1000"
@@ -45,8 +46,6 @@ STEP, SLOWDOWN, TARGET_SECONDS = "step", "slowdown at the low rate", "time to th
 FACTOR, GAIN, REACTION = "factor", "gain", "factor at the low rate over after it"
 SECONDS, LOSS, PERPLEXITY = "training time", "training loss", "test perplexity"
 INTERFACE = "sent by the interface"
-BRANCHES = ("candidate", "theta_min", "dense")
-RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 LEAST_SLOWDOWN = 2.0
 LAST_SHARE = 4  # the target is of the last quarter of epochs
 ROLLING = 5  # a single step's time is noise: throughputs are drawn as medians of so many
@@ -102,22 +101,6 @@ CLAIMS = (
         "Mean measured step of the whole run, paired by seed. What each sends is its own choice.",
     ),
 )  # fmt: skip
-CHOICES = (
-    Choice("links", "1 Gbit/s, 100 Mbit/s for the middle third of all steps, each way and each worker's own",
-           "network.schedule"),
-    Choice("model and data", "slim 2-layer LSTM, many parameters for little compute; Python's documentation "
-           "at scale quick, Penn Treebank else", "model"),
-    Choice("window", "a fifteenth of the steps (the paper: 500, of 18,000 as figure 7 shows)",
-           "policy.window"),
-    Choice("weight of a step in GraVAC's averages", "0.32: the paper's N / 100 with its 32 workers",
-           "policy.smoothing"),
-    Choice("the time of a step in GraVAC", "measured, mean over workers", "train.step_time"),
-    Choice("when a step's gains decide", "in the step, which needs all of them after backward; in a row of "
-           "its own in the next one, so that buckets leave during backward", "policy.decide"),
-    Choice("after an ideal factor is found", "it stays for good; in a row of its own, the next window "
-           "decides anew", "policy.freeze"),
-    Choice("Accordion's regimes", "judged every epoch, between 10x and 1000x", "policy.values"),
-)  # fmt: skip
 
 
 def timeline(run: Run) -> pd.DataFrame:
@@ -130,7 +113,7 @@ def timeline(run: Run) -> pd.DataFrame:
     changes = run.setting("network.schedule") or []
     starts = [0, *(int(change["step"]) for change in changes)]
     rates = np.array([str(run.setting("network.rate")), *(str(c["rate"]) for c in changes)])
-    bits = np.array(list(map(_bits, rates)))
+    bits = np.array([r != "None" and bits_per_second("network.rate", r) for r in rates], float)
     place = np.searchsorted(starts, before, side="right") - 1
     steps = pd.DataFrame({
         "step": before + 1, "seconds": np.diff(np.interp([*before, ends[-1]], ends, times)),
@@ -140,12 +123,6 @@ def timeline(run: Run) -> pd.DataFrame:
     span = edges("min").astype(str) + "-" + edges("max").astype(str)
     steps["stretch"] = steps["rate"] + ": steps " + span
     return steps.merge(steps_of(run), on="step", how="left")
-
-
-def _bits(rate: str) -> float:
-    """Bits a second of a rate such as 100mbit, 0 of none."""
-    found = re.fullmatch(r"([\d.]+)\s*([a-z]*bit)", rate.lower())
-    return float(found[1]) * RATE_UNITS.get(found[2], math.nan) if found else 0.0
 
 
 def slowdown(run: Run) -> float:
@@ -223,28 +200,22 @@ def reaction(run: Run) -> float:
 
 def _by_stretch(runs: Sequence[Run]) -> pd.DataFrame:
     """Step, factor and gain of each stretch."""
-    found = ((STEP, "ms", "ms", "measured"), (FACTOR, "x", "factor", ""), (GAIN, "", "gain", ""))
-    return lines(
-        {
-            "row": run.row, "setting": stretch, "seed": run.seed, "quantity": name, "unit": unit,
-            "value": line[column], "clock": clock,
-        }
-        for run in runs
-        for stretch, line in by_stretch(run).iterrows()
-        for name, unit, column, clock in found
-    )  # fmt: skip
+    tables = (
+        by_stretch(r).reset_index(names="setting").assign(row=r.row, seed=r.seed) for r in runs
+    )
+    found = {"ms": (STEP, "ms", "measured"), "factor": (FACTOR, "x"), "gain": (GAIN, "")}
+    return frames.longer(pd.concat(tables), found)
 
 
-def _share(run: Run, branch: str) -> float:
-    if not _decides(run):
-        return math.nan
-    return 100 * float((run.decisions["branch"] == branch).mean())
+def _branch_percent(run: Run, name: str) -> float:
+    return 100 * branch(run, name) if _decides(run) else math.nan
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
-    own = [run for row in LABELS for run in runs if run.row == row]
+    own = of_rows(runs, LABELS)
+    first = [run for run in own if run.seed == min(r.seed for r in own if r.row == run.row)]
     target, target_text = target_of(own)
     quantities = {
         STEP: Quantity(
@@ -258,18 +229,18 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         REACTION: Quantity("doublings", reaction),
         INTERFACE: Quantity("bytes", lambda run: run.summary.get(COUNTED, math.nan)),
         **SENT,
-        **{f"steps of {b}": Quantity("%", partial(_share, branch=b)) for b in BRANCHES},
+        **{f"steps of {b}": Quantity("%", partial(_branch_percent, name=b)) for b in BRANCHES},
     }
     frame = frames.join(frames.measure(own, quantities), _by_stretch(own))
     return made(
-        "GraVAC in the lab: a rate that drops and rises again (ours)",
+        __file__,
         scale,
         own,
         frame,
         _sections(frame, own),
         verdicts=judge(CLAIMS, frame, labels=LABELS),
+        said={"traces": "\n".join(f"- {line}" for line in facts.traces(first))},
         head=_more(own, target_text),
-        choices=CHOICES,
         warning=facts.busy(own),
         figures={"lab": partial(_figure, own, scale, target)},
     )
@@ -302,7 +273,7 @@ def _met(values: Sequence[float]) -> str:
     return number(met) + (f" ({len(met)} of {len(values)})" if len(met) < len(values) else "")
 
 
-def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> list[Section]:
     parts = list(by_stretch(runs[0]).index)
     times = [
         frames.seeds(STEP),
@@ -319,28 +290,12 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run]) -> tuple[Section, ...]:
         *(Column(f"{branch} %", f"steps of {branch}", 1) for branch in BRANCHES),
     ]
     shown = {row: label for row, label in LABELS.items() if any(run.row == row for run in runs)}
-    first = [run for run in runs if run.seed == min(r.seed for r in runs if r.row == run.row)]
-    policies = (
-        "Within a step gains alone decide. Between windows GraVAC's candidate grows until the two largest "
-        "recorded compression throughputs differ by at most omega. The recorded throughput of a factor that "
-        "is no longer sent is not updated when the rate changes.\n"
-    )
-    return (
-        Section(
-            "Training steps by the rate of the links, and time to the target loss",
-            "Measured wall time of training steps without evaluation: mean ± standard deviation over seeds; "
-            "slowdown: while the rate is low over the rest of the run. Bytes of a worker over the whole run: "
-            "payload by the ledger, and everything that its interface sent.",
-            pivot(frame, shown, times, first="row"),
-        ),
-        Section(
-            "Factors and gains",
-            "Factor: geometric mean over steps (nominal; of Accordion, all values over those it sent). Gain: "
-            "of what was sent, mean over steps. Last three: steps by branch, of policies that choose.",
-            pivot(frame, shown, sent, first="row"),
-        ),
-        Section("Policy traces", "\n".join([policies, *(f"- {line}" for line in facts.traces(first))])),
-    )  # fmt: skip
+    timed = "Training steps by the rate of the links, and time to the target loss"
+    return [
+        Section(timed, pivot(frame, shown, times, first="row")),
+        Section("Factors and gains", pivot(frame, shown, sent, first="row")),
+        Section("Policy traces"),
+    ]
 
 
 def _figure(runs: Sequence[Run], scale: str, target: float) -> Figure:

@@ -57,10 +57,6 @@ HYPER = {
     "batch": "train.batch_size", "momentum": "optimizer.momentum",
     "weight decay": "optimizer.weight_decay", "lr": "optimizer.lr",
 }  # fmt: skip
-PLATEAU_SHARE = 0.01
-"""For runs that name none."""
-CLASSES = {"Digits": 10, "Cifar10": 10, "Cifar100": 100, "Ptb": 10_000}
-"""Classes of each data set, for runs whose summary lacks them."""
 WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
     ("ptb (valid as train)", 63_720, 20_000): 447.2,
     ("topics of Python 3.11's documentation (embedded, sha256 d9dc35bc)", 1_936, 800): 468.7,
@@ -137,9 +133,8 @@ def courses(
 
 def _course(runs: Sequence[Run], model: str, scale: str) -> Course:
     require_alike(runs, ALIKE)
-    # Runs of older versions name no metric.
-    named = next((str(m) for run in runs if (m := run.setting("stopping.metric"))), None)
-    metric = METRICS[named or ("perplexity" if model == LSTM else "accuracy")]
+    named = "perplexity" if model == LSTM else "accuracy"
+    metric = METRICS[str(runs[0].setting("stopping.metric", named)) if runs else named]
     one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric)
     target = math.nan
     if dense := list(map(one.last, one.of(DENSE))):
@@ -228,9 +223,7 @@ def chance(run: Run, metric: Metric) -> tuple[float, str] | None:
         known = WORD_FREQUENCIES.get((str(run.environment.get("data")), *sizes))
         if known is not None:
             return known, "perplexity of the training part's word frequencies"
-    name = str(run.setting("dataset._target_", "")).rpartition(".")[2]
-    classes = run.summary.get("classes") or CLASSES.get(name)
-    if classes is None:
+    if not (classes := run.summary.get("classes")):
         return None
     if metric.sign < 0:
         return float(classes), "the vocabulary, since word frequencies are not known"
@@ -268,8 +261,7 @@ def failed_text(one: Course) -> str:
 
 def seconds_to_plateau(run: Run, one: Course, clock: str) -> float:
     """Infinite where the run has failed, NaN without such a clock."""
-    given = run.setting("stopping.plateau")
-    share = PLATEAU_SHARE if given is None else float(given)
+    share = run.setting("stopping.plateau") or 0.0
     place = plateau_at(one.quality(run), one.metric.sign, share)
     return _seconds_at(run, None if has_failed(run, one) else place, clock)
 
@@ -392,8 +384,9 @@ def better_by(model: str, good: str, bad: str, printed: tuple[float, float]) -> 
 
 def sooner_by(check: Check, speedup: float) -> Check:
     """A printed speedup, within half of its gain either way."""
-    half = GAIN_SHARE * abs(speedup - 1)
-    return replace(check, above=speedup - half, below=speedup + half, printed=speedup)
+    margin = GAIN_SHARE * (speedup - 1)
+    low, high = sorted((speedup - margin, speedup + margin))
+    return replace(check, above=low, below=high, printed=speedup)
 
 
 def compressed(model: str, *methods: str) -> tuple[Check, ...]:
@@ -432,13 +425,9 @@ def setup_section(found: Sequence[Course]) -> Section:
     lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
     twins = frame.twins(runs_of(found))
     same = [f"{LABELS[row]} is {LABELS[first]}" for row, first in twins.items()]
-    text = (
-        f"{MODELS[RESNET101]}'s learning rate falls to a tenth at iterations {gravac.MILESTONES[0]:,} and "
-        f"{gravac.MILESTONES[1]:,}, the others' is constant; the paper does not say how many steps it takes. "
-        "Rows whose training is the same bit for bit (nothing was compressed, or two methods select the same "
-        f"entries): {'; '.join(same) or 'none'}."
-    )
-    return Section("Set-up: the paper's and ours", text, pd.DataFrame(lines))
+    title = "Set-up: the paper's and ours"
+    text = gravac.WORDS.texts[title].format(same="; ".join(same) or "none")
+    return Section(title, pd.DataFrame(lines), text)
 
 
 def _papers_setup(model: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
-from dgc_repro.paper.frame import Quantity, join, measure, twins
+from dgc_repro.paper.frame import Quantity, join, lines, longer, measure, twins
 from dgc_repro.paper.gravac import DENSE, LABELS, norm_of
 from dgc_repro.paper.gravac.runs import FLOATS
 from dgc_repro.paper.page import Section
@@ -77,18 +77,6 @@ def gains(run: Run, gain: str) -> Series:
     return found
 
 
-def shares(run: Run) -> dict[float, float]:
-    """The share of the recorded steps at each factor, ascending; 1: dense."""
-    known = pd.Series(column(run, "factor")).dropna()
-    return dict(known.value_counts(normalize=True).sort_index())
-
-
-def share(run: Run, factor: float) -> float:
-    """The share of the steps at a factor, NaN where no step is recorded."""
-    own = shares(run)
-    return own.get(factor, 0.0) if own else math.nan
-
-
 def branch(run: Run, name: str) -> float:
     """The share of the recorded steps that took a branch, NaN where none is recorded."""
     if "branch" not in run.decisions.columns or run.decisions.empty:
@@ -96,33 +84,31 @@ def branch(run: Run, name: str) -> float:
     return float((run.decisions["branch"] == name).mean())
 
 
-def lead_of(run: Run, factor: float) -> float:
-    """The share of the steps at a factor less the largest share of any other factor."""
-    own = shares(run)
-    others = [value for other, value in own.items() if other != factor]
-    return own.get(factor, 0.0) - max(others, default=0.0) if own else math.nan
+def factor_table(run: Run, more: Sequence[float] = ()) -> pd.DataFrame:
+    """A line for each factor of what was sent, ascending, and for ``more``; none where no step is recorded.
+    Factor 1 is dense.
+
+    Columns: `SHARE` of the recorded steps, `LEAD` of this share over any other factor's, mean `AT_GAIN`, mean
+    `THROUGHPUT` (samples a second of all workers whose step is timed), and its `RANK` (1: the largest)."""
+    recorded = run.decisions.reindex(columns=["factor", "gain", "throughput"])
+    grouped = recorded.replace([np.inf, -np.inf], np.nan).groupby("factor")
+    counts = grouped.size()
+    factors = counts.index.union(sorted(set(more))) if len(counts) else counts.index
+    table = grouped.mean().reindex(factors).rename_axis("factor")
+    table = table.rename(columns={"gain": AT_GAIN, "throughput": THROUGHPUT})
+    table[SHARE] = (counts / counts.sum()).reindex(factors, fill_value=0.0)
+    table[LEAD] = [s - table[SHARE].drop(f).max() for f, s in table[SHARE].items()]
+    table[LEAD] = table[LEAD].fillna(1.0)  # the only factor
+    if modelled := modelled_workers(run):
+        table[THROUGHPUT] *= modelled / int(run.setting("launch.workers"))
+    table[RANK] = table[THROUGHPUT].rank(ascending=False, method="min")
+    return table
 
 
 def ranked(run: Run, place: int) -> float:
     """The factor with the most steps (0), the second most (1), ..."""
-    order = sorted(shares(run).items(), key=lambda item: item[1], reverse=True)
-    return order[place][0] if len(order) > place else math.nan
-
-
-def throughput(run: Run, factor: float) -> float:
-    """Mean compression throughput of the steps at a factor, in samples of all workers whose step is timed a
-    second. NaN where nothing was timed."""
-    own = mean(column(run, "throughput")[column(run, "factor") == factor])
-    modelled = modelled_workers(run)
-    return own if modelled is None else own * modelled / int(run.setting("launch.workers"))
-
-
-def throughput_rank(run: Run, factor: float) -> float:
-    """1: no factor has a larger compression throughput. NaN where this factor was never sent."""
-    own = throughput(run, factor)
-    if math.isnan(own):
-        return math.nan
-    return 1.0 + sum(throughput(run, other) > own for other in shares(run) if other != factor)
+    order = factor_table(run)[SHARE].sort_values(ascending=False, kind="stable").index
+    return float(order[place]) if len(order) > place else math.nan
 
 
 def modelled_workers(run: Run) -> int | None:
@@ -161,7 +147,7 @@ def at_factor(factor: float) -> str:
 
 def factors_of(runs: Sequence[Run], always: Sequence[float] = ()) -> list[float]:
     """Every factor that was sent, ascending, and those of ``always``."""
-    return sorted({factor for run in runs for factor in shares(run)} | set(always))
+    return sorted({*always, *(factor for run in runs for factor in factor_table(run).index)})
 
 
 def by_factor(
@@ -171,27 +157,28 @@ def by_factor(
     rank: Sequence[float] = (),
     always: Sequence[float] = (),
 ) -> pd.DataFrame:
-    """Shares of the steps, their gains and compression throughputs by factor (those of ``always`` too), and
-    shares of the branches; leads and throughput ranks of some factors."""
-
-    def each(
-        of: Callable[..., float], factors: Sequence[float]
-    ) -> dict[str, Callable[[Run], float]]:
-        return {at_factor(factor): partial(of, factor=factor) for factor in factors}
-
-    def gain(run: Run, factor: float) -> float:
-        return mean(column(run, "gain")[column(run, "factor") == factor])
-
+    """The frame of `factor_table`: shares, throughputs and gains at every factor that was sent and at those
+    of ``always``; leads and ranks at the given factors; and shares of the branches."""
+    if not runs:
+        return lines([])
     sent = factors_of(runs, always)
+    asked = [*sent, *lead, *rank]
+    tables = (factor_table(run, asked).assign(row=run.row, seed=run.seed) for run in runs)
+    wide = pd.concat(tables).reset_index()
+    columns = {
+        SHARE: ("", "", sent),
+        THROUGHPUT: ("samples/s", "modelled", sent),
+        AT_GAIN: ("", "", sent),
+        LEAD: ("", "", lead),
+        RANK: ("", "modelled", rank),
+    }
+    wide = wide.assign(setting=wide["factor"].map(at_factor)).sort_values("factor", kind="stable")
+    found = [
+        longer(wide[wide["factor"].isin(factors)], {name: (name, unit, clock)})
+        for name, (unit, clock, factors) in columns.items()
+    ]
     branches = {name: partial(branch, name=name) for name in BRANCHES}
-    return join(
-        by_setting(runs, SHARE, "", each(share, sent)),
-        by_setting(runs, THROUGHPUT, "samples/s", each(throughput, sent), "modelled"),
-        by_setting(runs, AT_GAIN, "", each(gain, sent)),
-        by_setting(runs, LEAD, "", each(lead_of, lead)),
-        by_setting(runs, RANK, "", each(throughput_rank, rank), "modelled"),
-        by_setting(runs, BRANCH, "", branches),
-    )
+    return join(*found, by_setting(runs, BRANCH, "", branches))
 
 
 def compared(runs: Sequence[Run]) -> list[Run]:
@@ -239,14 +226,6 @@ def of_norm(
     return replace(claim, id=f"{claim.id}.norm", checks=checks, premises=premises, **changes)
 
 
-def with_norm_gain(claim: Claim) -> Claim:
-    """The same claim of the rows with the norm gain, whose reading says what that gain is."""
-    reading = (
-        f"{claim.reading} Norm gain: the authors' code, sums of L2 norms over the raw gradient."
-    )
-    return of_norm(claim, reading=reading, cannot_follow=claim.cannot_follow)
-
-
 def judged(
     claims: Sequence[Claim], found: pd.DataFrame, runs: Sequence[Run]
 ) -> tuple[Verdict, ...]:
@@ -276,13 +255,12 @@ def which_gain(verdicts: Sequence[Verdict]) -> Section:
         f"{(own == 'yes').sum()} of {own.isin(('yes', 'no')).sum()}"
         for own in (table["energy gain"], table["norm gain"])
     ]
-    return Section(
-        "Which gain explains the figure",
+    text = (
         f"Of the printed findings that were tested, the energy gain (as printed) shows {counts[0]}, the norm "
         f"gain (the authors' code: sums of L2 norms over the gradient without its residual) {counts[1]}. "
-        "Means over seeds, without a test; the verdicts are below.",
-        table,
+        "Means over seeds, without a test; the verdicts are below."
     )
+    return Section("Which gain explains the figure", table, text)
 
 
 def shown(verdict: Verdict) -> str:

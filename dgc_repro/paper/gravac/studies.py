@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.frame import lines, of
+from dgc_repro.paper.frame import longer, of
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
+MODELLED_MS = ("ms", "modelled")
+"""Unit and clock of milliseconds."""
 COLOURS = {RESNET101: (plot.BLUE, "o"), VGG16: (plot.GREEN, "s"), LSTM: (plot.ORANGE, "^")}
 
 
@@ -45,20 +46,12 @@ def head(
 
 def numbers(
     runs: Sequence[Run],
-    columns: Mapping[str, tuple[str, str]],
-    setting: Callable[[Mapping[Any, Any]], str] = lambda line: "",
-    clock: str = "",
+    columns: Mapping[str, tuple[str, ...]],
+    setting: Callable[[pd.Series], str] = lambda line: "",
 ) -> pd.DataFrame:
-    """A frame of the runs' lines. ``columns``: quantity and unit by column; ``setting``: of a line."""
-    return lines(
-        {
-            "row": run.row, "setting": setting(line), "seed": run.seed, "quantity": quantity,
-            "unit": unit, "value": line[column], "clock": clock if unit == "ms" else "",
-        }
-        for run in runs
-        for line in run.lines.to_dict("records")
-        for column, (quantity, unit) in columns.items()
-    )  # fmt: skip
+    """The frame of the runs' lines. ``columns``: as of `longer`; ``setting``: of a line."""
+    table = pd.concat(run.lines.assign(row=run.row, seed=run.seed) for run in runs)
+    return longer(table.assign(setting=table.apply(setting, axis=1)), columns)
 
 
 def found_in(runs: Sequence[Run], column: str) -> list[float]:

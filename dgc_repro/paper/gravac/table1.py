@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import Check, Choice, Claim, near
-from dgc_repro.paper.frame import Column, of, pivot, printed_in, printed_numbers
+from dgc_repro.paper import frame as frames
+from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper.frame import Column, of, pivot
 from dgc_repro.paper.gravac import DATA, MODELS, SETUP, TARGETS
 from dgc_repro.paper.gravac.studies import head, numbers
 from dgc_repro.paper.page import Page, Section, made
@@ -38,45 +39,32 @@ CLAIMS = tuple(
     )
     for model, (layers, size, *_) in SETUP.rows.items()
 )
-CHOICES = (
-    Choice("the heads of the networks", "1,000 classes on CIFAR-10 and CIFAR-100, 10,000 words: the "
-           "printed sizes need them", "model.num_classes"),
-    Choice("which VGG16", "with batch normalization, as the published code: without it, a learning rate of "
-           "0.1 is not expected to train", "model.batch_norm"),
-    Choice("whether the LSTM's decoder shares the embedding's matrix", "no", "model.tied"),
-    Choice("targets at another scale than the paper's", "the final value of our own dense runs of that "
-           "scale, mean over seeds less one spread (Table II)", "stopping.target"),
-)  # fmt: skip
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one study."""
     require_alike(runs, ("scale.name",))
     frame = numbers(runs, COLUMNS)
-    known = printed_numbers(SETUP, {"layers": "layers", "size": "size"})
+    known = frames.printed_numbers(SETUP, {"layers": "layers", "size": "size"})
     columns = (
-        Column("layers", "layers", 0, printed=printed_in(known, "layers")),
-        Column("MiB", "size", 1, printed=printed_in(known, "size")),
+        Column("layers", "layers", 0, printed=known),
+        Column("MiB", "size", 1, printed=known),
         Column("parameters", "parameters", lambda v: f"{v[0]:,.0f}" if v else "not built"),
         Column("tensors", "tensors", 0),
     )
     table = pivot(frame, LABELS, columns, first="model")
     for heading, cells in (("dataset: printed", DATA), ("target: printed", TARGETS)):
         table[heading] = [cells.get(row, "-") for row in LABELS]
-    text = (
-        "Counted from the networks as they are built, with the heads that the printed sizes need."
-    )
     return made(
-        "GraVAC, Table I: models",
+        __file__,
         scale,
         runs,
         frame,
-        (Section("Models", text, table),),
+        [Section("Models", table)],
         CLAIMS,
         labels=LABELS,
         facts=head(runs, scale, [("sizes", "the paper's, at every scale")]),
         printed=known,
-        choices=CHOICES,
         figures={"table1": partial(_figure, frame, scale)},
     )
 

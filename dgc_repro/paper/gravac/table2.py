@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, pivot, printed_in, values
+from dgc_repro.paper.frame import Column, pivot, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FEWER, FLOATS, MODELLED, Course
-from dgc_repro.paper.gravac.steps import with_norm_gain
+from dgc_repro.paper.gravac.steps import of_norm
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
@@ -191,7 +191,7 @@ CLAIMS = tuple(
     for model in MODELS
     for claim in (
         *_gravac_claims(model),
-        *map(with_norm_gain, _gravac_claims(model)),
+        *map(of_norm, _gravac_claims(model)),
         *(c for compressor in ("topk", "dgc", "redsync") for c in _static_claims(model, compressor)),
         *(_random_claim(model, f"randomk{factor}") for factor in (10, 1000)),
         *(claim for method in GRAVAC_ROWS for claim in _against_dense(model, method)),
@@ -236,13 +236,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = training.courses(runs, scale, methods=METHODS)
     table = frame.join(*map(_measure, found))
     return made(
-        "GraVAC, Table II: final quality and speedup",
+        __file__,
         scale,
         training.runs_of(found),
         table,
         _sections(found, table),
         CLAIMS,
         labels=gravac.LABELS,
+        said={"clocks": training.clocks_text(training.shown_clocks(table))},
         printed=_printed_numbers(),
         notes=NOTES,
         choices=gravac.CHOICES,
@@ -280,53 +281,40 @@ def _printed_numbers() -> frame.Known:
     return found
 
 
-def _sections(found: Sequence[Course], table: pd.DataFrame) -> tuple[Section, ...]:
+def _sections(found: Sequence[Course], table: pd.DataFrame) -> list[Section]:
     clocks, known = training.shown_clocks(table), _printed_numbers()
-    legend = f" {LEGEND} {training.clocks_text(clocks)}"
+    rounded = {place: round(value, 1) for place, value in known.items()}
     one_decimal = partial(frame.signed, decimals=1)
-    sections: list[Section] = []
+    sections = [Section("How to read the tables")]
     for one in found:
         final, unit = one.final, one.metric.unit
-        decimals, beside = 2 if unit else 1, partial(printed_in, known)
         columns = [
             Column("failed", training.FAILED, frame.hits),
-            Column(f"final {unit}".rstrip(), final, decimals, printed=beside(final)),
-            Column("better by %", BETTER, one_decimal, printed=beside(BETTER, 1)),
+            Column(f"final {unit}".rstrip(), final, 2 if unit else 1, printed=known),
+            Column("better by %", BETTER, one_decimal, printed=rounded),
         ]
         if not math.isnan(one.papers_target):
             columns.append(Column("better than the paper's target by %", BETTER_PAPERS, 1))
         for clock in clocks:
-            speedup = beside(SPEEDUP) if clock == MODELLED else None
-            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, speedup))
+            beside = known if clock == MODELLED else None
+            columns.append(Column(f"speedup, {clock}", SPEEDUP, frame.times, clock, beside))
         rows = {row_id(one.model, method): LOOKS[method].label for method in METHODS}
         text = f"{training.target_text(one)} {training.failed_text(one)}"
         title = f"{gravac.FAMILIES[one.model]}: {one.metric.label} (printed: {MODELS[one.model]})"
-        more = "" if sections else legend
-        sections.append(Section(title, text + more, pivot(table, rows, columns)))
+        sections.append(Section(title, pivot(table, rows, columns), text))
+    fewer = Column("floats", FEWER[FLOATS], frame.times, "", known, "x")
     compared = (
         Column("final test loss", training.TEST_LOSS),
-        Column("floats", FEWER[FLOATS], frame.times, "", printed_in(known, FEWER[FLOATS]), "x"),
+        fewer,
         *(Column(unit, FEWER[unit], frame.times) for unit in ("payload", "wire")),
         Column("wire, N = 32", training.WIRE_MANY, frame.times),
     )
     names = [row_id(one.model, method) for one in found for method in METHODS]
     volume = pivot(table, {row: gravac.LABELS[row] for row in names}, compared, "row")
-    title = "What is sent: times less than dense"
-    return (*sections, Section(title, UNITS, volume), training.setup_section(found))
+    sent = Section("What is sent: times less than dense", volume)
+    return [*sections, sent, training.setup_section(found)]
 
 
-LEGEND = (
-    "Mean ± sample standard deviation over seeds. Better by: than the target (printed), than dense of the "
-    "same seed (ours), in per cent of it; positive is better. Speedup: seconds of Top-k 10x to its plateau "
-    "over those of the row, paired by seed; failed rows have none. Table II prints 'failed' where Random-k "
-    "has no number."
-)
-UNITS = (
-    "Over the whole run, paired by seed. Floats, the paper's unit: values only. Payload: values, indices and "
-    "scales as packed. Wire: what the collective moves; a gathered payload is passed on N - 1 times, an "
-    "averaged one 2 (N - 1) / N times. N = 32: the same arithmetic for the paper's workers; below 1x a row "
-    "sends more than dense."
-)
 Cells = dict[str, tuple[list[float], list[float]]]
 
 

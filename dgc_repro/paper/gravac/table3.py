@@ -18,13 +18,14 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed
-from dgc_repro.paper.frame import Column, Known, Values, lines, of, pivot, printed_in
+from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed
+from dgc_repro.paper.frame import Column, Known, Values, lines, of, pivot
 from dgc_repro.paper.gravac import COMPRESSORS, LSTM, MODELS, PARAMETERS, RESNET101, VGG16
+from dgc_repro.paper.gravac.runs import sooner_by
 from dgc_repro.paper.gravac.studies import head, labels
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 from dgc_repro.paper.verdict import interval
 
 DIRECT, MULTILEVEL, SPEEDUP = "direct", "multilevel", "speedup"
@@ -71,11 +72,10 @@ TABLE_3 = Printed(
 def _claims(model: str, method: str) -> Iterator[Claim]:
     row, name = cell(model, method), f"{MODELS[model]}, {COMPRESSORS[method]}"
     direct, multilevel, speedup = TABLE_3.rows[row]
-    ways = (f"{row}.{DIRECT}", f"{row}.{MULTILEVEL}")
-    low, high = (1 + share * (speedup - 1) for share in (1 - HALF, 1 + HALF))
+    faster = Check(TIME, f"{row}.{DIRECT}", f"{row}.{MULTILEVEL}", above=1.0, ratio=True)
     yield Claim(
         f"{row}.faster", f"{name}: multi-level compression is faster than direct.", "Table III",
-        (Check(TIME, *ways, above=1.0, ratio=True),),
+        (faster,),
         "Time of compressing to both factors directly over that of multi-level, layerwise: geometric mean of "
         "the quotients of n paired repeats, with its interval. The repeats vary by the timing noise of one "
         "process on this machine alone.",
@@ -84,7 +84,7 @@ def _claims(model: str, method: str) -> Iterator[Claim]:
         f"{row}.magnitude",
         f"{name}: by {speedup:g}x ({direct:g} ms direct, {multilevel:g} ms multi-level on a V100).",
         "Table III",
-        (Check(TIME, *ways, low, high, ratio=True, printed=speedup),),
+        (sooner_by(faster, speedup),),
         "The same quotient, within half of the printed gain (speedup - 1). Milliseconds are never compared: "
         "the hardware differs, and our kernels are not the paper's.",
         margin=OURS,
@@ -143,25 +143,10 @@ def _notes() -> Iterator[Note]:
     )  # fmt: skip
 
 
-CHOICES = (
-    Choice("what is timed", "choosing the entries: values and places of both factors, without error "
-           "feedback, sending or decompressing", "measure.factors"),
-    Choice("which gradient", "that of the last of a few dense training steps from scratch, one worker",
-           "measure.steps"),
-    Choice("which VGG16", "vgg16_bn, as the published code; all models with the heads that the printed sizes "
-           "need (1,000 classes, 10,000 words)", "model"),
-    Choice("the data of VGG16 (CIFAR-100 elsewhere in the paper)", "CIFAR-10", "dataset"),
-    Choice("DGC: with momentum correction and clipping or without (its published code)",
-           "the sampled threshold alone: correction and clipping do not compress", "measure.methods"),
-    Choice("the number of repeats, and which average is shown",
-           "medians in the table, geometric means of paired quotients in the verdicts", "measure.repeats"),
-)  # fmt: skip
-
-
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
-    own = [run for model in MODELS for run in runs if run.row == model]
+    own = of_rows(runs, MODELS)
     names = labels(own)
     rows = {
         cell(model, method, block): f"{names[model]}, {label}{BLOCKS[block]}"
@@ -178,7 +163,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     columns = {DIRECT: MEDIAN[DIRECT], MULTILEVEL: MEDIAN[MULTILEVEL], SPEEDUP: SPEEDUP}
     known = frames.printed_numbers(TABLE_3, columns)
     return made(
-        "GraVAC, Table III: compressing twice, direct and multi-level",
+        __file__,
         scale,
         own,
         frame,
@@ -188,7 +173,6 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         facts=head(own, scale, _more(own)),
         printed=known,
         notes=tuple(_notes()),
-        choices=CHOICES,
         warning=facts.busy(own),
         figures={"table3": partial(_figure, frame, rows, _caption(own, scale))},
     )
@@ -256,33 +240,19 @@ def _speedup(values: Values) -> str:
     return f"{mean:.2f}x [{low:.2f}, {high:.2f}]"
 
 
-def _sections(frame: pd.DataFrame, rows: dict[str, str], known: Known) -> tuple[Section, ...]:
-    times = [Column(SPEEDUP, SPEEDUP, _speedup, "", printed_in(known, SPEEDUP), "x")]
+def _sections(frame: pd.DataFrame, rows: dict[str, str], known: Known) -> list[Section]:
+    times = [Column(SPEEDUP, SPEEDUP, _speedup, "", known, "x")]
     for way in (DIRECT, MULTILEVEL, WEAK, SINGLE_PASS):
-        beside = printed_in(known, MEDIAN[way]) if way in TABLE_3.columns else None
+        beside = known if way in TABLE_3.columns else None
         times.append(Column(MEDIAN[way], MEDIAN[way], printed=beside))
     counts = [
         Column(name, name, lambda values: f"{values[0]:,.0f}" if values else "-")
         for name in CHOSEN.values()
     ]
-    return (
-        Section(
-            "Table III",
-            "Every tensor by itself, summed over the model's, as the paper; ours, the whole gradient as one "
-            "vector. Milliseconds: medians of interleaved repeats, of other hardware than the paper's: never "
-            "judged. Speedup: direct over multi-level, geometric mean of the repeats' quotients, with 95 % "
-            "interval. Direct: the gradient is compressed to 10x and, separately, to 1000x. Multi-level: to "
-            "10x, and what is left to 1000x. Single pass (ours): the thresholds of both factors from one "
-            "sample and one scan. Random-k draws its places: its time is that of taking the values there.",
-            pivot(frame, rows, times, first="model, method"),
-        ),
-        Section(
-            "Entries chosen",
-            "All tensors together. Apart: only one of this way and direct has the entry at 1000x, or its "
-            "value differs.",
-            pivot(frame, rows, counts, first="model, method"),
-        ),
-    )
+    return [
+        Section("Table III", pivot(frame, rows, times, first="model, method")),
+        Section("Entries chosen", pivot(frame, rows, counts, first="model, method")),
+    ]
 
 
 def _figure(frame: pd.DataFrame, rows: dict[str, str], caption: str) -> Figure:

@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
-from dgc_repro.paper.frame import SENT, Column, Quantity, pivot, printed_in
-from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id
+from dgc_repro.paper.frame import SENT, Column, Known, Quantity, pivot
+from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id, steps
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
-from dgc_repro.paper.gravac.steps import with_norm_gain
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -119,8 +118,12 @@ def _claims(model: str) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
+def _of_norm(claim: Claim) -> Claim:
+    return steps.of_norm(claim, cannot_follow=claim.cannot_follow)
+
+
 CLAIMS = tuple(
-    claim for model in MODELS for claim in (*_claims(model), *map(with_norm_gain, _claims(model)))
+    claim for model in MODELS for claim in (*_claims(model), *map(_of_norm, _claims(model)))
 )
 
 
@@ -128,15 +131,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     found = training.courses(runs, scale, methods=METHODS)
     own, table = training.runs_of(found), frame.join(*map(_measure, found))
+    clocks, known = training.shown_clocks(table), _printed_numbers()
+    saved, sent = _saved_columns(clocks, known), _sent_columns(known)
     return made(
-        "GraVAC, Table IV: GraVAC against Accordion",
+        __file__,
         scale,
         own,
         table,
-        (_savings(table), _sent(table), training.setup_section(found)),
+        [
+            Section(
+                "What GraVAC saves: Accordion's over its own",
+                pivot(table, _rows(GRAVAC, norm_of(GRAVAC)), saved, "row"),
+            ),
+            Section("What one worker sends", pivot(table, _rows(*METHODS), sent, "row")),
+            training.setup_section(found),
+        ],
         CLAIMS,
         labels=LABELS,
-        printed=_printed_numbers(),
+        said={"clocks": training.clocks_text(clocks)},
+        printed=known,
         notes=NOTES,
         choices=gravac.CHOICES,
         figures={"table4": lambda: _figure(table, own, scale)},
@@ -160,7 +173,7 @@ def _measure(one: Course) -> pd.DataFrame:
     return frame.join(found, *(table[table["row"] != base] for table in saved))
 
 
-def _printed_numbers() -> frame.Known:
+def _printed_numbers() -> Known:
     found = {(row_id(m, ACCORDION), FLOATS): TABLE_4(m, ACCORDION) for m in MODELS}
     columns = {FLOATS: GRAVAC, SAVING[FLOATS]: "communication", SAVING[RUN_SECONDS]: "time"}
     return found | {
@@ -176,37 +189,26 @@ def _rows(*methods: str) -> dict[str, str]:
     return {row: LABELS[row] for row in rows}
 
 
-def _savings(table: pd.DataFrame) -> Section:
-    clocks, known = training.shown_clocks(table), _printed_numbers()
+def _saved_columns(clocks: Sequence[str], known: Known) -> list[Column]:
     columns = [frame.seeds(FLOATS)]
     for name in SENT:
-        beside = printed_in(known, SAVING[name]) if name == FLOATS else None
+        beside = known if name == FLOATS else None
         columns.append(Column(name, SAVING[name], frame.times, "", beside, "x"))
     for clock in clocks:
-        beside = printed_in(known, SAVING[RUN_SECONDS]) if clock == MODELLED else None
+        beside = known if clock == MODELLED else None
         heading = f"time, {clock}"
         columns.append(Column(heading, SAVING[RUN_SECONDS], frame.times, clock, beside, "x"))
-    return Section(
-        "What GraVAC saves: Accordion's over its own",
-        "Of whole runs of the same length, paired by seed; below 1x Accordion sends less, or is faster. The "
-        f"paper counts floats, and does not say with which gain. {training.clocks_text(clocks)}",
-        pivot(table, _rows(GRAVAC, norm_of(GRAVAC)), columns, "row"),
-    )
+    return columns
 
 
-def _sent(table: pd.DataFrame) -> Section:
-    columns = (
-        Column("floats", FLOATS, frame.count, printed=printed_in(_printed_numbers(), FLOATS)),
+def _sent_columns(known: Known) -> list[Column]:
+    return [
+        Column("floats", FLOATS, frame.count, printed=known),
         Column("factor", FACTOR, frame.times),
         *(Column(name, name, frame.amount) for name in SENT if name != FLOATS),
         Column("accuracy %", training.QUALITY, 2),
         Column("perplexity", training.PERPLEXITY, 1),
-    )
-    text = (
-        "Of one worker over the whole run. Factor: parameters times steps over floats. Accuracy and "
-        "perplexity of the test part after the last epoch."
-    )
-    return Section("What one worker sends", text, pivot(table, _rows(*METHODS), columns, "row"))
+    ]
 
 
 LOOKS = {

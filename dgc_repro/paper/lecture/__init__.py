@@ -5,7 +5,7 @@ The project has the text of the slides and no figure, so the claims are sentence
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Paper
-from dgc_repro.paper.frame import Values, lines, number
+from dgc_repro.paper.frame import Values, number
 from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "lecture")
@@ -29,16 +29,6 @@ def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
         require_alike([run for run in runs if run.row == row], ("study",))
     require_alike([run for run in runs if run.setting("model")], keys)
     return pd.concat([run.lines.assign(seed=run.seed) for run in runs], ignore_index=True)
-
-
-def longer(table: pd.DataFrame, quantities: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
-    """The frame of a wide ``table`` with the columns row, seed and, where needed, setting, step and clock.
-    ``quantities``: by column, the name and the unit of its numbers."""
-    parts = [
-        table.assign(quantity=name, unit=unit, value=table[column].astype(float))
-        for column, (name, unit) in quantities.items()
-    ]
-    return lines(pd.concat(parts, ignore_index=True))
 
 
 def exact(values: Values) -> str:

@@ -13,14 +13,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, near
-from dgc_repro.paper.frame import Column, Values, amount, join, pivot
-from dgc_repro.paper.lecture import EXPECTED, by_workers, longer, study_of
+from dgc_repro.paper.frame import Column, Values, amount, join, longer, pivot
+from dgc_repro.paper.lecture import EXPECTED, by_workers, study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
 
-TITLE = "Lecture: ring, tree and halving-doubling allreduce, modelled"
 RING, TREE, HALVING = "ring", "tree", "halving_doubling"
 LOOKS = {
     RING: Look("ring", plot.BLUE, "o"),
@@ -153,7 +152,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     networks: Mapping[str, Mapping[str, object]] = runs[0].config["study"]["networks"]
     named = [(name, _described(network)) for name, network in networks.items()]
     return made(
-        TITLE,
+        __file__,
         scale,
         runs,
         frame,
@@ -174,24 +173,16 @@ def _described(network: Mapping[str, object]) -> str:
     return f"{text} ({network['source']})"
 
 
-def _sections(frame: pd.DataFrame, networks: Sequence[str]) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, networks: Sequence[str]) -> list[Section]:
     every = {row_of(n, a): f"{n}: {look.label}" for n in networks for a, look in LOOKS.items()}
     others = {row: label for row, label in every.items() if not row.endswith(f".{RING}")}
     sizes = [Column(f"N = {n}", CROSSOVER, crossing, f"{n} workers") for n in CROSSOVER_WORKERS]
     times = [Column(f"N = {n}: {amount([b])}", TIME, seconds, place(n, b)) for n, b in SHOWN]
-    return (
-        Section(
-            "Message size from which a ring is at least as fast",
-            "always: at any size; never: at none. With a power of two of workers a ring is never faster than "
-            "halving-doubling, which sends as many bytes in fewer messages.",
-            pivot(frame, others, sizes, first="than"),
-        ),
-        Section(
-            "Time of an allreduce",
-            "By workers and message size; table.csv has all sizes.",
-            pivot(frame, every, times, first="network and algorithm"),
-        ),
-    )
+    crossings = pivot(frame, others, sizes, first="than")
+    return [
+        Section("Message size from which a ring is at least as fast", crossings),
+        Section("Time of an allreduce", pivot(frame, every, times, "network and algorithm")),
+    ]
 
 
 def _figure(table: pd.DataFrame, networks: Sequence[str], scale: str) -> Figure:

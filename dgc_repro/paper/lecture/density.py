@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,12 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
-from dgc_repro.paper.frame import Column, Values, join, percent, pivot, times
-from dgc_repro.paper.lecture import EXPECTED, by_workers, exact, longer, study_of
+from dgc_repro.paper.frame import Column, join, longer, percent, pivot, times
+from dgc_repro.paper.lecture import EXPECTED, by_workers, exact, study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
-TITLE = "Lecture: density of the sums of an allreduce"
 RANDOM, REAL, FED = "random", "gradient", "error-fed"
 INDEPENDENT = "independent"
 LOOKS = {
@@ -127,8 +127,8 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(row=table["kind"], share=table["theory"] / table["value"])
     workers = ", N = " + table["workers"].astype(str)
     dense, codes = table["what"] == "density", table["what"] == "codes"
-    partial = table["summed"].where(table["summed"] < table["workers"])
-    supports = table.assign(setting=table["factor"].astype(str) + "x" + workers, step=partial)
+    fewer = table["summed"].where(table["summed"] < table["workers"])
+    supports = table.assign(setting=table["factor"].astype(str) + "x" + workers, step=fewer)
     coded = table.assign(setting=table["bits"].astype(str) + "-bit codes" + workers)
     return join(
         longer(supports[dense], OF_SUPPORTS), longer(coded[codes], OF_CODES), _compared(table)
@@ -175,7 +175,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         ),
     ]
     return made(
-        TITLE,
+        __file__,
         scale,
         runs,
         frame,
@@ -187,18 +187,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )
 
 
-def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> list[Section]:
     """A line for each number of workers: the frame with row and setting exchanged."""
     turned = frame.assign(row=frame["setting"], setting=frame["row"])
     supports, codes = table[table["what"] == "density"], table[table["what"] == "codes"]
     sums = {f"{f}x, N = {n}": f"{f}x, {n}" for f, n in _places(supports, "factor")}
     coded = {f"{b}-bit codes, N = {n}": f"{b}-bit, {n}" for b, n in _places(codes, "bits")}
-
-    def density(values: Values) -> str:
-        return percent(values, 2)
-
+    density = partial(percent, decimals=2)
     columns = (
-        Column("1 - (1 - d)^N", THEORY, lambda values: percent(values[:1], 2), RANDOM),
+        Column("1 - (1 - d)^N", THEORY, lambda values: density(values[:1]), RANDOM),
         Column("random", DENSITY, density, RANDOM),
         Column("real", DENSITY, density, REAL),
         Column("with residuals", DENSITY, density, FED),
@@ -208,26 +205,13 @@ def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
         Column("bytes: ring of real sums", RING, times, REAL),
         Column("bytes: allgather", GATHER, lambda values: times(values[:1]), RANDOM),
     )
-    return (
+    bits = (Column("bits more", BITS, 2, REAL), Column("worst case", BOUND, exact, REAL))
+    return [
+        Section("Density of the sum", pivot(turned, sums, columns, first="factor, N")),
         Section(
-            "Density of the sum",
-            "100 %: every value is in the sum. Independent: 1 - (1 - d)^N, of real gradients tensor by "
-            "tensor. Bytes over those of a dense ring allreduce: a ring of sparse partial sums (8 bytes an "
-            "entry), and an allgather of the payloads. Mean ± standard deviation over seeds.",
-            pivot(turned, sums, columns, first="factor, N"),
+            "Bits of a sum of codes: real gradients", pivot(turned, coded, bits, first="code, N")
         ),
-        Section(
-            "Bits of a sum of codes: real gradients",
-            "log2 of the largest sum over the largest code. Worst case: all of one sign, log2 N; of random "
-            "signs a sum grows like sqrt(N), half as many bits. Codes share a scale a tensor, the largest of "
-            "all workers.",
-            pivot(
-                turned, coded,
-                (Column("bits more", BITS, 2, REAL), Column("worst case", BOUND, exact, REAL)),
-                first="code, N",
-            ),
-        ),
-    )  # fmt: skip
+    ]
 
 
 def _places(table: pd.DataFrame, key: str) -> list[tuple[int, int]]:
@@ -239,7 +223,7 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
     independent supports; bits more of a sum of codes."""
     supports, codes = table[table["what"] == "density"], table[table["what"] == "codes"]
 
-    def partial(axes: Axes) -> None:
+    def sums(axes: Axes) -> None:
         for (kind, factor), group in supports.groupby(["kind", "factor"]):
             ring = group[group["workers"] == group["workers"].max()]
             if kind == RANDOM:
@@ -254,9 +238,9 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
 
     def overlap(axes: Axes) -> None:
         axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
-        sums = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
-        sums = sums.assign(share=sums["value"] / sums["theory"])
-        for (kind, factor), group in sums.groupby(["kind", "factor"]):
+        whole = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
+        whole = whole.assign(share=whole["value"] / whole["theory"])
+        for (kind, factor), group in whole.groupby(["kind", "factor"]):
             line = {"capsize": 2, **_line(kind, factor)}
             plot.means(axes, group, "workers", "share", spread=True, **line)
         by_workers(axes, "workers N (log)", "density over that of independent supports")
@@ -273,7 +257,7 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
         by_workers(axes, "workers N (log)", "bits more than one code")
 
     panels = [
-        ("density of partial sums", partial),
+        ("density of partial sums", sums),
         ("overlap of real supports", overlap),
         ("bits of a sum of codes", bits),
     ]

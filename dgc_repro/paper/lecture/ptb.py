@@ -7,7 +7,7 @@ project. Of the other models the payload is computed from their numbers of param
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
@@ -16,13 +16,23 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Note, Printed, near
-from dgc_repro.paper.frame import SENT, Column, Quantity, amount, pivot, plain, seeds, signed, times
+from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
+from dgc_repro.paper.frame import (
+    SENT,
+    Column,
+    Known,
+    Quantity,
+    amount,
+    pivot,
+    plain,
+    seeds,
+    signed,
+    times,
+)
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
-from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.records import Run, of_rows, require_alike
 
-TITLE = "Lecture, table on DGC: row PTB"
 TABLE_DGC = Printed(
     "table on DGC",
     {"baseline": "", "DGC": "", "ratio": "x"},
@@ -115,7 +125,7 @@ def computed() -> pd.DataFrame:
     return frames.lines({"seed": 0, **dict(zip(keys, line, strict=True))} for line in found)
 
 
-_printed_ratio = TABLE_DGC(PTB, "ratio")
+_printed_ratio, _baseline = TABLE_DGC(PTB, "ratio"), TABLE_DGC(PTB, "baseline")
 _speech, _resnet = (
     MEGABYTES(row, "before") / MEGABYTES(row, "after") for row in (DEEPSPEECH, RESNET50)
 )
@@ -201,33 +211,12 @@ CLAIMS = (
     ),
 )  # fmt: skip
 
-CHOICES = (
-    Choice("the LSTM's width, and whether the decoder is tied",
-           "1500 wide and tied: 51,034,000 parameters, 194.7 MiB", "model"),
-    Choice("dropout", "0.65, as Zaremba et al. 2014 for this width", "model.dropout"),
-    Choice("workers", "4", "launch.workers"),
-    Choice("columns of text a worker", "5, so that 4 workers have 20", "train.batch_size"),
-    Choice("words between updates", "35", "dataset.bptt"),
-    Choice("optimizer", "SGD without momentum, lr 20 on the mean over words, gradient clipped to norm 0.25",
-           "optimizer"),
-    Choice("schedule (Lin et al.: decay when the validation loss stops falling)",
-           "half a cosine, for both rows alike", "schedule"),
-    Choice("epochs", "40", "train.epochs"),
-    Choice("DGC's settings", "final density 0.001 of every tensor, vectors too", "compressor"),
-    Choice("DGC's wrappers", "local clipping and accumulation of what is not sent; without momentum in SGD "
-           "there is none to correct or to mask", "wrap"),
-    Choice("the norm each worker clips to", "0.25 N^-1/2 of its share", "wrapper.clip_local"),
-    Choice("DGC's warm-up (Lin et al.: within the first of 40 epochs)",
-           "an epoch on each of 25 %, 6.25 %, 1.5625 % and 0.4 %; none of the learning rate", "policy"),
-)  # fmt: skip
-"""The lecture prints the table alone; the words on Lin et al. are our knowledge of that paper."""
-
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not one experiment."""
     # DGC clips each worker's gradient itself, the baseline's optimizer clips the averaged one.
     require_alike(runs, [key for key in facts.ALIKE if key != "optimizer"])
-    own = [run for row in LOOKS for run in runs if run.row == row]
+    own = of_rows(runs, LOOKS)
     found = frames.measure(own, QUANTITIES)
     ratios = [
         frames.relative(found, name, DENSE, inverse=True, name=ratio_of(name))
@@ -237,18 +226,18 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     over["value"] -= 100
     frame = frames.join(found, over, *ratios, computed())
     sizes = frames.printed_numbers(MEGABYTES, {"before": SIZE, "after": INT32})
-    printed = {DENSE: TABLE_DGC(PTB, "baseline"), DGC: TABLE_DGC(PTB, "DGC")}
+    printed = {(DENSE, PERPLEXITY): _baseline, (DGC, PERPLEXITY): TABLE_DGC(PTB, "DGC")} | sizes
     return made(
-        TITLE,
+        __file__,
         scale,
         own,
         frame,
         _sections(frame, printed),
         CLAIMS,
         labels=LABELS,
-        printed={(row, PERPLEXITY): value for row, value in printed.items()} | sizes,
+        said={"printed": f"{_printed_ratio:.0f}x"},
+        printed=printed,
         notes=NOTES,
-        choices=CHOICES,
         figures={"perplexity": partial(_figure, own, scale)},
     )
 
@@ -258,64 +247,42 @@ def ratio_of(name: str) -> str:
     return f"ratio of {name}"
 
 
-def _sections(frame: pd.DataFrame, printed: Mapping[str, float]) -> tuple[Section, ...]:
+def _sections(frame: pd.DataFrame, printed: Known) -> list[Section]:
     rows = {row: look.label for row, look in LOOKS.items()}
     models = {row: LABELS[row] for row in NUM_PARAMETERS}
-    over = {row: round(100 * (value / printed[DENSE] - 1), 2) for row, value in printed.items()}
+    over = {(row, OVER): 100 * (printed[row, PERPLEXITY] / _baseline - 1) for row in rows}
+    over = {place: round(value, 2) for place, value in over.items()}
+    ratio = COMPUTED_RATIO[INT32]
+    ratios = {(row, ratio): MEGABYTES(row, "ratio") for row in MEGABYTES.rows}
+    ratios[LSTM, ratio] = _printed_ratio
     heads = dict(zip(SENT, ("floats", "payload", "wire"), strict=True))
     results = (
         seeds(PERPLEXITY),
-        Column("test perplexity", PERPLEXITY, 2, printed=printed.__getitem__),
-        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=over.__getitem__),
+        Column("test perplexity", PERPLEXITY, 2, printed=printed),
+        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=over),
         Column(VALIDATION, VALIDATION, 2),
         Column("next word %", NEXT_WORD, 1),
     )
-    ratios = (
+    sent = (
         *(Column(f"after warm-up: {h}", ratio_of(LAST_EPOCH[q]), times) for q, h in heads.items()),
         *(Column(f"whole run: {h}", ratio_of(q), times) for q, h in heads.items()),
         Column("payload a step", PAYLOAD_STEP, amount),
     )
     sizes = (
-        Column("gradient MiB", SIZE, 2, printed=MEGABYTES.reader("before")),
-        Column("MiB, 4-byte indices", INT32, 3, printed=MEGABYTES.reader("after")),
+        Column("gradient MiB", SIZE, 2, printed=printed),
+        Column("MiB, 4-byte indices", INT32, 3, printed=printed),
         Column("MiB, 2-byte distances", DELTA16, 3),
-        Column(COMPUTED_RATIO[INT32], COMPUTED_RATIO[INT32], times, printed=_ratio_printed),
+        Column(ratio, ratio, times, printed=ratios),
         Column(COMPUTED_RATIO[DELTA16], COMPUTED_RATIO[DELTA16], times),
     )
-    return (
-        Section(
-            "The PTB row, measured",
-            "Perplexity: exp(mean nats a word) after the last epoch, every word once; mean ± sample standard "
-            "deviation over n seeds. Text and model are the lecture's at paper scale alone; elsewhere "
-            "compare the percent.",
-            pivot(frame, rows, results),
-        ),
-        Section(
-            "Compression ratio",
-            f"The baseline's number over the row's, of one worker; printed {_printed_ratio:.0f}x. Floats: "
-            "values only, bits / 32. Payload: values, indices and scales as packed. Wire: what the "
-            "collective moves. After warm-up: the last epoch. Whole run: with the warm-up.",
-            pivot(frame, rows, ratios),
-        ),
-        Section(
-            "Payload at a density of 0.1 %, computed",
-            "Of the whole gradient as one tensor, in MiB, from the number of parameters alone: float32 "
-            "values with 4-byte indices, or with 2-byte distances (compressor.indices=auto). DeepSpeech: "
-            "the number of parameters is that of the printed size.",
-            pivot(frame, models, sizes, first="model"),
-        ),
-        Section("Table on DGC as printed", "Only the last row is trained here.", _as_printed()),
-    )
-
-
-def _ratio_printed(row: str) -> float:
-    return _printed_ratio if row == LSTM else MEGABYTES(row, "ratio")
-
-
-def _as_printed() -> pd.DataFrame:
     units = TABLE_DGC.columns
     cells = [[row, *map(plain, values, units.values())] for row, values in TABLE_DGC.rows.items()]
-    return pd.DataFrame(cells, columns=["task", *units])
+    return [
+        Section("The PTB row, measured", pivot(frame, rows, results)),
+        Section("Compression ratio", pivot(frame, rows, sent)),
+        Section("Payload at a density of 0.1 %, computed", pivot(frame, models, sizes, "model")),
+        Section("Table on DGC as printed", pd.DataFrame(cells, columns=["task", *units])),
+    ]
 
 
 def _figure(runs: Sequence[Run], scale: str) -> Figure:

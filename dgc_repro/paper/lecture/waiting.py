@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
-from dgc_repro.paper.frame import Column, join, lines, percent, pivot
-from dgc_repro.paper.lecture import by_workers, exact, longer, study_of
+from dgc_repro.paper.frame import Column, join, lines, longer, percent, pivot
+from dgc_repro.paper.lecture import by_workers, exact, study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
-TITLE = "Lecture: waiting for the slowest of K workers"
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 LOOKS = {
     GAUSSIAN: Look("Gaussian delays", plot.BLUE, "o"),
@@ -117,17 +116,21 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     table = study_of(runs)
     frame = numbers(table)
     study = runs[0].config["study"]
-    trials = f"{study['trials']:,} simulated steps for each K, law and seed"
-    sections = [_section(frame, law, sorted(set(table["workers"])), study) for law in LOOKS]
-    figures = {"waiting": lambda: _figure(table, runs, scale)}
+    counts = sorted(set(table["workers"]))
     return made(
-        TITLE, scale, runs, frame, sections, CLAIMS, head=[("trials", trials)], figures=figures
+        __file__,
+        scale,
+        runs,
+        frame,
+        [_section(frame, law, counts) for law in LOOKS],
+        CLAIMS,
+        head=[("trials", f"{study['trials']:,} simulated steps for each K, law and seed")],
+        said=study,
+        figures={"waiting": lambda: _figure(table, runs, scale)},
     )
 
 
-def _section(
-    frame: pd.DataFrame, law: str, counts: Sequence[int], study: dict[str, float]
-) -> Section:
+def _section(frame: pd.DataFrame, law: str, counts: Sequence[int]) -> Section:
     rows = {f"{law}, K = {count}": str(count) for count in counts}
     columns = (
         Column("slowest of K", SLOWEST, 3),
@@ -136,13 +139,7 @@ def _section(
         Column("lost", LOST, 3),
         Column("of a step", SHARE, lambda shares: percent(shares, 2)),
     )
-    return Section(
-        LOOKS[law].label.capitalize(),
-        f"In standard deviations of one worker's delay, whose mean is {0 if law == GAUSSIAN else 1}; mean ± "
-        "standard deviation over seeds. Lost: the slowest less the mean. Of a step: share of a step of "
-        f"{study['mean_ms']:g} ms on average with a deviation of {study['deviation_ms']:g} ms.",
-        pivot(frame, rows, columns, first="K"),
-    )
+    return Section(LOOKS[law].label.capitalize(), pivot(frame, rows, columns, first="K"))
 
 
 SIMULATED = "simulated, mean over seeds"

@@ -1,0 +1,142 @@
+"""A function that a few live ranks call together: gloo workers on loopback, or on the links of a lab.
+
+`on_ranks` starts the ranks as those of a run (launch/local.py, launch/netlab.py). Each calls the function
+with the same arguments, and rank 0's result comes back. Inside, ranks use torch.distributed, and `set_rate`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+
+from dgc_repro.kernel import native
+from dgc_repro.launch.local import Ranks
+from dgc_repro.launch.netlab import LabRanks
+from dgc_repro.launch.netlab_config import CONTROL, FACTS, Schedule
+from dgc_repro.launch.parent import end_with_starter
+from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, leave, leave_line
+from dgc_repro.network.lab import Lab
+from dgc_repro.network.profile import Network
+
+PAIR = 2
+JOB, ANSWER = "job.pickle", "answer.pickle"
+
+
+class RanksFailed(RuntimeError):
+    """A rank raised or was killed; the message says which, and why."""
+
+
+class RanksLate(RanksFailed):
+    """A collective took longer than its timeout; nothing else is known to be wrong."""
+
+
+def on_ranks(
+    function: Callable[..., Any],
+    *arguments: Any,
+    workers: int = PAIR,
+    lab: Lab | None = None,
+    rates: Sequence[float] = (),
+    timeout_seconds: float = 600.0,
+    backend: str = "gloo",
+) -> Any:
+    """What rank 0 of the workers returns.
+
+    ``function``: found by its name in its module; ``lab``: the links, by default loopback; ``rates``: in bits
+    a second, between which `set_rate` chooses; ``timeout_seconds``: of a collective; ``backend``: nccl gives
+    rank i the i-th GPU. Raises RanksFailed."""
+    with tempfile.TemporaryDirectory(prefix="dgc_repro_bench_") as name:
+        folder = Path(name)
+        job = (function, arguments, timeout_seconds, backend)
+        (folder / JOB).write_bytes(pickle.dumps(job))
+        with (folder / "log").open("wb") as log:
+            ranks = _ranks(folder, log, workers, lab, rates)
+            own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            ranks.run([sys.executable, "-m", "dgc_repro.bench.world", name], os.environ | own)
+        if ranks.stopped_by is not None:
+            raise KeyboardInterrupt
+        if ranks.failed is None:
+            return pickle.loads((folder / ANSWER).read_bytes())
+        reason = ranks.ended()
+        if "was killed" not in reason and (folder / FAILURE_FILE).is_file():
+            reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
+    raise (RanksLate if "timed out" in reason.lower() else RanksFailed)(reason)
+
+
+def _ranks(
+    folder: Path, log: IO[bytes], workers: int, lab: Lab | None, rates: Sequence[float]
+) -> Ranks:
+    if lab is None:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        return Ranks(folder, log, workers, store)
+    # Ranks of a run ask for the rates of a step, these for those of a number.
+    schedule = [{"step": i, "rate": f"{rate:.0f}bit"} for i, rate in enumerate(rates)]
+    return LabRanks(lab, Network(f"{lab.rates[0]:.0f}bit", schedule=schedule), folder, log)
+
+
+def set_rate(number: int) -> None:
+    """Give all links the rate of this number in the ``rates`` of `on_ranks`; called by all ranks."""
+    control = os.environ.get(CONTROL)
+    pipes = [int(descriptor) for descriptor in control.split(",")] if control else [None, None]
+    Schedule(frozenset({number}), together, ask=pipes[0], answer=pipes[1]).before(number)
+
+
+def interface() -> str | None:
+    """The interface of a rank in a lab; None on loopback."""
+    return os.environ["GLOO_SOCKET_IFNAME"] if FACTS in os.environ else None
+
+
+def everyone(value: Any) -> list[Any]:
+    """This value of every rank, in rank order; outside a world that of this process."""
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, or no rank of a world."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def together() -> None:
+    """Wait for all ranks; outside a world for nothing."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def main() -> None:
+    """``python -m dgc_repro.bench.world <folder>``: one rank."""
+    end_with_starter()
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    function, arguments, timeout_seconds, backend = pickle.loads((folder / JOB).read_bytes())
+    try:
+        torch.set_num_threads(1)
+        native.library()  # built now if it is not in the cache
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_seconds))
+        answer = function(*arguments)
+        if rank == 0:
+            (folder / ANSWER).write_bytes(pickle.dumps(answer))
+        dist.barrier()  # a rank that ends early takes its connections with it
+    except BaseException as error:
+        traceback.print_exc()
+        first = next(iter(str(error).splitlines()), "")
+        leave_line(folder / FAILURE_FILE, f"rank {rank} {type(error).__name__}: {first}")
+        leave(1)
+    leave(FINISHED)
+
+
+if __name__ == "__main__":
+    main()
