@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Sparse
+from dgc_repro.exchange.payload import Keyed, KeyedLayout, Sparse
 from dgc_repro.exchange.payload import sparse as sparse_payload
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
@@ -272,6 +272,29 @@ def test_sparse_payload(indices: str, values: str) -> None:
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)
         sent[1].zero_at_(zeros)
         return [*(one.buffer for one in sent), *x.tensors, *y.tensors, *zeros.tensors]
+
+    both(run)
+
+
+@pytest.mark.parametrize("travels", [False, True])
+@pytest.mark.parametrize("values", ["fp32", "fp16", "int8"])
+def test_keyed_payload(values: str, travels: bool) -> None:
+    names = tuple(map(str, SIZES))
+    layout = KeyedLayout.of(SIZES, (90, 0, 1, 2100, 20, 60), values, travels)
+    keys = [torch.arange(len(SIZES), dtype=torch.int32) * seed for seed in (12345678, -7)]
+
+    def run() -> list[Tensor]:
+        buffers = [torch.zeros(layout.size, dtype=torch.uint8) for _ in keys]
+        sent = [
+            Keyed.of(batch(i, odd=False), layout, keys[i], buffers[i], scaled=i == 1)
+            for i in range(2)
+        ]
+        x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
+        sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
+        sent[1].add_sum_to_((), y, -1.0, accumulate=True)
+        sent[1].zero_at_(zeros)
+        assert sent[0].names == names
+        return [*buffers, *x.tensors, *y.tensors, *zeros.tensors]
 
     both(run)
 

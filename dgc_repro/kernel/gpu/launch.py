@@ -63,8 +63,7 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
 
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
     """An array on the device, without waiting for it."""
-    held = torch.from_numpy(numbers)
-    return held.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else held
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
 
 
 def _on_device(argument: Any, device: torch.device, stream: int) -> Any:

@@ -32,6 +32,7 @@ from dgc_repro.kernel.gpu.launch import (
 ENTRIES = 2048  # a tile of an encoder: kernel/sparse.py's SCALE_WIDTH
 WORDS = 256  # a tile of a decoder
 DELTA16, BITMAP = 2, 3
+SHARE = float(np.float32(1 / 127))  # of the largest magnitude: the scale of 8-bit codes
 ESCAPE = tl.constexpr(65535)
 ROUND = tl.constexpr(1.5 * 2.0**23)  # added and taken away, it rounds what is below 2^22
 
@@ -56,7 +57,7 @@ def encode(
         launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
         scan(escapes, counts)
     launch(
-        buffer, _write, counts, *given, values, [buffer], float(np.float32(1 / 127)), KIND=kind,
+        buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind,
         TILE=ENTRIES,
     )  # fmt: skip
 
@@ -171,22 +172,44 @@ def _write(
         tl.atomic_or(narrow + place // 32, bit, mask=there, sem="relaxed")
     if KIND != 3:
         value = tl.load(values + tl.load(starts + s) + i, mask=there, other=0.0)
-        coded = buffer + tl.load(table + 5 * num + s)
-        if KIND == 0:
-            tl.store(coded.to(tl.pointer_type(tl.float32)) + i, value, mask=there)
-        elif KIND == 1:
-            value = tl.where(value > 65504.0, 65504.0, tl.where(value < -65504.0, -65504.0, value))
-            tl.store(coded.to(tl.pointer_type(tl.float16)) + i, value.to(tl.float16), mask=there)
-        else:
-            peak = tl.max(magnitude(value), 0).to(tl.float32, bitcast=True)
-            scale = peak * share
-            scales = (buffer + tl.load(table + 4 * num + s)).to(tl.pointer_type(tl.float32))
-            tl.store(scales + t, scale)
-            y = value * tl.where(scale >= 1.1754943508222875e-38, inverse(scale), 0.0)
-            y = tl.where(y < -127.0, -127.0, tl.where(y > 127.0, 127.0, y))
-            y = tl.where(y == y, (y + ROUND) - ROUND, 0.0)  # a NaN has the code of zero, as in C
-            code = (y.to(tl.int32) + 127).to(tl.uint8)
-            tl.store(coded.to(tl.pointer_type(tl.uint8)) + i, code, mask=there)
+        scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+        store_coded(scales, coded, t, i, there, value, share, KIND)
+
+
+@jit
+def store_coded(scales, coded, t, i, there, value, share, KIND: tl.constexpr):
+    """Values as they travel, of tile t: whole, halves, or 8-bit codes with one scale."""
+    if KIND == 0:
+        tl.store(coded.to(tl.pointer_type(tl.float32)) + i, value, mask=there)
+    elif KIND == 1:
+        value = tl.where(value > 65504.0, 65504.0, tl.where(value < -65504.0, -65504.0, value))
+        tl.store(coded.to(tl.pointer_type(tl.float16)) + i, value.to(tl.float16), mask=there)
+    else:
+        scale = tl.max(magnitude(value), 0).to(tl.float32, bitcast=True) * share
+        first = tl.sum(there.to(tl.int32), 0) > 0
+        tl.store(scales.to(tl.pointer_type(tl.float32)) + t, scale, mask=first)
+        y = value * tl.where(scale >= 1.1754943508222875e-38, inverse(scale), 0.0)
+        y = tl.where(y < -127.0, -127.0, tl.where(y > 127.0, 127.0, y))
+        y = tl.where(y == y, (y + ROUND) - ROUND, 0.0)  # a NaN has the code of zero, as in C
+        code = (y.to(tl.int32) + 127).to(tl.uint8)
+        tl.store(coded.to(tl.pointer_type(tl.uint8)) + i, code, mask=there)
+
+
+@jit
+def decoded(scales, coded, entry, there, KIND: tl.constexpr):
+    """The values of these entries."""
+    if KIND == 3:
+        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=there, other=0.0)
+    elif KIND == 0:
+        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry, mask=there, other=0.0)
+    elif KIND == 1:
+        half = tl.load(coded.to(tl.pointer_type(tl.float16)) + entry, mask=there, other=0.0)
+        value = half.to(tl.float32)
+    else:
+        code = tl.load(coded.to(tl.pointer_type(tl.uint8)) + entry, mask=there, other=127)
+        at = scales.to(tl.pointer_type(tl.float32)) + entry // 2048
+        value = (code.to(tl.int32) - 127).to(tl.float32) * tl.load(at, mask=there, other=0.0)
+    return value
 
 
 @jit
@@ -296,18 +319,5 @@ def _put_at(
     if ZERO:
         tl.store(x + place, place.to(tl.float32) * 0.0, mask=found)
     else:
-        if KIND == 3:
-            value = tl.load(
-                coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=found, other=0.0
-            )
-        elif KIND == 0:
-            value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry, mask=found, other=0.0)
-        elif KIND == 1:
-            value = tl.load(coded.to(tl.pointer_type(tl.float16)) + entry, mask=found, other=0.0)
-            value = value.to(tl.float32)
-        else:
-            code = tl.load(coded.to(tl.pointer_type(tl.uint8)) + entry, mask=found, other=127)
-            at = scales.to(tl.pointer_type(tl.float32)) + entry // 2048
-            value = (code.to(tl.int32) - 127).to(tl.float32) * tl.load(at, mask=found, other=0.0)
-        old = tl.load(x + place, mask=found, other=0.0)
-        tl.store(x + place, old + value * weight, mask=found)
+        value = decoded(scales, coded, entry, found, KIND) * weight
+        tl.store(x + place, tl.load(x + place, mask=found, other=0.0) + value, mask=found)
