@@ -8,6 +8,7 @@ the final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds)
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ AMOUNTS = {
     "wire_bytes": ("comm/wire_bytes", "wire", amount),
     "seconds": ("time/train_seconds", "training s", number),
 }
+LEAST_SPAN = 2.0
+"""Smallest ratio of the two ends of the figure's x axis."""
 WITHOUT_MEANING = (
     *("run", "seed", "commit", "hardware", "row", "artifact", "paper", "scale.seeds"),
     *("paths.", "sink.", "experiment.", "launch.timeout", "launch.start_timeout", "scale.name"),
@@ -146,6 +149,7 @@ def show(table: pd.DataFrame, console: Console) -> None:
 def draw(table: pd.DataFrame, x: str, folder: Path) -> None:
     """compare.png and compare.svg: final quality against what was sent or the time."""
     label, unit = QUALITIES[str(table["metric"].iloc[0])]
+    size = 1e6 if "bytes" in x else 1.0
     names = list(dict.fromkeys(table["settings"]))
     looks = {
         name: plot.Look(name, plot.CYCLE[i % len(plot.CYCLE)], plot.MARKERS[i % len(plot.MARKERS)])
@@ -154,11 +158,18 @@ def draw(table: pd.DataFrame, x: str, folder: Path) -> None:
 
     def panel(axes: Axes) -> None:
         where = {
-            name: (list(rows[x]), list(rows["quality"])) for name, rows in table.groupby("settings")
+            name: (list(rows[x] / size), list(rows["quality"]))
+            for name, rows in table.groupby("settings")
         }
         plot.points(axes, {str(name): points for name, points in where.items()}, looks)
-        axes.set_xscale("log")
-        axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (bytes)" if "bytes" in x else ""))
+        low, high = (table[x] / size).min(), (table[x] / size).max()
+        if high >= 10 * low:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        elif high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
+            middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)
+            axes.set_xlim(middle / half, middle * half)
+        axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))
         axes.set_ylabel(f"{label} ({unit})" if unit else label)
 
     figure = plot.figure(

@@ -1,12 +1,14 @@
-"""Config keys and values that were renamed. Records written before have the first names; hashes of runs use
-them always."""
+"""Where the config files lie, and their keys and values that were renamed. Records written before have the
+first names; hashes of runs use them always."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
+_PACKAGE = Path(__file__).resolve().parent
 FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("stopping",): ("goal",),
     ("exchange", "overlap"): ("exchange", "junction"),
@@ -19,6 +21,14 @@ FIRST_VALUES: dict[tuple[str, ...], dict[Any, Any]] = {
     ("policy", "gain"): {"energy": "error_fed"},
 }
 """The first name of each renamed value, by the key's new name."""
+
+
+def conf_dir() -> Path:
+    """The folder with ``config.yaml`` and the groups: in the wheel, or beside the package in a checkout."""
+    for candidate in (_PACKAGE / "conf", _PACKAGE.parent / "conf"):
+        if (candidate / "config.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
 
 
 def renamed(key: str) -> str:

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_docs import REPOSITORY, blocks, output, transcripts
 
-from dgc_repro.launch.new_paper import files
+from dgc_repro.errors import UserError
+from dgc_repro.launch.new_paper import files, new_paper
 
 PAGE = REPOSITORY / "docs" / "adding-a-paper.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
@@ -25,9 +26,10 @@ def test_the_code_on_the_page_is_the_template() -> None:
 
 
 def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
-    new, _, tiny = _commands()
+    new, _, _, tiny = _commands()
     written = output(new.split(), tmp_path).splitlines()
-    assert written[:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
+    assert written[0] == "paper mypaper, with its table or figure table1:"
+    assert written[1:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
     (tmp_path / "conf" / "artifact" / "theirs").mkdir(parents=True)
     (tmp_path / "conf" / "artifact" / "theirs" / "fig9.yaml").write_text("sweeps: []\n")
     listed = output([*new.split()[:2], "reproduce", "--help", "--config-dir", "conf"], tmp_path)
@@ -48,6 +50,14 @@ def test_a_paper_names_its_table_or_figure() -> None:
     assert 'Printed("Figure 3", ' in made["fig3.py"]
     assert "artifact: fig3," in made["conf/experiment/mypaper/dense.yaml"]
     assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("numpy", "is an installed package"), ("gravac", "exists already")]
+)
+def test_a_name_that_is_taken_says_by_what(name: str, why: str) -> None:
+    with pytest.raises(UserError, match=f"^new-paper: {name} {why}; give another name"):
+        new_paper([name])
 
 
 def test_the_page_lists_every_name_of_an_epochs_record() -> None:

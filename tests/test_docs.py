@@ -27,6 +27,7 @@ from dgc_repro.launch.paths import conf_dir
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 OWN_LOOP = REPOSITORY / "docs" / "own-loop.md"
+FSDP = REPOSITORY / "docs" / "fsdp.md"
 ADDING = REPOSITORY / "docs" / "adding-a-compressor.md"
 README = REPOSITORY / "README.md"
 TIMEOUT_S = 200  # of one command: each starts up to four processes that import torch
@@ -79,13 +80,17 @@ def output(arguments: list[str], folder: Path, more: Mapping[str, str] | None = 
     return printed
 
 
-# docs/own-loop.md
+# docs/own-loop.md, docs/fsdp.md
 
 
 @pytest.mark.slow
-def test_the_own_loop_prints_what_its_page_says_and_continues(tmp_path: Path) -> None:
-    (tmp_path / "own_loop.py").write_text(blocks(OWN_LOOP, "python")[0], encoding="utf-8")
-    shown = transcripts(OWN_LOOP)
+@pytest.mark.parametrize("page", [OWN_LOOP, FSDP], ids=lambda page: page.stem)
+def test_the_loop_of_a_page_prints_what_the_page_says_and_continues(
+    page: Path, tmp_path: Path
+) -> None:
+    name = transcripts(page)[0][0].split()[-1]
+    (tmp_path / name).write_text(blocks(page, "python")[0], encoding="utf-8")
+    shown = transcripts(page)
     assert len(shown) == 2
     for command, printed in shown:
         launcher, *arguments = command.split()
@@ -169,7 +174,12 @@ def test_a_fixed_number_of_entries_obeys_the_laws_with_the_pages_other_formula(
     ("right", "wrong", "law", "says"),
     [
         ("1, 8), (k, 4), (k, 4)", "1, 8), (k, 4), (k, 8)", "test_bytes", "change the formula in"),
-        ("(1, 8), (k, 4)", "(k, 4)", "test_bytes", "has the parts ((1, 8), (0, 4), (0, 4))"),
+        (
+            "(1, 8), (k, 4)",
+            "(k, 4)",
+            "test_bytes",
+            "tensor constant: its payload has the parts ((1, 8), (",
+        ),
         ('"ragged", ((', '"gather", ((', "test_bytes", "`asks` needs the kind of the request"),
         (
             ".indices\n",

@@ -1,4 +1,5 @@
-"""`attach`: a compressor for a DistributedDataParallel loop of the user's own (docs/own-loop.md)."""
+"""`attach`: a compressor for a training loop of the user's own, with DistributedDataParallel
+(docs/own-loop.md) or `fully_shard` (docs/fsdp.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,12 @@ from dgc_repro.exchange.ddp import (
     sparse_gradient,
     trained,
 )
+from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.settle import settle
-from dgc_repro.exchange.signals import refuse_non_finite, share
+from dgc_repro.exchange.signals import refuse_first, refuse_non_finite, share
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import (
@@ -52,6 +54,10 @@ from dgc_repro.policy.interface import (
     StepReport,
     measures,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
@@ -72,20 +78,24 @@ class Timed:
 
 
 class Attached:
-    """A compressor at work in a DDP loop of the user's own. Call `step` between backward and the
-    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank."""
+    """A compressor at work in a loop of the user's own. Call `step` between backward and the
+    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank.
+
+    ``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between nodes)."""
 
     def __init__(
         self,
         exchange: GradientExchange,
-        junction: AfterBackward | PerBucket,
+        junction: AfterBackward | PerBucket | PerUnit,
         policy: Policy,
         parameters: Parameters,
         model: DistributedDataParallel | None = None,
-        hook: Hook | None = None,
+        hook: Hook | UnitHooks | None = None,
+        everybody: Link | None = None,
     ) -> None:
         self.ledger = exchange.link.ledger
         self._exchange = exchange
+        self._everybody = everybody or exchange.link
         self._junction = junction
         self._policy = policy
         self._policy_state = policy.init()
@@ -147,19 +157,17 @@ class Attached:
         self._plan_next()
         if happened:
             return
-        problems = exchange.link.tell_all(problem)
+        problems = self._everybody.tell_all(problem)
         if scaler is None or any(problems):
             for parameter in (*self._parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
-        if first := next(filter(None, problems), None):
-            ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
-            raise UserError(f"{first} (rank {ranks})")
+        refuse_first(problems)
         if scaler is None:
             fix = (
                 "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
                 "catch this error to leave the step out"
             )
-            refuse_non_finite(exchange.link, [bad], exchange.step, "gradient", fix)
+            refuse_non_finite(self._everybody, [bad], exchange.step, "gradient", fix)
         for name, parameter in self._parameters.items():
             if name not in exchange.absent:
                 parameter.grad = torch.full_like(parameter, math.inf)
@@ -203,8 +211,8 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
         return {
-            "world_size": self._exchange.link.wire.world_size,
-            "rank": self._exchange.link.wire.rank,
+            "world_size": self._everybody.wire.world_size,
+            "rank": self._everybody.wire.rank,
             "exchange": self._exchange.state_dict(),
             "policy": self._policy_state,
             "ledger": self.ledger.state_dict(),
@@ -214,7 +222,7 @@ class Attached:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
-        wire = self._exchange.link.wire
+        wire = self._everybody.wire
         if state["world_size"] != wire.world_size:
             raise ValueError(
                 f"world_size: the state was saved by {state['world_size']} workers, this world has "
@@ -247,7 +255,7 @@ class Attached:
         timed = [self._timed.seconds, self._timed.samples] if measures(self._policy) else []
         finite = suits and bad is None
         happened, told, energies = settle(
-            exchange.link, exchange, junction, timed, self._plan, finite=finite
+            self._everybody, exchange, junction, timed, self._plan, finite=finite
         )
         if happened:
             if energies:
@@ -261,7 +269,7 @@ class Attached:
         """Tell the policy of the last step, which all ranks have now reported (``told``: sums)."""
         if self._timed.step >= 0:
             seconds, samples = told
-            workers = self._exchange.link.wire.world_size
+            workers = self._everybody.wire.world_size
             report = StepReport(self._timed.step, seconds / workers, samples)
             self._policy_state = self._policy.after_step(self._policy_state, report)
 
@@ -278,6 +286,10 @@ class Attached:
             )
         if scaler is None:
             return
+        if isinstance(self._junction, PerUnit):
+            raise UserError(
+                "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without one"
+            )
         if isinstance(self._junction, PerBucket):
             raise UserError(
                 "scaler: exchange.overlap=true has sent the scaled gradients during backward; use "
@@ -307,7 +319,9 @@ class Attached:
         return ""
 
     def _gradients(self) -> dict[str, Tensor]:
-        return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        """By parameter; with FSDP, this rank's part."""
+        grads = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        return {name: getattr(g, "_local_tensor", g) for name, g in grads.items()}
 
     def _multiply(self, factor: float) -> None:
         gradients = list(self._gradients().values())
@@ -332,6 +346,9 @@ class Attached:
         ]
         if self._policy.watches == OWN:  # rank 0's
             norms = share(self._exchange.link, norms)
+        if self._everybody is not self._exchange.link:  # of the parts; all nodes have the same
+            squares = share(self._everybody, [norm * norm for norm in norms])
+            norms = [math.sqrt(s / self._exchange.link.wire.world_size) for s in squares]
         return dict(zip(names, norms, strict=True))
 
     def _choose(self, energies: Tensor) -> int:
@@ -344,18 +361,22 @@ class Attached:
 
 
 def attach(
-    model: DistributedDataParallel,
+    model: DistributedDataParallel | FSDPModule,
     compressor: Compressor,
     policy: Policy | None = None,
     *,
+    mesh: DeviceMesh | None = None,
+    dim: str | None = None,
     seed: int = 0,
     unit: str = "layer",
     overlap: bool = False,
     check: bool = False,
     timeout_seconds: float = 600.0,
 ) -> Attached:
-    """Give any DDP training loop a compressor (docs/own-loop.md).
+    """Give any DDP training loop a compressor (docs/own-loop.md), or one with `fully_shard` (docs/fsdp.md).
 
+    ``mesh``, ``dim``: of an FSDP model. A mesh of two dimensions, of which the model is sharded on the inner
+    one; gradients are exchanged, compressed, on the outer one, named ``dim``.
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
     `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
     before each collective. Raises UserError (a ValueError) where the parts do not fit together or the
@@ -363,13 +384,21 @@ def attach(
     """
     policy = policy or Fixed()
     with _as_arguments():
-        fit_together(compressor, policy, unit, overlap)
+        sharded = mesh is not None or dim is not None
+        if sharded:
+            fit_units(compressor, policy, unit, overlap)
+        else:
+            fit_together(compressor, policy, unit, overlap)
         if policy.watches == SPREAD:
             raise UserError(
                 f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
                 "attached loop does not have; train with python -m dgc_repro, or take another policy"
             )
-        parameters = _suitable(model)
+        if sharded:
+            return _attach_sharded(
+                ShardedModel(model, mesh, dim), compressor, policy, seed=seed, check=check
+            )
+        model, parameters = _suitable(model)
         if overlap:
             refuse_skipping(model)
         hook = hook_of(model)
@@ -383,11 +412,35 @@ def attach(
     return Attached(exchange, joined, policy, parameters, model, hook)
 
 
-def _suitable(model: object) -> dict[str, nn.Parameter]:
-    """The parameters that learn, by name. Raises UserError where they cannot be exchanged."""
+def _attach_sharded(
+    sharded: ShardedModel, compressor: Compressor, policy: Policy, *, seed: int, check: bool
+) -> Attached:
+    ledger, clock = Ledger(), Clock(sharded.device)
+    nodes, everybody = (
+        Link(ProcessGroupWire(sharded.device, group), ledger, clock, check=check)
+        for group in (sharded.group, sharded.everybody())
+    )
+    # Each part of a tensor has random numbers of its own.
+    seed = seed * sharded.shards + sharded.shard
+    problem = ""
+    try:
+        exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
+    except UserError as error:  # parts differ from rank to rank
+        problem = str(error)
+    refuse_first(everybody.tell_all(problem, purpose=None))
+    hooks = sharded.hooks()
+    hooks.junction = PerUnit(exchange, sharded.units)
+    return Attached(
+        exchange, hooks.junction, policy, sharded.parameters, hook=hooks, everybody=everybody
+    )
+
+
+def _suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Parameter]]:
+    """The model, and the parameters that learn, by name. Raises UserError where they cannot be exchanged."""
     if not isinstance(model, DistributedDataParallel):
         raise UserError(
-            f"model: attach takes a DistributedDataParallel model, got {type(model).__name__}; wrap it first"
+            f"model: attach takes a DistributedDataParallel model, got {type(model).__name__}; wrap it first "
+            "(one of fully_shard needs mesh= and dim=)"
         )
     for path, module in model.module.named_modules():
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
@@ -410,7 +463,7 @@ def _suitable(model: object) -> dict[str, nn.Parameter]:
         )
         if parameter.numel() and reach + 1 != parameter.numel():
             raise UserError(f"model: {name} is a view with gaps; use a contiguous tensor")
-    return parameters
+    return model, parameters
 
 
 def _frozen(model: DistributedDataParallel, learn: Parameters) -> dict[str, nn.Parameter]:

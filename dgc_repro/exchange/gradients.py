@@ -121,13 +121,7 @@ class GradientExchange:
         if worker == 0 and not self._under_way:
             self.link.agree(_in_words(plan))
         if part not in self._under_way:
-            self._under_way[part] = Lockstep(
-                self.link,
-                self._buffers,
-                self.choose,
-                part=part,
-                absent=lambda: self.absent,
-            )
+            self.restart(part)
         gradients = {name: self._converted(worker, name, g) for name, g in gradients.items()}
         tensors: Mapping[str, Tensor] = gradients
         if self.unit == MODEL:
@@ -147,6 +141,14 @@ class GradientExchange:
         unseen = {name: g for name, g in gradients.items() if whole or name in unchecked}
         if bad := first_non_finite(unseen):
             self.non_finite.setdefault(worker, bad)
+
+    def restart(self, part: int = 0) -> None:
+        """Begin a part. One that was opened, but not sent, is given up: it may be opened again."""
+        if part in self._under_way:
+            self._under_way[part].close()
+        self._under_way[part] = Lockstep(
+            self.link, self._buffers, self.choose, part=part, absent=lambda: self.absent
+        )
 
     def send(self, part: int = 0) -> None:
         """Begin the first collectives of what was opened, and return."""

@@ -13,7 +13,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import native, sums
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, all_finite
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
@@ -28,20 +28,18 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
     One pass over each, and on a GPU one transfer in all.
     """
-    on_gpu = {name: x for name, x in tensors.items() if batches.on_gpu([x]) and x.is_contiguous()}
+    here = {n: t for n, t in tensors.items() if native.usable(t) and t.is_contiguous()}
+    if here and not all_finite(Batch(tuple(here), list(here.values()))):
+        return next(name for name, tensor in here.items() if not native.all_finite(tensor))
+    on_gpu = {n: t for n, t in tensors.items() if batches.on_gpu([t]) and t.is_contiguous()}
     if on_gpu:
         finite = sums.peaks(Batch(tuple(on_gpu), list(on_gpu.values()))).isfinite()
         if not bool(finite.all()):
             return tuple(on_gpu)[int(finite.int().argmin())]
-    extremes = []
-    for name, tensor in tensors.items():
-        if name in on_gpu:
-            continue
-        if native.usable(tensor) and tensor.is_contiguous():
-            if not native.all_finite(tensor):
-                return name
-        elif tensor.numel():
-            extremes.append((name, torch.aminmax(tensor)))  # together they propagate NaN
+    # Lowest and highest together propagate NaN.
+    looked_at = here | on_gpu
+    others = ((n, t) for n, t in tensors.items() if n not in looked_at and t.numel())
+    extremes = [(name, torch.aminmax(tensor)) for name, tensor in others]
     if not extremes:
         return None
     spans = torch.stack([high - low for _, (low, high) in extremes])
@@ -65,3 +63,10 @@ def refuse_non_finite(
     said = dict.fromkeys(link.tell_all(", ".join(ours)))  # simulated workers say the same
     where = ", ".join(text for text in said if text)
     raise UserError(f"{key}: the gradient is not finite at step {step} ({where}); {fix}")
+
+
+def refuse_first(problems: Sequence[str]) -> None:
+    """Raise UserError with the first of the ranks' problems and their numbers; empty where there is none."""
+    if first := next(filter(None, problems), None):
+        ranks = ", ".join(str(rank) for rank, text in enumerate(problems) if text == first)
+        raise UserError(f"{first} (rank {ranks})")

@@ -22,6 +22,7 @@ _add = Function(
     "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, INTEGER
 )  # fmt: skip
 _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
+_finite = Function("dgc_finite_all", INTEGER, INT64, POINTER, POINTER, INTEGER)
 _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
 
 
@@ -173,6 +174,11 @@ def energies(x: Batch) -> Tensor:
     found = torch.empty(len(x), dtype=torch.float64)
     _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
     return found
+
+
+def all_finite(x: Batch) -> bool:
+    """Whether no value is a NaN or an infinity, where the C kernels can be had."""
+    return bool(_finite(len(x), x.lengths, x.pointers, torch.get_num_threads()))
 
 
 @lru_cache(maxsize=1024)

@@ -69,7 +69,7 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     plain = {key: value for key, value in config.items() if key != "measure"}
     validate(plain)
     methods = [_method(name, settings) for name in settings.methods]
-    print(scale_line(plain, given), flush=True)
+    print(scale_line(plain), flush=True)
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)

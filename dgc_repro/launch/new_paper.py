@@ -48,8 +48,11 @@ def new_paper(arguments: Sequence[str]) -> None:
             raise UserError(f"new-paper: a Python name in lower case, got {name!r}")
     folder = Path(paper)
     is_ours = importlib.util.find_spec(f"dgc_repro.paper.{paper}") is not None
-    if folder.exists() or is_ours or package_of(paper) == paper:
+    if folder.exists() or is_ours:
         raise UserError(f"new-paper: {paper} exists already; give another name")
+    if package_of(paper) == paper:
+        raise UserError(f"new-paper: {paper} is an installed package; give another name")
+    print(f"paper {paper}, with its table or figure {artifact}:")
     for place, text in files(paper, artifact).items():
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)

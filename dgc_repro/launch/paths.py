@@ -1,4 +1,4 @@
-"""The config files: where they lie (in the wheel, or beside the package in a checkout), and their keys."""
+"""The config files, of ours and of users, and their keys."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
+from dgc_repro.names import conf_dir as _conf_dir
 
-_PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def conf_dir() -> Path:
-    """The folder with ``config.yaml`` and the groups."""
-    for candidate in (_PACKAGE / "conf", _PACKAGE.parent / "conf"):
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
-
-
+conf_dir = _conf_dir
 _ADDED: list[Path] = []
 
 

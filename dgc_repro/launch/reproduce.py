@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -49,8 +50,16 @@ from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
+from dgc_repro.paper.generic import GenericPage
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import own_conf_of, own_papers, page_of, publish, published
+from dgc_repro.paper.publish import (
+    artifact_of,
+    own_conf_of,
+    own_papers,
+    page_of,
+    publish,
+    published,
+)
 from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
@@ -75,6 +84,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         raise UserError(f"reproduce: no artifact {name!r}; {nearest(name, known)}")
     check_overrides(given)
     own, given = _own_settings(given)
+    _refuse_sweeps(given)
     sections = _artifact(name)
     _refuse_settings_of_others(name, sections, given)
     optional: list[Job] = []
@@ -85,6 +95,10 @@ def reproduce(arguments: Sequence[str]) -> None:
     else:
         jobs, make = runs_of(name, given), run_config
         optional = runs_of(name, given, OPTIONAL_RUNS)
+    paper, _, artifact = name.partition("/")
+    page = artifact_of(paper, artifact).page
+    if isinstance(page, GenericPage):
+        page.require_rows(config["experiment"]["row"] for config, _ in jobs)
     _set_roots(name, [config for config, _ in (*jobs, *optional)], own, given)
     key = "results" if own.get("publish") else "reproduced"
     target = Path(jobs[0][0]["paths"][key])
@@ -105,8 +119,12 @@ def reproduce(arguments: Sequence[str]) -> None:
             if not was_done:
                 seconds.append(time.monotonic() - started)
         runs[run.id] = run
-    found = with_others([*jobs, *optional], runs, takes_published)
-    paper, _, artifact = name.partition("/")
+    others = [] if {STUDY, MEASURE} & set(sections) else other_seeds(jobs)
+    if others:
+        seeds = sorted({config["seed"] for config, _ in others})
+        stated = jobs[0][0]["scale"]["seeds"]
+        print(f'the page has finished seeds {seeds} too ("scale.seeds={stated}" leaves them out)')
+    found = with_others([*jobs, *others, *optional], runs, takes_published)
     written = publish(found, paper, artifact, jobs[0][0]["scale"]["name"], target)
     show(page_of(written), console_of_width(), written)
 
@@ -158,6 +176,16 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         else:
             others.append(override)
     return own, others
+
+
+def _refuse_sweeps(given: Sequence[str]) -> None:
+    """Raise UserError for ``seed=0,1``, which is a sweep."""
+    for override in given:
+        if OverridesParser.create().parse_override(override).is_sweep_override():
+            key, _, values = override.partition("=")
+            several = f'several are a list in quotes: "{key}=[{values}]"'
+            is_seed = key in ("seed", SEEDS)
+            raise UserError(f"{key}: {several if is_seed else 'one value, the same for all rows'}")
 
 
 def _set_roots(
@@ -228,6 +256,23 @@ def with_others(
             elif takes_published and (run := published_run(other)) is not None:
                 found[folder.name] = run
     return list(found.values())
+
+
+def other_seeds(jobs: Sequence[Job]) -> list[Job]:
+    """The same trainings with other seeds, as far as they are finished; none for a job that states its
+    ``scale.seeds``."""
+    found = []
+    for config, overrides in jobs:
+        folder = run_folder(config)
+        stem = folder.name.rpartition(f"-s{config['seed']}-")[0]
+        for place in sorted(folder.parent.glob(f"{stem}-s*-*")):
+            seed = place.name.removeprefix(f"{stem}-s").partition("-")[0]
+            listed = (config["seed"], *config["scale"]["seeds"])
+            if seed.isdigit() and int(seed) not in listed and not sets(overrides, SEEDS):
+                other = {**config, "seed": int(seed)}
+                if run_folder(other) == place and is_done(place):
+                    found.append((other, overrides))
+    return found
 
 
 def artifacts() -> list[str]:

@@ -25,10 +25,11 @@ from dgc_repro.launch.identity import (
 from dgc_repro.launch.local import execute, last_checkpoint
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.overrides import key_of, sets
+from dgc_repro.launch.overrides import key_of
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
+from dgc_repro.paper.decisions import json_lines
 
 NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
 NO_SETTINGS = (
@@ -55,7 +56,7 @@ def run_config(
         config["experiment"]["row"] = own_name(given)
     workers, kind = config["launch"]["workers"], config["launch"]["kind"]
     launch = f"{workers} worker{'s' * (workers != 1)} (launch={'torchrun' if train else kind})"
-    print(f"{launch}, {scale_line(config, given)}", flush=True)
+    print(f"{launch}, {scale_line(config)}", flush=True)
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
@@ -72,8 +73,8 @@ def run_config(
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
-    if why := divergence(_summary(folder)):
-        print(f"warning: the run diverged ({why})", flush=True)
+    if why := warning(_summary(folder), _train_losses(folder)):
+        print(f"warning: {why}", flush=True)
     return folder
 
 
@@ -112,23 +113,30 @@ def _summary(folder: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
-def divergence(summary: Mapping[str, Any]) -> str | None:
-    """A finished run's sign of divergence: a loss that is not finite, or a quality no better than a
-    uniform guess among the classes or words."""
+def _train_losses(folder: Path) -> list[float]:
+    """The training loss of each epoch."""
+    path = folder / "metrics.jsonl"
+    lines = json_lines(path) if path.is_file() else []
+    return [line["train/loss"] for line in lines if line.get("kind") == "epoch"]
+
+
+def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> str | None:
+    """What is wrong with a finished run's training. It diverged where a loss is not finite or has grown since
+    the first epoch; else its quality may be no better than a uniform guess among the classes or words."""
     for key in ("train/loss", "test/loss"):
         if not math.isfinite(loss := summary.get(key, 0.0)):
-            return f"{key} is {loss}"
+            return f"the run diverged ({key} is {loss})"
+    if train_losses and train_losses[-1] > train_losses[0]:
+        return f"the run diverged (train/loss grew from {train_losses[0]:.4g} to {train_losses[-1]:.4g})"
     classes, accuracy = summary.get("classes"), summary.get("test/accuracy_percent")
     if not classes or accuracy is None:
         return None
+    more = "is no better than guessing; raise train.epochs, or lower optimizer.lr"
     if (perplexity := summary.get("test/perplexity")) is not None:
-        worse = perplexity >= classes
-        return f"test/perplexity {perplexity:.4g} of {classes} words" if worse else None
-    if accuracy <= (guess := 100 / classes):
-        return (
-            f"test/accuracy_percent {accuracy:.4g}, a guess among {classes} classes has {guess:.4g}"
-        )
-    return None
+        text = f"test/perplexity {perplexity:.4g} of {classes} words {more}"
+        return text if perplexity >= classes else None
+    text = f"test/accuracy_percent {accuracy:.4g} of {classes} classes {more}"
+    return text if accuracy <= 100 / classes else None
 
 
 def is_done(folder: Path) -> bool:
@@ -160,8 +168,8 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
         ) from error
 
 
-def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
-    """What the scale has set, and what was given instead."""
+def scale_line(config: Mapping[str, Any]) -> str:
+    """What the scale sets; beside a value that departs from it, the scale's own."""
     name = config["scale"]["name"]
     stated = conf_dir() / "scale" / config["scale"].get("family", "") / f"{name}.yaml"
     sizes = yaml.safe_load(stated.read_text(encoding="utf-8")) if stated.is_file() else {}
@@ -169,14 +177,18 @@ def scale_line(config: Mapping[str, Any], given: Sequence[str]) -> str:
     for group in ("dataset", "model", "train", "launch"):
         for key, value in sizes.get(group, {}).items():
             now = config[group].get(key)
-            mark = " (given)" if sets(given, f"{group}.{key}") or now != value else ""
-            words.append(f"{group}.{key}={'null' if now is None else now}{mark}")
+            mark = f" ({name}: {_shown(value)})" if now != value else ""
+            words.append(f"{group}.{key}={_shown(now)}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
     unstated = (
         "sizes of the YAML files" if name == "none" else "sizes depart from every stated scale"
     )
     what = ", ".join(words) or unstated
     return f"scale={name}: dataset={target}, {what}"
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[str]) -> None:

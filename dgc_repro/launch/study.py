@@ -42,7 +42,7 @@ def study_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     plain = {key: value for key, value in config.items() if key != STUDY}
     if study.takes != NOTHING:
         validate(plain)
-        print(scale_line(plain, given), flush=True)
+        print(scale_line(plain), flush=True)
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)

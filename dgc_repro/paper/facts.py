@@ -7,9 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import yaml
+
+from dgc_repro.names import conf_dir
 from dgc_repro.paper.records import FREE_KEYS, Run
 
 PAPER_SCALE = "paper"
+COMPONENTS = ("dataset", "model", "optimizer", "schedule")
+WITHOUT_EFFECT = ("resume_from", "reshard", "checkpoint_every_epochs", "profile")
 FULL_MODELS = {
     "ResNet18": ("ResNet", 11_173_962),
     "ResNet101": ("ResNet", 44_549_160),
@@ -143,6 +148,41 @@ def facts(
         ("hardware", distinct(map(_hardware, stretches))),
         ("code", code_text(stretches)),
     )
+
+
+def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
+    """The settings of all runs that depart from the scale and from the YAML files that it uses, each with the
+    usual value: a fact of the page, or none."""
+    if not runs:
+        return []
+    conf, run = conf_dir(), runs[0]
+    family = run.setting("scale.family", "")
+    stated = conf / "scale" / family / f"{scale}.yaml"
+    if not stated.is_file():  # custom
+        scale, stated = "none", conf / "scale" / "none.yaml"
+    base, sizes = (yaml.safe_load(p.read_text("utf-8")) for p in (conf / "config.yaml", stated))
+    nodes = [n for n in (*base["defaults"], *sizes.get("defaults", ())) if isinstance(n, dict)]
+    usual_names = {
+        key.removeprefix("override /"): name for node in nodes for key, name in node.items()
+    }
+    found = []
+    for group in (*COMPONENTS, "train"):
+        own, usual = run.setting(group), {**base.get(group, {})}
+        if group in COMPONENTS:
+            usual = yaml.safe_load((conf / group / f"{usual_names[group]}.yaml").read_text("utf-8"))
+        usual = {
+            k: "to give" if v == "???" else v for k, v in (usual | sizes.get(group, {})).items()
+        }
+        if own.get("_target_") != usual.get("_target_"):
+            found.append(f"{group}={short(own)} ({usual_names[group]})")
+            continue
+        found += [
+            f"{group}.{key}={short(value)} ({short(usual.get(key))})"
+            for key, value in own.items()
+            if value != usual.get(key) and key not in (*FREE_KEYS, *WITHOUT_EFFECT)
+        ]
+    name = f"{family}/{scale}".strip("/")
+    return [(f"differs from scale {name}", ", ".join(found))] if found else []
 
 
 def _hardware(environment: Mapping[str, Any]) -> str | None:

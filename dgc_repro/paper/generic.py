@@ -7,12 +7,14 @@ An artifact's module needs no code of its own::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
@@ -29,6 +31,21 @@ CURVES = {
 }
 
 
+@dataclass(frozen=True)
+class GenericPage:
+    """An artifact's ``page`` function, with its ``rows``: `reproduce` checks them before it trains."""
+
+    rows: Mapping[str, str]
+    make: Callable[[Sequence[Run], str], Page]
+
+    def __call__(self, runs: Sequence[Run], scale: str) -> Page:
+        return self.make(runs, scale)
+
+    def require_rows(self, trained: Iterable[str]) -> None:
+        """Raise UserError for a row of the YAML files that the page does not show."""
+        _require("experiment.row", "row in ROWS", trained, self.rows)
+
+
 def generic_page(
     title: str,
     *,
@@ -38,13 +55,20 @@ def generic_page(
     printed: Printed | None = None,
     notes: Sequence[Note] = (),
     choices: Sequence[Choice] = (),
-) -> Callable[[Sequence[Run], str], Page]:
-    """The ``page`` function of an artifact.
+) -> GenericPage:
+    """The ``page`` function of an artifact. Raises UserError for a name that is not a row or a quantity.
 
     rows        label by row id (``experiment.row``), in order; the first row is the uncompressed one
-    quantities  by name; the columns of ``printed`` that have a quantity's name are printed beside it. What is
-                sent (``floats sent``, ``payload``, ``wire``) is added
+    quantities  by name; the columns of ``printed`` are some of these names and stand beside the measured
+                ones. What is sent (``floats sent``, ``payload``, ``wire``, `LESS`) is added
     """
+    for claim in claims:
+        for check in (*claim.premises, *claim.checks):
+            _require(f"claim {claim.id}", "quantity", [check.quantity], [*quantities, *SENT, LESS])
+            _require(f"claim {claim.id}", "row", check.rows, rows)
+    if printed is not None:
+        _require(printed.where, "quantity", printed.columns, quantities)
+        _require(printed.where, "row in ROWS", printed.rows, rows)
     looks = {
         row: plot.Look(label, plot.CYCLE[i % len(plot.CYCLE)], plot.MARKERS[i % len(plot.MARKERS)])
         for i, (row, label) in enumerate(rows.items())
@@ -57,7 +81,7 @@ def generic_page(
         found = frames.measure(own, {**quantities, **SENT})
         less = frames.relative(found, "payload", first, inverse=True, name=LESS)
         frame = frames.join(found, less)
-        both = [name for name in quantities if printed is not None and name in printed.columns]
+        both = list(printed.columns) if printed else []
         known = printed_numbers(printed, dict(zip(both, both, strict=True))) if printed else {}
         columns = [
             Column(f"{name} {of.unit}".rstrip(), name, printed=known if name in both else None)
@@ -73,12 +97,20 @@ def generic_page(
             [Section("Rows", frames.pivot(frame, rows, columns))],
             claims,
             labels=rows,
+            head=facts.departures(own, scale),
             printed=known,
             notes=notes,
             figures={"curve": partial(_curve, title, own, scale, looks)},
         )
 
-    return page
+    return GenericPage(rows, page)
+
+
+def _require(place: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UserError for a name that is not among the known ones."""
+    for name in names:
+        if name not in (known := list(known)):
+            raise UserError(f"{place}: no {kind} {name!r}; there are: {', '.join(known)}")
 
 
 def _curve(title: str, runs: Sequence[Run], scale: str, looks: Mapping[str, plot.Look]) -> Figure:

@@ -87,7 +87,10 @@ def artifact_of(paper: str, artifact: str) -> Any:
             f"{paper}/{artifact}: no module {package}.{artifact}; write it (docs/adding-a-paper.md), or "
             "correct the name"
         )
-    loaded = importlib.import_module(module)
+    try:
+        loaded = importlib.import_module(module)
+    except (UserError, ValueError) as error:  # a mistake in a paper's claims or numbers
+        raise UserError(f"{module}: {error}") from error
     return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
 
 

@@ -55,10 +55,12 @@ def in_one_line(law: str, test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
     def wrapped(index: int, workers: int = 2, **more: object) -> None:
         given = {"workers": workers} if "workers" in inspect.signature(test).parameters else {}
+        why = None
         try:
             test(index, **given, **more)
         except AssertionError as error:
             why = str(error).partition("\n")[0]
+        if why is not None:  # outside `except`: pytest would print the chain
             pytest.fail(f"{law}: {SETTINGS[index]}, {workers} workers: {why}", pytrace=False)
 
     return wrapped
@@ -183,6 +185,7 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
     expected = 0
     for step in range(num_steps(workers)):
         rounds: list[list[list[Asked]]] = []  # by round, worker, tensor
+        misfits: list[tuple[bool, str]] = []  # of empty tensors last
         for name, tensor in tensors(0, step).items():
             for worker, one in enumerate(steps(seen[name], workers)[step]):
                 rungs = [1, 2] if chosen else [setting.plan.for_tensor(name)]
@@ -197,15 +200,19 @@ def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: in
                     or len(size) > 1
                     or size[0].num_bytes == one.own_bytes
                 ]
-                assert fits, (
-                    f"tensor {name}: its payload has the parts {one.own_parts} (elements, bytes of one), "
-                    f"{one.own_bytes} bytes, but `asks` says {' or '.join(str(s[0].parts) for s in sizes)}; "
-                    "change the formula in `asks`, or what is sent"
-                )
-                for turn, request in enumerate(fits[0]):
+                if not fits:
+                    says = " or ".join(str(size[0].parts) for size in sizes)
+                    why = (
+                        f"tensor {name}: its payload has the parts {one.own_parts} (elements, bytes of one), "
+                        f"{one.own_bytes} bytes, but `asks` says {says}; "
+                        "change the formula in `asks`, or what is sent"
+                    )
+                    misfits.append((tensor.numel() == 0, why))
+                for turn, request in enumerate(fits[0] if fits else ()):
                     if len(rounds) <= turn:
                         rounds.append([[] for _ in range(workers)])
                     rounds[turn][worker].append(request)
+        assert not misfits, min(misfits)[1]
         expected += sum(handed_over(asked) for asked in rounds) + (24 if chosen else 0)
     counted = ledger.payload_bytes
     kind = "; `asks` needs the kind of the request: ragged for GatherRagged, gather for Gather"
@@ -263,6 +270,9 @@ def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
     assert same(second.states, whole.states), "the last states differ"
 
 
+@pytest.mark.skipif(
+    not isinstance(SETTINGS[0].compressor, Dense), reason="the first setting compresses"
+)
 @pytest.mark.parametrize("unit", ["layer", "model"])
 def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> None:
     setting = SETTINGS[0]
@@ -284,6 +294,7 @@ def test_a_broken_law_is_one_line_that_names_the_case() -> None:
     case = f"averaging: {SETTINGS[1]}, 3 workers: tensor mixed: "
     assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 1 is allowed"
     assert not broken.value.pytrace
+    assert broken.value.__context__ is None  # no chain of exceptions
 
 
 def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from jobs import exchanged
+from laws import same
 from numeric import both_kernels
+from samples import SendsBroken
 
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.payload import Alone, Sparse
+from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.kernel.select import Selection
 
 
@@ -95,6 +100,32 @@ def test_a_worker_may_send_another_number(indices: str) -> None:
             arrived = own.like_ragged(other.parts, other.lengths)
             assert torch.equal(arrived.dense(), other.dense())
             assert arrived.dense().nonzero().view(-1).tolist() == list(places)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_method_for_one_tensor_averages_as_one_for_batches(ragged: bool) -> None:
+    shapes, whole = {"a": (8, 9), "b": (300,), "c": (1,)}, SendsBroken("", ragged, on_rank=-1)
+    one, many = (
+        exchanged(SimulatedWire(3), compressor, shapes, 3, 0)
+        for compressor in (whole, TopK(0.2, indices="int32"))
+    )
+    assert same(one["means"], many["means"])
+
+
+@pytest.mark.parametrize("indices", ["int32", "delta16", "bitmap"])
+def test_places_that_do_not_ascend_are_refused_and_nothing_is_written_beside_the_payload(
+    indices: str,
+) -> None:
+    """Of a user's `select`. Gaps back and forth have more codes than ascending ones."""
+    places = torch.tensor([199_999, 0] * 5, dtype=torch.int32)
+    around = torch.full((4000,), 7, dtype=torch.uint8)
+    chosen = Selection(torch.ones(10), places, 200_000)
+    if indices == "bitmap":
+        chosen = Selection(torch.ones(10), places % 1000, 1000)
+    own = Sparse.one(chosen, indices, scratch=lambda label, size, *_: around[:size])
+    assert bool((around[own.payload.num_bytes :] == 7).all())
+    with pytest.raises(ValueError, match="ascending places of"):
+        own.dense()
 
 
 def test_a_worker_with_another_setting_of_indices_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_run import built
 
-from dgc_repro.launch.single import divergence
+from dgc_repro.launch.single import warning
 
 DGC = ("compressor=dgc", "compressor.sample=1.0")
 
@@ -54,17 +54,26 @@ def test_what_is_meant_needs_no_words(overrides: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("summary", "says"),
     [
-        ({"train/loss": float("nan")}, "train/loss is nan"),
-        ({"test/loss": float("inf")}, "test/loss is inf"),
-        ({"classes": 10, "test/accuracy_percent": 10.0}, "a guess among 10 classes has 10"),
+        ({"train/loss": float("nan")}, "diverged (train/loss is nan)"),
+        ({"test/loss": float("inf")}, "diverged (test/loss is inf)"),
+        (
+            {"classes": 10, "test/accuracy_percent": 10.0},
+            "10 of 10 classes is no better than guessing; raise train.epochs",
+        ),
         ({"classes": 10, "test/accuracy_percent": 11.0}, None),
         ({"classes": 50, "test/accuracy_percent": 1.0, "test/perplexity": 60.0}, "of 50 words"),
         ({"classes": 50, "test/accuracy_percent": 1.0, "test/perplexity": 40.0}, None),
         ({"train/loss": 2.0}, None),
     ],
 )
-def test_a_run_that_diverged_is_told_by_its_summary(
+def test_a_run_that_failed_to_learn_ends_with_a_warning(
     summary: dict[str, Any], says: str | None
 ) -> None:
-    found = divergence(summary)
+    found = warning(summary, [2.5, 2.4])
     assert found is None if says is None else says in str(found)
+
+
+def test_a_loss_that_grows_is_divergence() -> None:
+    guess = {"classes": 10, "test/accuracy_percent": 10.0}
+    assert "diverged (train/loss grew from 2.4 to 3)" in str(warning(guess, [2.4, 2.5, 3.0]))
+    assert "diverged" not in str(warning(guess, [2.4]))

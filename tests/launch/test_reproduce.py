@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from tiny_run import TINY
 
-from dgc_repro.launch.reproduce import reproduce
+from dgc_repro.errors import UserError
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.new_paper import files
+from dgc_repro.launch.paths import _ADDED
+from dgc_repro.launch.reproduce import other_seeds, reproduce, runs_of
 
 ROWS = ("none", "static8", "dynamic", "static8_ef", "dynamic_ef")
 
@@ -62,3 +66,74 @@ def test_the_lectures_row_is_trained_on_text_and_published(
     assert float(lines["dgc", "ratio of payload"]["mean"]) > 1
     environment = json.loads((trained[0] / "environment.json").read_text())
     assert environment["data"].startswith("scikit-learn's descriptions (embedded, sha256 ")
+
+
+def test_a_page_keeps_the_seeds_that_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = runs_of("dynamic/table1", TINY)
+    later = runs_of("dynamic/table1", [*TINY, "seed=[12,1]"])
+    other = runs_of("dynamic/table1", [*TINY, "seed=1", "optimizer.lr=0.2"])
+    for config, _ in (*jobs, *later, *other):
+        folder = run_folder(config)
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text('{"status": "finished", "results_version": 1}')
+    (run_folder(later[0][0]) / "summary.json").write_text('{"status": "stopped"}')
+    found = {run_folder(config).name for config, _ in other_seeds(jobs)}
+    assert found == {run_folder(config).name for config, _ in later[1:]}
+    assert other_seeds(runs_of("dynamic/table1", [*TINY, "scale.seeds=[0]"])) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("seed=0,1", r"seed: several are a list in quotes: \"seed=\[0,1\]\"$"),
+        ("train.epochs=1,2", r"train.epochs: one value, the same for all rows$"),
+    ],
+)
+def test_a_sweep_is_refused_with_the_way_to_write_several_seeds(given: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        reproduce(["dynamic/table1", given])
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "message"),
+    [
+        (
+            "table1.py",
+            'Check("test accuracy"',
+            'Check("test acc"',
+            "claim 1: no quantity 'test acc'",
+        ),
+        (
+            "conf/experiment/{paper}/topk.yaml",
+            "row: topk",
+            "row: random",
+            "experiment.row: no row in ROWS 'random'; there are: dense, topk",
+        ),
+        ("table1.py", "(92.96,)", "(92.96, 1.0)", "rows: 'dense' has 2 of 1 numbers"),
+    ],
+)
+def test_a_mistake_in_a_paper_is_said_before_anything_is_trained(
+    file: str,
+    right: str,
+    wrong: str,
+    message: str,
+    trained: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("dgc_repro.launch.paths._ADDED", list(_ADDED))
+    paper = f"slip{abs(hash((file, wrong)))}"  # a module of its own
+    for name, text in files(paper, "table1").items():
+        place = tmp_path / paper / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if name == file.format(paper=paper):
+            assert right in text
+            text = text.replace(right, wrong)
+        place.write_text(text)
+    with pytest.raises(UserError, match=message):
+        reproduce([f"{paper}/table1", *TINY, "train.epochs=1"])
+    assert trained == []

@@ -216,16 +216,16 @@ static void encode_places(const void *indices, int wide, int64_t k, int64_t n, i
                           int64_t num_words, int threads) {
     const sparse_t source = {indices, 0, 0, k, 0, wide ? INT64 : INT32, FP32};
     if (coding == DELTA16) {
-        uint16_t *to = codes;
+        uint16_t *to = codes, *const end = to + 2 * num_words; /* places that do not ascend need more */
         int64_t last = -1;
-        for (int64_t i = 0; i < k; i++) {
+        for (int64_t i = 0; i < k && to < end; i++) {
             const int64_t here = place(&source, i);
             int64_t gap = here - last - 1;
-            for (; gap >= ESCAPE; gap -= ESCAPE) *to++ = ESCAPE;
+            for (; gap >= ESCAPE && to < end - 1; gap -= ESCAPE) *to++ = ESCAPE;
             *to++ = (uint16_t)gap;
             last = here;
         }
-        memset(to, 0xff, (uint8_t *)codes + 4 * num_words - (uint8_t *)to);
+        memset(to, 0xff, (uint8_t *)end - (uint8_t *)to);
         return;
     }
     uint32_t *words = codes;

@@ -1,10 +1,10 @@
 """LABEL of the paper PAPER: test accuracy of top-k at a hundredth of the entries."""
 
-from dgc_repro.paper.claims import OURS, Check, Claim, Printed, near
+from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Printed, near
 from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
 
 # EXAMPLE numbers and claims: put those of the paper in their place.
-# Column names that are quantities below are shown beside the measured numbers.
+# Each printed column is one of the quantities below.
 NUMBERS = Printed("LABEL", {"test accuracy": "%"}, {"dense": (92.96,), "topk": (92.40,)})
 ROWS = {"dense": "no compression", "topk": "top-k 1 %"}
 CLAIMS = (
@@ -24,10 +24,12 @@ CLAIMS = (
         "Payload bytes of one worker over the whole run, indices included.",
     ),
 )
+CHOICES = (Choice("learning rate", "the default", "optimizer.lr"),)  # the paper does not say
 page = generic_page(
     "LABEL of PAPER (example numbers: replace them)",
     rows=ROWS,
     quantities={"test accuracy": ACCURACY},
     printed=NUMBERS,
     claims=CLAIMS,
+    choices=CHOICES,
 )

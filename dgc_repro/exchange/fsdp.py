@@ -1,0 +1,308 @@
+"""FSDP2: the junction where an exchange takes the gradients of a model that `fully_shard` has sharded.
+
+The ranks are a mesh of two dimensions. FSDP shards the model on the inner one, inside a node: in backward it
+reduce-scatters the gradients of one unit (a module given to `fully_shard`) after another, and each rank holds
+its shard of their mean over the node. The unit's all-reduce hook then gets the shard, and the exchange
+averages it with the same shard of the other nodes, on the outer dimension. When the hook returns, FSDP goes
+on with the mean: it casts it to the parameter's type and adds it to ``param.grad``.
+
+A shard is flat. It holds this rank's part of each parameter of the unit, filled up with zeros where the
+parameter cannot be cut into equal parts. The exchange gets a batch: a tensor for each part, in its own shape
+and without the zeros. A rank that has no part of a parameter leaves it out; so do the same ranks of the
+other nodes.
+
+The flat layout is private to torch: `Unit.parts` is the only place that reads it, and checks its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.interface import Compressor, nested
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.ddp import fit_together, put
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.signals import first_non_finite
+from dgc_repro.policy.interface import OWN, Plan, Policy
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Unit:
+    """The parameters whose gradients FSDP reduces together. ``name``: of the module."""
+
+    def __init__(self, name: str, module: Any, group: Any, names: Mapping[int, str]) -> None:
+        self.name = name
+        self._module = module
+        self._group = group  # torch's FSDPParamGroup
+        self._names = names  # by id of the sharded parameter
+        self._learned = frozenset(self.parameters)  # when the compressor was attached
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those that learn, in the order in which they lie in the shard: torch's FSDPParam by name."""
+        params = self._group.fsdp_params
+        order = getattr(self._group, "_reduce_scatter_param_indices", ()) or range(len(params))
+        learn = [params[i] for i in order if params[i].sharded_param.requires_grad]
+        return {self._names[id(param.sharded_param)]: param for param in learn}
+
+    def parts(self, shard: Tensor) -> dict[str, Tensor]:
+        """Views of this rank's parts of the parameters, without the filling. Raises UserError."""
+        parameters = self.parameters
+        sizes = [param.padded_sharded_param_size.numel() for param in parameters.values()]
+        if thawed := parameters.keys() - self._learned:
+            raise UserError(
+                f"model: {min(thawed)} was frozen when the compressor was attached and learns now; detach, "
+                "and attach again"
+            )
+        if sum(sizes) != shard.numel():
+            raise UserError(
+                f"model: some parameters of the unit {self.name!r} have no gradient in this step; freeze "
+                "them, or with a newer torch call model.set_reduce_scatter_unused_params(True)"
+            )
+        pieces = zip(parameters.items(), shard.split(sizes), strict=True)
+        return {
+            name: piece[: param.sharded_size.numel()].view(param.sharded_size)
+            for (name, param), piece in pieces
+            if param.sharded_size.numel()
+        }
+
+
+class PerUnit:
+    """The exchange of each unit's shard while backward goes on; plans must be known before the step."""
+
+    overlaps = True
+    missing: frozenset[str] = (
+        frozenset()
+    )  # a unit has a gradient for each parameter, or takes no part
+
+    def __init__(self, exchange: GradientExchange, units: list[Unit]) -> None:
+        self._exchange = exchange
+        self._units = units
+        self._plan = Plan(None)
+        self._handed_over: set[int] = set()  # units, since the last step
+
+    @property
+    def pending(self) -> bool:
+        """Whether the exchange of a backward has not been finished by a step."""
+        return bool(self._handed_over)
+
+    def begin(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @torch.no_grad()
+    def hand_over(self, index: int, shard: Tensor) -> None:
+        """FSDP has reduce-scattered the gradient of a unit: average it over the nodes, in place."""
+        if index in self._handed_over:
+            raise UserError(
+                "backward: the gradients of an earlier backward were exchanged, and another began before "
+                "exchange.step(); run all but the last backward of a step under "
+                "model.set_requires_gradient_sync(False)"
+            )
+        gradients = self._units[index].parts(shard)
+        self._handed_over.add(index)
+        if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
+            shard.record_stream(torch.cuda.current_stream())
+        if not gradients:
+            return
+        exchange = self._exchange
+        try:
+            exchange.open(0, gradients, self._plan, part=index)
+        except Exception:  # a compressor may fail on a NaN
+            bad = first_non_finite(gradients)
+            if bad is None:
+                raise
+            exchange.non_finite.setdefault(0, bad)
+        if exchange.non_finite:  # the other nodes wait: send zeros. `step` refuses on all ranks
+            exchange.restart(index)
+            zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+            exchange.open(0, zeros, self._plan, part=index)
+        for name, mean in exchange.finish(index).items():
+            put(mean, gradients[name])
+
+    def open(self, worker: int) -> str | None:
+        if not self._handed_over:
+            raise UserError(
+                "backward: FSDP has reduced no gradient since the last exchange.step(); run the last "
+                "backward of a step under model.set_requires_gradient_sync(True)"
+            )
+        self._handed_over.clear()
+        return self._exchange.non_finite.get(worker)
+
+    def finish(self, absent: Collection[str]) -> None:
+        """FSDP has put the means into ``param.grad``."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class UnitHooks:
+    """The all-reduce hooks of a model's units. They hand shards to the junction that is attached, and average
+    them as FSDP's own all-reduce does while none is."""
+
+    def __init__(self, units: list[Unit], group: dist.ProcessGroup) -> None:
+        self.junction: PerUnit | None = None
+        self._group = group
+        for index, unit in enumerate(units):
+            unit._module.set_all_reduce_hook(partial(self.hand_over, index))
+
+    def hand_over(self, index: int, shard: Tensor) -> None:
+        if self.junction is not None:
+            self.junction.hand_over(index, shard)
+        else:
+            dist.all_reduce(shard.div_(self._group.size()), group=self._group)
+
+
+class ShardedModel:
+    """A model that `fully_shard` has sharded on the inner dimension of a mesh, and where its exchange goes.
+
+    Raises UserError where it does not suit. ``groups``: of the same shard on all nodes, and of all ranks
+    (None: the world). ``shard``, ``shards``: which part of each parameter this rank has, and of how many."""
+
+    def __init__(self, model: Any, mesh: DeviceMesh | None, dim: str | None) -> None:
+        self.mesh, inner = _two_dimensions(mesh, dim)
+        names = {id(p): name for name, p in _resharded(model).named_parameters()}
+        self.units = [Unit(*unit, names) for unit in _units(model)]
+        found = {name: param for unit in self.units for name, param in unit.parameters.items()}
+        self.parameters: dict[str, nn.Parameter] = {
+            name: p for name, p in model.named_parameters() if p.requires_grad
+        }
+        if not self.parameters:
+            raise UserError("model: all its parameters are frozen; attach when some are to learn")
+        self.parts: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            if name not in found:
+                raise UserError(
+                    f"model: {name} is in no unit of fully_shard; call "
+                    f"fully_shard(model, mesh=mesh[{inner!r}]) on the whole model too"
+                )
+            self._check(name, parameter, inner)
+            part: Tensor = found[name].sharded_param.to_local().detach()
+            if part.numel():
+                self.parts[name] = part
+        self.shard, self.shards = self.mesh.get_local_rank(inner), self.mesh.size(1)
+        self.device: torch.device = self.units[0]._group.device
+        self.group = self.mesh.get_group(dim)
+
+    def everybody(self) -> dist.ProcessGroup | None:
+        """The group of all ranks of the mesh. They call it together."""
+        ranks = self.mesh.mesh.flatten().tolist()
+        if len(ranks) == dist.get_world_size():
+            return None
+        group = dist.new_group(ranks, use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
+    def hooks(self) -> UnitHooks:
+        """The hooks of a model to which nothing is attached. Raises UserError where it has another's."""
+        hooks = {id(h): h for unit in self.units if (h := unit._group._all_reduce_hook) is not None}
+        owners = {getattr(getattr(hook, "func", None), "__self__", None) for hook in hooks.values()}
+        if not owners:
+            return UnitHooks(self.units, self.group)
+        own = owners.pop()
+        if owners or not isinstance(own, UnitHooks):
+            raise UserError(
+                "model: it has an all-reduce hook already (set_all_reduce_hook), and FSDP allows one; shard "
+                "the model again, without it"
+            )
+        if own.junction is not None:
+            raise UserError(
+                "model: a compressor is attached to it already; call detach() of what attach returned first"
+            )
+        return own
+
+    def _check(self, name: str, parameter: Any, inner: str) -> None:
+        mesh = parameter.device_mesh
+        if mesh.ndim > 1:
+            raise UserError(
+                f"model: {name} is sharded over a mesh of {mesh.ndim} dimensions, and FSDP averages over the "
+                f"nodes itself; give fully_shard the inner one alone, mesh=mesh[{inner!r}]"
+            )
+        if mesh.mesh.tolist() != self.mesh[inner].mesh.tolist():
+            raise UserError(
+                f"mesh: {name} is sharded over ranks {mesh.mesh.tolist()}, and mesh[{inner!r}] has "
+                f"{self.mesh[inner].mesh.tolist()}; give attach the mesh of which fully_shard has a part"
+            )
+        local = parameter.to_local()
+        if local.device.type != self.mesh.device_type:
+            raise UserError(
+                f"model: {name} is on {local.device.type} and the mesh on {self.mesh.device_type}; attach "
+                "after model.to_empty(), and leave CPUOffloadPolicy out"
+            )
+        if local.dtype not in (torch.float32, torch.bfloat16):
+            kind = str(local.dtype).removeprefix("torch.")
+            raise UserError(f"model: {name} is {kind}; with FSDP use float32 or bfloat16")
+
+
+def _two_dimensions(mesh: DeviceMesh | None, dim: str | None) -> tuple[DeviceMesh, str]:
+    """The mesh, and the name of its inner dimension."""
+    names: tuple[str, ...] = getattr(mesh, "mesh_dim_names", None) or ()
+    if mesh is None or len(names) != 2 or dim != names[0]:
+        raise UserError(
+            "mesh, dim: an FSDP model takes a mesh of two named dimensions, and the name of the outer one; "
+            'init_device_mesh("cuda", (nodes, gpus), mesh_dim_names=("node", "gpu")), and dim="node"; got '
+            f"dimensions {names} and dim={dim!r}"
+        )
+    return mesh, names[1]
+
+
+def _resharded(model: Any) -> nn.Module:
+    """The model, with its sharded parameters in place: after a forward the root's may not be."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(model, FSDPModule):
+        raise UserError(
+            f"model: with mesh, attach takes a model that fully_shard has sharded, got {type(model).__name__}"
+        )
+    for module in model.modules():  # type: ignore[attr-defined]
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    return model  # type: ignore[return-value]
+
+
+def _units(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """Name, module and torch's group of each unit that has parameters."""
+    from torch.distributed.fsdp import FSDPModule
+
+    seen: set[int] = set()  # several modules may be one unit
+    for name, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        state: Any = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        if len(groups) > 1:
+            raise UserError(
+                f"model: the unit {name!r} is sharded over several meshes (shard_placement_fn); use one"
+            )
+        for group in groups:
+            if group is not None and id(group) not in seen:
+                seen.add(id(group))
+                yield name, module, group
+
+
+def fit_units(compressor: Compressor, policy: Policy, unit: str, overlap: bool) -> None:
+    """Raise UserError unless compressor and policy can do with one unit after another."""
+    fit_together(compressor, policy, unit, False)
+    other = 'policy with decide="last"' if hasattr(policy, "decide") else "policy that plans before"
+    refused = {
+        "unit: FSDP hands over one unit of the model after another; leave unit out": unit
+        != "layer",
+        "overlap: FSDP's gradients are always exchanged during backward; leave overlap out": overlap,
+        f"policy: {type(policy).__name__} decides from the gradients of the whole step, and FSDP hands over "
+        f"one unit after another; take a {other}": policy.chooses,
+        f"policy: {type(policy).__name__} needs each worker's own gradient, which FSDP has reduced by then; "
+        "take another policy": policy.watches == OWN,
+        "compressor: clip_local needs the norm of the whole gradient, and FSDP hands over one unit after "
+        "another; leave it out": any(isinstance(part, ClipLocal) for part in nested(compressor)),
+    }
+    for text, applies in refused.items():
+        if applies:
+            raise UserError(text)

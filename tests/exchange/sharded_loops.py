@@ -1,0 +1,393 @@
+"""FSDP loops of users on four ranks, two nodes of two, for test_fsdp.py. A job runs on each rank."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jobs import raised
+from laws import same
+from loops import LADDER, gravac
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.policy.accordion import Accordion
+from dgc_repro.policy.interface import EpochReport
+
+EF4 = ErrorFeedback(Uniform(4))
+BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+WIDE = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+@functools.cache
+def nodes() -> DeviceMesh:
+    """Ranks 0 and 1 in one node, 2 and 3 in the other."""
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "gpu"))
+
+
+class Layers(nn.Module):
+    """Odd sizes: parts are filled up, and the second rank of a node has none of the last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(6, 7), nn.Tanh())
+        self.second = nn.Linear(7, 5)
+        self.last = nn.Linear(5, 1)
+        self.end, self.side = nn.Linear(1, 3), nn.Linear(6, 3)
+        self.on = True  # a batch may leave `side` out, a part of the outer unit
+        self.skips = False  # it may leave `first` out, a whole unit
+
+    def forward(self, x: Tensor) -> Tensor:
+        seven = nn.functional.pad(x, (0, 1)) if self.skips else self.first(x)
+        found = self.end(self.last(torch.tanh(self.second(seven))))
+        return found + self.side(x) if self.on else found  # type: ignore[no-any-return]
+
+
+@dataclass
+class Loop:
+    """``how``: ``ddp``, ``hsdp`` (FSDP averages over the nodes itself), ``attached``, ``detached``."""
+
+    how: str = "attached"
+    compressor: Compressor = EF4
+    steps: int = 4
+    micro_steps: int = 1
+    mixed: MixedPrecisionPolicy = field(default_factory=MixedPrecisionPolicy)
+    frozen: bool = False
+    resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
+    overflows: tuple[int, int] | None = None  # rank, step
+    settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
+
+
+def built(loop: Loop = Loop(), mesh: DeviceMesh | None = None, **settings: Any) -> Any:  # noqa: B008
+    torch.manual_seed(0)
+    model = Layers()
+    if loop.frozen:
+        model.first[0].weight.requires_grad_(False)
+    if loop.how == "ddp":
+        return DistributedDataParallel(model)
+    mesh = mesh or (nodes() if loop.how == "hsdp" else nodes()["gpu"])
+    settings = {"mesh": mesh, "mp_policy": loop.mixed} | settings
+    fully_shard([model.second, model.last], **settings)
+    fully_shard(model.first, **settings)
+    return fully_shard(model, **settings)
+
+
+def attached(model: Any, compressor: Compressor = EF4, policy: Any = None, **settings: Any) -> Any:
+    return attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
+
+
+def told_of(misuse: str) -> str:
+    return MISUSES[misuse][0]()
+
+
+def play(loop: Loop) -> dict[str, Any]:
+    """Every step's shards, means and states, and what came of it."""
+    rank, model = dist.get_rank(), built(loop)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    exchange = None
+    told: dict[str, Any] = {
+        "message": "",
+        "states": [],
+        "sent": 0,
+        "own": [],
+        "means": [],
+        "parts": [],
+    }
+    if loop.how in ("attached", "detached"):
+        exchange = attached(model, loop.compressor, **loop.settings)
+        watch(exchange, told)
+        if loop.how == "detached":
+            exchange.detach()
+            exchange = None
+    source = torch.Generator().manual_seed(rank)
+    for step in range(loop.steps):
+        optimizer.zero_grad()
+        told["own"].append({})
+        for micro in range(loop.micro_steps):
+            x = torch.randn(8, 6, generator=source)
+            if loop.overflows == (rank, step):
+                x[0, 0] = torch.inf
+            syncs = micro == loop.micro_steps - 1
+            if loop.how == "ddp":
+                model.require_backward_grad_sync = syncs
+            else:
+                model.set_requires_gradient_sync(syncs)
+            (model(x).float().square().mean() / loop.micro_steps).backward()
+        if exchange is not None:
+            try:
+                exchange.step(samples=8)
+            except UserError as error:
+                told["message"] = str(error)
+            told["states"].append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
+        told["means"].append(gradients(model))
+        told["parts"].append(gradients(model, whole=False))
+        optimizer.step()
+        if exchange is not None and loop.resume_at == step + 1:
+            spoil_and_load(exchange)
+    if exchange is not None:
+        told["ledger"] = exchange.ledger.state_dict()
+        exchange.detach()
+    return told
+
+
+def spoil_and_load(exchange: Attached) -> None:
+    """Save an exchange to a file, lose its state, load the file."""
+    file = io.BytesIO()
+    torch.save(exchange.state_dict(), file)
+    exchange._exchange.states = [exchange._exchange._initial()]
+    exchange._exchange.step = 99
+    file.seek(0)
+    exchange.load_state_dict(torch.load(file, weights_only=True))
+
+
+def watch(exchange: Attached, told: dict[str, Any]) -> None:
+    """Note every part that FSDP hands over, and the bytes that reach the wire between nodes."""
+    joined: Any = exchange._junction
+    wire: Any = exchange._exchange.link.wire
+    hand_over = joined.hand_over
+
+    def noted(index: int, shard: Tensor) -> None:
+        told["own"][-1] |= {n: g.clone() for n, g in joined._units[index].parts(shard).items()}
+        hand_over(index, shard)
+
+    def counted(send: Callable[..., Any]) -> Callable[..., Any]:
+        def sends(flat: Any, *slot: str) -> Any:
+            told["sent"] += flat[0].nbytes if isinstance(flat, list) else flat.nbytes
+            return send(flat, *slot)
+
+        return sends
+
+    joined.hand_over = noted
+    wire.sum_, wire.max_, wire.gather = map(counted, (wire.sum_, wire.max_, wire.gather))
+
+
+def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:
+    """By parameter: all of it, or this rank's part."""
+    found = {}
+    for name, parameter in getattr(model, "module", model).named_parameters():
+        grad = parameter.grad
+        if hasattr(grad, "full_tensor"):
+            grad = grad.full_tensor() if whole else grad.to_local()
+        found[name] = None if grad is None else grad.clone()
+    return found
+
+
+def norms_of_two_steps(how: str) -> Mapping[str, float]:
+    """The norms that Accordion is told of the dense gradients' sum."""
+    model = built(Loop(how))
+    policy = Accordion("factor", [2, 4, 8])
+    exchange = attached(model, Ladder((Dense(),) * 4), policy) if how == "attached" else None
+    sums: dict[str, Any] = {}
+    for seed in range(2):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(2 * seed + dist.get_rank()))
+        model(x).sum().backward()
+        if exchange is not None:
+            exchange.step()
+        for name, gradient in gradients(model).items():
+            sums[name] = sums.get(name, 0) + gradient
+        model.zero_grad()
+    if exchange is None:
+        return {name: float(total.norm()) for name, total in sums.items()}
+    exchange.end_epoch(EpochReport(1, 1.0, 1.0, 50.0, (0.1, 0.1)))
+    norms: Mapping[str, float] = exchange.state_dict()["policy"]["norms"]
+    exchange.detach()
+    return norms
+
+
+def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
+    """Of a step that leaves a unit out: which parameters have a gradient, and which residuals change."""
+    model = built()
+    exchange = attached(model)
+    for model.skips in (False, True):
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        model.zero_grad()
+        backward(model)
+        exchange.step()
+    after = exchange.state_dict()["exchange"]["tensors"]
+    changes = {name: not same(before[name], after[name]) for name in after}
+    return {name: g is not None for name, g in gradients(model).items()}, changes
+
+
+# What a loop may do wrong: each returns what it was told.
+
+
+def backward(model: Any) -> None:
+    model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean().backward()
+
+
+def refused(model: Any = None, *arguments: Any, **settings: Any) -> str:
+    return raised(lambda: attached(model or built(), *arguments, **settings))
+
+
+def thawed() -> str:
+    model = built(Loop(frozen=True))
+    attached(model)
+    model.first[0].weight.requires_grad_(True)
+    return raised(lambda: backward(model))
+
+
+def unused() -> str:
+    model = built()
+    attached(model)
+    model.on = False
+    return raised(lambda: backward(model))
+
+
+def left_out() -> str:
+    """As above, by one rank only, with torch's remedy."""
+    model = built()
+    exchange = attached(model)
+    model.on = dist.get_rank() == 1
+    model.set_reduce_scatter_unused_params(True)
+    said = raised(lambda: backward(model))
+    exchange.step()
+    return said
+
+
+def backward_twice() -> str:
+    model = built()
+    attached(model)
+    backward(model)
+    return raised(lambda: backward(model))
+
+
+def step_first() -> str:
+    model = built()
+    exchange = attached(model)
+    model.set_requires_gradient_sync(False)
+    backward(model)
+    return raised(exchange.step)
+
+
+def no_step() -> str:
+    model = built()
+    exchange = attached(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    said = raised(optimizer.step)
+    exchange.step()
+    optimizer.step()  # allowed now
+    return said
+
+
+def scaled() -> str:
+    model = built()
+    exchange = attached(model)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 6)).sum()).backward()
+    return raised(lambda: exchange.step(scaler=scaler))
+
+
+def attached_twice() -> str:
+    model = built()
+    first = attached(model)
+    said = refused(model)
+    first.detach()
+    attached(model).detach()  # allowed now
+    return said
+
+
+def hooked() -> str:
+    model = built()
+    model.first.set_all_reduce_hook(lambda shard: None)
+    return refused(model)
+
+
+def ignored() -> str:
+    model = Layers()
+    left = {model.last.weight}
+    return refused(fully_shard(model, mesh=nodes()["gpu"], ignored_params=left))
+
+
+def other_ranks_state() -> str:
+    model = built()
+    exchange = attached(model)
+    saved = exchange.state_dict() | {"rank": 9}
+    return raised(lambda: exchange.load_state_dict(saved))
+
+
+def too_small() -> str:
+    """Rank 2 is too high for parts of 3 x 6, which ranks 1 and 3 have."""
+    return refused(None, ErrorFeedback(PowerSGD(2)))
+
+
+def half_precision() -> str:
+    model = fully_shard(Layers().half(), mesh=nodes()["gpu"])
+    return refused(model)
+
+
+def on_no_device() -> str:
+    with torch.device("meta"):
+        model = Layers()
+    return refused(fully_shard(model, mesh=nodes()["gpu"]))
+
+
+MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
+    "no mesh": (
+        lambda: raised(lambda: attach(built(), EF4)),
+        r"^UserError: model: attach takes a DistributedDataParallel .* needs mesh= and dim=",
+    ),
+    "inner dimension": (lambda: refused(dim="gpu"), r"^UserError: mesh, dim: .* got .*dim='gpu'$"),
+    "flat mesh": (
+        lambda: refused(mesh=nodes()["gpu"]),
+        r"^UserError: mesh, dim: .* got .*\('gpu',\)",
+    ),
+    "ddp": (
+        lambda: refused(built(Loop("ddp"))),
+        "^UserError: model: with mesh, .* sharded, got DistributedDataParallel$",
+    ),
+    "averages itself": (
+        lambda: refused(built(Loop("hsdp"))),
+        r"^UserError: model: first\.0\.weight .* 2 dimensions, .*mesh=mesh\['gpu'\]$",
+    ),
+    "other mesh": (
+        lambda: refused(built(mesh=nodes()["node"])),
+        r"^UserError: mesh: first\.0\.weight is sharded over ranks \[[01], [23]\], ",
+    ),
+    "float16": (
+        half_precision,
+        "^UserError: model: .* is float16; with FSDP use float32 or bfloat16$",
+    ),
+    "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
+    "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
+    "overlap": (lambda: refused(overlap=True), "^UserError: overlap: FSDP's gradients are always"),
+    "decides now": (
+        lambda: refused(None, LADDER, gravac("now")),
+        '^UserError: policy: GraVAC decides .* take a policy with decide="last"$',
+    ),
+    "clip": (
+        lambda: refused(None, ClipLocal(Uniform(4))),
+        "^UserError: compressor: clip_local needs",
+    ),
+    "too small": (
+        too_small,
+        r"^UserError: rank: 2 is above every matrix of the model; .* \(rank 1, 3\)$",
+    ),
+    "thawed": (thawed, r"^UserError: model: first\.0\.weight was frozen when"),
+    "unused": (unused, "^UserError: model: some parameters of the unit '' have no gradient"),
+    "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
+    "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),
+    "no step": (no_step, "^UserError: exchange.step: it was not called between backward and"),
+    "scaler": (scaled, "^UserError: scaler: FSDP has exchanged the scaled gradients"),
+    "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
+    "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),
+    "ignored": (ignored, "^UserError: model: last.weight is in no unit of fully_shard"),
+    "other rank's": (other_ranks_state, "^ValueError: rank: the state was saved by rank 9"),
+}

@@ -1,0 +1,251 @@
+"""`attach` for models of `fully_shard`, on two nodes of two ranks (real processes).
+
+Exactness. Means are over two nodes: a sum of two numbers is the same in any order, so that comparisons are
+bit for bit. DDP sums over four ranks in another order: there gradients agree to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from laws import same
+from loops import LADDER, gravac
+from processes import World
+from samples import Fragile
+from sharded_loops import (
+    BF16,
+    EF4,
+    MISUSES,
+    WIDE,
+    Loop,
+    left_out,
+    norms_of_two_steps,
+    play,
+    told_of,
+    unit_left_out,
+)
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.compressor.threshold import Threshold
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange, tensors_of
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.policy.fixed import Fixed
+from dgc_repro.policy.interface import Plan
+
+pytestmark = pytest.mark.timeout(400)
+TOPK = ErrorFeedback(TopK(0.25))
+METHODS: dict[str, Compressor] = {
+    "topk": TOPK,
+    "random bits": ErrorFeedback(Uniform(4, "stochastic", 16)),
+    "randomk": ErrorFeedback(RandomK(0.25)),
+    "two rounds": ErrorFeedback(PowerSGD(1)),
+    "ragged": ErrorFeedback(Threshold(0.01)),
+    "momentum": MomentumCorrection(TopK(0.25)),
+    "between nodes in shards": ErrorFeedback(Sharded(Uniform(4))),
+    "not the biases": ErrorFeedback(PerLayer(Uniform(4))),
+}
+
+
+def played(world: World, loop: Loop) -> list[dict[str, Any]]:
+    return world(play, loop)
+
+
+# Dense.
+
+
+@pytest.mark.parametrize("how", ["attached", "detached"])
+@pytest.mark.parametrize("micro_steps", [1, 3])
+def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
+    four_workers: World, how: str, micro_steps: int
+) -> None:
+    loop = Loop(how, Dense(), micro_steps=micro_steps)
+    ours = played(four_workers, loop)
+    for one, other in zip(ours, played(four_workers, replace(loop, how="hsdp")), strict=True):
+        assert same(one["means"], other["means"])
+    ddp = played(four_workers, replace(loop, how="ddp"))[0]
+    for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
+        torch.testing.assert_close(mean, expected)
+
+
+@pytest.mark.parametrize("mixed", [BF16, WIDE], ids=["bfloat16", "reduced in float32"])
+def test_mixed_precision_and_a_frozen_layer_are_averaged_as_by_fsdp(
+    four_workers: World, mixed: Any
+) -> None:
+    loop = Loop("attached", Dense(), mixed=mixed, frozen=True)
+    ours, stock = (played(four_workers, one)[0] for one in (loop, replace(loop, how="hsdp")))
+    assert same(ours["means"], stock["means"])
+    assert ours["means"][0]["first.0.weight"] is None
+    assert "first.0.weight" not in ours["own"][0]
+
+
+# Compressed.
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_nodes_exchange_each_part_as_workers_exchange_a_tensor(
+    four_workers: World, name: str
+) -> None:
+    """Ranks 0 and 2 (1 and 3) are a world of two workers, whose tensors are the parts of their shard."""
+    story = played(four_workers, Loop("attached", METHODS[name], settings={"check": True}))
+    for shard in (0, 1):
+        pair = [story[shard], story[shard + 2]]
+        names = list(pair[0]["states"][0])
+        own = [[{n: g[n] for n in names} for g in one["own"]] for one in pair]
+        means, states = simulated(METHODS[name], own, seed=shard)
+        for worker, told in enumerate(pair):
+            for step, mean in enumerate(means):
+                parts = {n: told["parts"][step][n] for n in mean}
+                assert same(parts, mean)
+                assert same(told["states"][step], states[step][worker])
+    assert not same(story[0]["states"], story[2]["states"]), "a residual is a worker's own"
+
+
+def simulated(
+    compressor: Compressor, own: list[list[dict[str, Tensor]]], seed: int
+) -> tuple[list[dict[str, Tensor]], list[list[Any]]]:
+    """Means and states of every step of two workers, whose gradients these are."""
+    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
+    exchange = GradientExchange(compressor, own[0][0], link, seed=seed)
+    means, states = [], []
+    for gradients in zip(*own, strict=True):
+        for worker, of_worker in enumerate(gradients):
+            exchange.open(worker, {n: g.clone() for n, g in of_worker.items()}, Plan(None))
+        means.append({name: mean.clone() for name, mean in exchange.finish().items()})
+        exchange.commit()
+        states.append(copy.deepcopy(exchange.states))
+    return means, states
+
+
+def test_topk_with_error_feedback_conserves_the_gradient(four_workers: World) -> None:
+    """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means."""
+    story = played(four_workers, Loop("attached", TOPK))
+    sparse = 0
+    for shard in (0, 1):
+        pair = [story[shard], story[shard + 2]]
+        assert pair[0]["own"][0].keys() == pair[0]["states"][0].keys()
+        assert ("last.weight" in pair[0]["own"][0]) == (shard == 0), "the other has none of it"
+        for name in pair[0]["own"][0]:
+            old = torch.zeros(())
+            for step in range(4):
+                own = sum(one["own"][step][name] for one in pair) / 2
+                new = sum(one["states"][step][name]["residual"] for one in pair) / 2
+                sent = pair[0]["parts"][step][name]
+                assert torch.equal(sent, pair[1]["parts"][step][name])
+                torch.testing.assert_close(own + old, sent + new)
+                sparse += int((sent == 0).sum())
+                old = new
+    assert sparse > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, name: str) -> None:
+    loop = Loop("attached", METHODS[name])
+    resumed = played(four_workers, replace(loop, resume_at=2))
+    for one, other in zip(played(four_workers, loop), resumed, strict=True):
+        for part in ("own", "means", "states"):
+            assert same(one[part], other[part])
+        assert one["ledger"] == other["ledger"]
+
+
+@pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
+def test_the_ledger_counts_what_goes_between_nodes(
+    four_workers: World, compressor: Compressor
+) -> None:
+    for told in played(four_workers, Loop("attached", compressor)):
+        ledger = told["ledger"]
+        assert ledger["payload_bytes"] == told["sent"] > 0
+        if isinstance(compressor, Dense):  # without the filling
+            entries = sum(part.numel() for part in told["own"][0].values())
+            assert ledger["payload_bytes"] == 4 * 4 * entries
+        assert ledger["calls"]["signal"] == {"allreduce": 4}
+
+
+# Policies.
+
+
+def test_a_policy_that_plans_before_the_step_climbs_its_ladder(four_workers: World) -> None:
+    settings = {"policy": Fixed("factor", (2, 4, 8), rung=3), "check": True}
+    fixed = played(four_workers, Loop("attached", LADDER, settings=settings))[0]
+    whole = played(four_workers, Loop("attached", Dense()))[0]
+    assert fixed["ledger"]["payload_bytes"] < whole["ledger"]["payload_bytes"]
+
+
+def test_gravac_decides_for_the_next_step_and_all_ranks_alike(four_workers: World) -> None:
+    settings = {"policy": gravac(), "check": True}
+    story = played(four_workers, Loop("attached", LADDER, steps=8, settings=settings))
+    for told in story:
+        assert same(told["means"], story[0]["means"])
+
+
+def test_norms_of_gradients_are_those_of_whole_parameters(four_workers: World) -> None:
+    ours, ddp = (
+        four_workers(norms_of_two_steps, "attached"),
+        four_workers(norms_of_two_steps, "ddp"),
+    )
+    assert all(one == ours[0] for one in ours)
+    assert ours[0] == pytest.approx(ddp[0], rel=1e-5)
+
+
+# Steps that go wrong, and units that stand still.
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="a newer torch has it"
+)
+def test_a_layer_that_only_one_rank_uses_counts_as_zeros_on_the_others(four_workers: World) -> None:
+    assert four_workers(left_out) == ["nothing"] * 4
+
+
+def test_a_unit_that_no_rank_uses_gets_no_gradient_and_its_residuals_wait(
+    four_workers: World,
+) -> None:
+    for have_gradients, change in four_workers(unit_left_out):
+        assert all(has == (not name.startswith("first")) for name, has in have_gradients.items())
+        assert {name.split(".")[0] for name, does in change.items() if does} >= {"second"}
+        assert not any(does for name, does in change.items() if name.startswith("first"))
+
+
+@pytest.mark.parametrize("compressor", [EF4, TOPK, Dense(), Fragile()], ids=str)
+@pytest.mark.parametrize("check", [False, True])
+def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residual(
+    four_workers: World, compressor: Compressor, check: bool
+) -> None:
+    loop = Loop("attached", compressor, overflows=(1, 2), settings={"check": check})
+    story = played(four_workers, loop)
+    (said,) = {told["message"] for told in story}
+    assert re.match(r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+", said)
+    assert "rank 2" not in said, "node 1 is finite"
+    assert "rank 3" not in said
+    for told in story:
+        assert same(told["states"][2], told["states"][1])
+        assert set(told["means"][2].values()) == {None}
+        for found in tensors_of(told["states"][3]):
+            assert found.isfinite().all()
+        for mean in told["means"][3].values():
+            assert mean.isfinite().all()
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_mistake_is_one_line_on_all_ranks(four_workers: World, misuse: str) -> None:
+    for said in four_workers(told_of, misuse):
+        assert "\n" not in said
+        assert re.search(MISUSES[misuse][1], said), said

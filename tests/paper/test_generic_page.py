@@ -1,0 +1,89 @@
+"""A page from data alone: misspelt names are errors before anything is trained; departures from the scale are
+listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from synthetic import write_run
+
+from dgc_repro.errors import UserError
+from dgc_repro.names import conf_dir
+from dgc_repro.paper.claims import Check, Claim, Printed
+from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
+from dgc_repro.paper.records import Run, read_run
+
+ROWS = {"none": "no compression", "static8": "8 bits"}
+THERE_ARE = f"there are: test accuracy, floats sent, payload, wire, {LESS}"
+
+
+def page_with(
+    *checks: Check, premises: tuple[Check, ...] = (), printed: Printed | None = None
+) -> Any:
+    claims = [Claim("2", "It holds.", "section 3", checks, premises=premises)] if checks else []
+    quantities = {"test accuracy": ACCURACY}
+    return generic_page("A page", rows=ROWS, quantities=quantities, claims=claims, printed=printed)
+
+
+def test_a_misspelt_name_in_a_claim_or_a_printed_table_is_an_error() -> None:
+    fine = Check("payload", "none", "static8")
+    assert page_with(fine, premises=(Check(LESS, "static8"),)).rows == ROWS
+    with pytest.raises(UserError, match="^claim 2: no quantity 'test acc'; " + THERE_ARE):
+        page_with(Check("test acc", "none", "static8"))
+    with pytest.raises(UserError, match="^claim 2: no quantity 'test acc'"):
+        page_with(fine, premises=(Check("test acc", "none"),))
+    with pytest.raises(UserError, match="^claim 2: no row 'static'; there are: none, static8"):
+        page_with(Check("payload", "none", "static"))
+    with pytest.raises(UserError, match="^Table 1: no quantity 'top-1'; there are: test accuracy"):
+        page_with(printed=Printed("Table 1", {"top-1": "%"}, {"none": (90.0,)}))
+    with pytest.raises(UserError, match="^Table 1: no row in ROWS 'dense'; there are: none"):
+        page_with(printed=Printed("Table 1", {"test accuracy": "%"}, {"dense": (90.0,)}))
+
+
+def test_a_trained_row_that_the_page_lacks_is_an_error() -> None:
+    page_with().require_rows(["static8"])
+    with pytest.raises(
+        UserError, match=r"^experiment.row: no row in ROWS 'static'; there are: none"
+    ):
+        page_with().require_rows(["none", "static"])
+
+
+def quick_run(root: Path, **departs: dict[str, Any]) -> Run:
+    """A record whose settings are those of the scale quick, but for those given."""
+    conf = {
+        name: yaml.safe_load((conf_dir() / f"{name}.yaml").read_text("utf-8"))
+        for name in (
+            *("config", "scale/quick", "dataset/digits", "model/resnet18"),
+            *("optimizer/sgd", "schedule/cosine"),
+        )
+    }
+    sizes = conf["scale/quick"]
+    settings = {
+        "dataset": conf["dataset/digits"] | sizes["dataset"] | {"root": "/somewhere"},
+        "model": conf["model/resnet18"] | sizes["model"],
+        "optimizer": conf["optimizer/sgd"],
+        "schedule": conf["schedule/cosine"],
+        "train": conf["config"]["train"] | sizes["train"],
+    }
+    settings |= {group: settings[group] | keys for group, keys in departs.items()}
+    return read_run(write_run(root, "none", 0, settings=settings))
+
+
+def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
+    names = [name for name, _ in page_with()([quick_run(tmp_path / "usual")], "quick").facts]
+    assert not [name for name in names if name.startswith("differs")]
+    constant = {"_target_": "dgc_repro.train.schedule.Constant"}
+    other = quick_run(
+        tmp_path / "other", train={"epochs": 15}, optimizer={"lr": 0.05}, schedule=constant
+    )
+    facts = dict(page_with()([other], "quick").facts)
+    assert facts["differs from scale quick"] == (
+        "optimizer.lr=0.05 (0.1), schedule=Constant(warmup_epochs=0) (cosine), train.epochs=15 (10)"
+    )
+    custom = dict(page_with()([replace(other)], "custom").facts)
+    assert "model.width=8 (64)" in custom["differs from scale none"]
+    assert "train.epochs=15 (to give)" in custom["differs from scale none"]
