@@ -41,6 +41,10 @@ HERE = Path(__file__).parent
 ARCHITECTURES = (70, 75, 80, 90)  # V100, T4, A100, H100
 
 
+@pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
+    reason="the interpreter of older Tritons cannot loop to a number that a kernel has read",
+)
 def test_every_kernel_gives_the_bits_of_the_c_kernel() -> None:
     """In a process of its own: Triton reads the variable when it is imported."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
