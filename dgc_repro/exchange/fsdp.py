@@ -80,9 +80,7 @@ class PerUnit:
     """The exchange of each unit's shard while backward goes on; plans must be known before the step."""
 
     overlaps = True
-    missing: frozenset[str] = (
-        frozenset()
-    )  # a unit has a gradient for each parameter, or takes no part
+    missing: frozenset[str] = frozenset()  # a unit has all its gradients, or takes no part
 
     def __init__(self, exchange: GradientExchange, units: list[Unit]) -> None:
         self._exchange = exchange
@@ -178,13 +176,13 @@ class ShardedModel:
         if not self.parameters:
             raise UserError("model: all its parameters are frozen; attach when some are to learn")
         self.parts: dict[str, Tensor] = {}
-        for name, parameter in self.parameters.items():
+        for name in self.parameters:
             if name not in found:
                 raise UserError(
                     f"model: {name} is in no unit of fully_shard; call "
                     f"fully_shard(model, mesh=mesh[{inner!r}]) on the whole model too"
                 )
-            self._check(name, parameter, inner)
+            self._check(name, found[name], inner)
             part: Tensor = found[name].sharded_param.to_local().detach()
             if part.numel():
                 self.parts[name] = part
@@ -220,7 +218,8 @@ class ShardedModel:
         return own
 
     def _check(self, name: str, parameter: Any, inner: str) -> None:
-        mesh = parameter.device_mesh
+        """``parameter``: torch's FSDPParam."""
+        mesh = parameter.sharded_param.device_mesh
         if mesh.ndim > 1:
             raise UserError(
                 f"model: {name} is sharded over a mesh of {mesh.ndim} dimensions, and FSDP averages over the "
@@ -231,15 +230,23 @@ class ShardedModel:
                 f"mesh: {name} is sharded over ranks {mesh.mesh.tolist()}, and mesh[{inner!r}] has "
                 f"{self.mesh[inner].mesh.tolist()}; give attach the mesh of which fully_shard has a part"
             )
-        local = parameter.to_local()
+        local = parameter.sharded_param.to_local()
         if local.device.type != self.mesh.device_type:
             raise UserError(
                 f"model: {name} is on {local.device.type} and the mesh on {self.mesh.device_type}; attach "
                 "after model.to_empty(), and leave CPUOffloadPolicy out"
             )
-        if local.dtype not in (torch.float32, torch.bfloat16):
-            kind = str(local.dtype).removeprefix("torch.")
-            raise UserError(f"model: {name} is {kind}; with FSDP use float32 or bfloat16")
+        mixed = parameter.mp_policy
+        dtype = mixed.reduce_dtype or mixed.param_dtype or local.dtype
+        if dtype not in (
+            torch.float32,
+            torch.bfloat16,
+        ):  # FSDP divides others after the hook, in part
+            kind = str(dtype).removeprefix("torch.")
+            raise UserError(
+                f"model: FSDP reduces the gradient of {name} in {kind}; give fully_shard "
+                "mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32) or bfloat16"
+            )
 
 
 def _two_dimensions(mesh: DeviceMesh | None, dim: str | None) -> tuple[DeviceMesh, str]:

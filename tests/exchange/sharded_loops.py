@@ -363,7 +363,7 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     ),
     "float16": (
         half_precision,
-        "^UserError: model: .* is float16; with FSDP use float32 or bfloat16$",
+        r"^UserError: model: FSDP reduces the gradient of first\.0\.weight in float16; give",
     ),
     "meta": (on_no_device, "^UserError: model: .* is on meta and the mesh on cpu; attach after"),
     "unit": (lambda: refused(unit="model"), "^UserError: unit: FSDP hands over one unit"),
