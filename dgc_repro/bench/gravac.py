@@ -36,7 +36,7 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.compressor.sparsifier import Sparsifier, select_all
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange
@@ -122,7 +122,7 @@ class CompressesTwice(Ladder):
         for i in sorted(set(context.candidates)):
             rung = self.rungs[i]
             assert isinstance(rung, Sparsifier)
-            found[i] = rung.select_all(batch, context.within(f"rung{i}"))
+            found[i] = select_all(rung, batch, context.within(f"rung{i}"))
         return found
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.compressor.interface import Context, Measured, State, energies_of
-from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
+from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
 from dgc_repro.exchange.payload import Sparse
 from dgc_repro.exchange.requests import AllToAll, Exchange, Outcome
 from dgc_repro.kernel import select
@@ -89,7 +89,7 @@ class GTopK(Measured):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         names, result = batch.names, context.results(batch)
-        chosen = list(self.method.select_all(batch, context))
+        chosen = list(select_all(self.method, batch, context))
         del batch
         ranks = range(context.world_size)
         sums = [Selection(one.values / context.world_size, one.indices, one.n) for one in chosen]

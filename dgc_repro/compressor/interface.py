@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -190,23 +191,34 @@ def exchange_all(
     compressor: Compressor, batch: Batch, states: Sequence[State], context: Context
 ) -> Exchange:
     """The exchange of a batch: in one, where the compressor can, else tensor by tensor."""
-    together_as_one = getattr(compressor, "exchange_batch", None)
-    if together_as_one is not None and batch.names:
-        exchange: Exchange = together_as_one(batch, states, context)
+    if batch.names and takes_batches(type(compressor)):
+        exchange: Exchange = compressor.exchange_batch(batch, states, context)  # type: ignore[attr-defined]
         return exchange
     return one_by_one(compressor, batch, states, context)
+
+
+@lru_cache(maxsize=256)
+def takes_batches(kind: type) -> bool:
+    """Whether a class is written for batches. One that overrides the `exchange` of such a class is not."""
+    return next(
+        ("exchange_batch" in vars(base) for base in kind.__mro__ if _EXCHANGES & vars(base).keys()),
+        False,
+    )
+
+
+_EXCHANGES = {"exchange", "exchange_batch"}
 
 
 class ByBatch:
     """A method that is written for batches. A single tensor is a batch of one."""
 
     def exchange(self: Batched, tensor: Tensor, state: State, context: Context) -> Exchange:
-        batch = Batch((context.name,), [tensor])
+        batch, shape = Batch((context.name,), [tensor.contiguous()]), tensor.shape
         del tensor
         raw, into = context.raw_energy, context.into
         inside = replace(
             context,
-            into=None if into is None or not _fits(into, batch) else [into],
+            into=None if into is None or not _fits(into, batch) else [into.view(shape)],
             raw_energy=None if raw is None else raw.view(1),
         )
         outcome = yield from self.exchange_batch(batch, [state], inside)
@@ -291,6 +303,11 @@ def nested(compressor: object) -> Iterator[object]:
 def check_complete(compressor: object) -> None:
     """Raise ValueError where a part lacks what its exchange will ask for, before any rank has started."""
     for part in nested(compressor):
+        if hasattr(part, "encode") and hasattr(part, "encode_batch"):
+            raise ValueError(
+                f"compressor: {type(part).__name__}.encode is not called; write encode_batch in its place "
+                "(docs/adding-a-compressor.md)"
+            )
         for name in ("init", "exchange", *getattr(part, "needs", ())):
             if not hasattr(part, name):
                 raise ValueError(

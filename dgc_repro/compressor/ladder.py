@@ -33,7 +33,7 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by
+from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by, select_all
 from dgc_repro.compressor.topk import largest
 from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
 from dgc_repro.kernel import batch as kernels
@@ -127,7 +127,7 @@ class Ladder(ByBatch):
         for i, rung in sparsifiers.items():
             inside = context.within(f"rung{i}")
             if survivors is None:
-                survivors = rung.select_all(batch, inside)
+                survivors = select_all(rung, batch, inside)
             else:
                 each = enumerate(zip(batch.names, survivors, strict=True))
                 refined = [rung.refine(one, inside.of(place, name)) for place, (name, one) in each]

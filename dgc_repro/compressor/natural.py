@@ -26,7 +26,7 @@ from dgc_repro.exchange.payload import Powers
 from dgc_repro.kernel import powers
 from dgc_repro.kernel.batch import Batch
 
-_layout = lru_cache(maxsize=1024)(powers.PowerLayout)
+_layout = lru_cache(maxsize=64)(powers.PowerLayout)
 
 
 @checked

@@ -53,7 +53,7 @@ def num_columns(tensor: Tensor) -> int:
     return tensor.numel() // tensor.shape[0] if tensor.dim() > 1 else 1
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _matrices(
     sizes: tuple[int, ...], columns: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:

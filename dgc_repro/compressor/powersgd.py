@@ -142,7 +142,7 @@ class PowerSGD(ByBatch):
         return (rows, cols) if self.rank * (rows + cols) < rows * cols else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _parts(
     method: PowerSGD, shapes: tuple[torch.Size, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

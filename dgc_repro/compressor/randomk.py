@@ -164,7 +164,7 @@ class RandomK(Selecting):
         return num_kept(n, share_sent(self.density, self.factor))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _layout(sizes: tuple[int, ...], share: float, kind: str, travels: bool) -> KeyedLayout:
     """For tensors of these sizes."""
     return KeyedLayout.of(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)

@@ -36,7 +36,7 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
 from dgc_repro.compressor.residual import check_residual
-from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded
+from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
 from dgc_repro.exchange.payload import BatchPayload, Gathered, Pieces
 from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
@@ -171,7 +171,7 @@ class Sharded(Measured):
     ) -> tuple[BatchPayload, tuple[BatchPayload, ...]]:
         """What was selected: as a whole, and by owner of the places."""
         assert isinstance(self.method, Sparsifier)
-        chosen = self.method.select_all(batch, context)
+        chosen = select_all(self.method, batch, context)
         whole = coded(self.method, batch.names, chosen, context)
         parts = chosen.cut(stretches)
         pieces = [
@@ -195,7 +195,7 @@ def compressed(
 ) -> BatchPayload:
     """What a method sends for the tensors of a batch."""
     if isinstance(method, Sparsifier):
-        return coded(method, batch.names, method.select_all(batch, context), context)
+        return coded(method, batch.names, select_all(method, batch, context), context)
     assert isinstance(method, Encoder)
     return method.encode_batch(batch, context)
 

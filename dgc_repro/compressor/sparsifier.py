@@ -42,9 +42,6 @@ class Sparsifier(Protocol):
     @property
     def ragged(self) -> bool: ...
 
-    def select_all(self, batch: Batch, context: Context) -> Selections:
-        """The entries to send of each tensor of a batch (`Selecting` does it one by one)."""
-
     def select(self, tensor: Tensor, context: Context) -> Selection:
         """The entries to send. tensor: f32, contiguous, any shape."""
 
@@ -136,12 +133,27 @@ def exchange_selected(
     ``shared``: all entries of a tensor have one value."""
     chosen = context.selection
     if chosen is None:
-        chosen = sparsifier.select_all(batch, context)
+        chosen = select_all(sparsifier, batch, context)
     own = coded(sparsifier, batch.names, Selections.of(chosen), context, shared=shared)
     result = context.results(batch)
     del batch
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
     return Outcome(payloads.mean(result).tensors, own, states)
+
+
+def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
+    """What a sparsifier selects of each tensor."""
+    each = enumerate(zip(batch.names, batch.tensors, strict=True))
+    return Selections.of([sparsifier.select(x, context.of(i, name)) for i, (name, x) in each])
+
+
+def select_all(sparsifier: object, batch: Batch, context: Context) -> Selections:
+    """The same, together where the sparsifier can."""
+    together = getattr(sparsifier, "select_all", None)
+    if together is None:
+        return one_by_one(sparsifier, batch, context)
+    chosen: Selections = together(batch, context)
+    return chosen
 
 
 class Selecting(Measured):
@@ -160,9 +172,7 @@ class Selecting(Measured):
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
         """The entries to send of each tensor."""
-        select: Any = getattr(self, "select")  # noqa: B009  # a subclass's
-        each = enumerate(zip(batch.names, batch.tensors, strict=True))
-        return Selections.of([select(x, context.of(i, name)) for i, (name, x) in each])
+        return one_by_one(self, batch, context)
 
 
 @checked
@@ -193,7 +203,13 @@ class DensitySparsifier(Selecting):
         return self.choose(tensor.view(-1), tensor.numel(), context)
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
-        return mark_finite(batch, super().select_all(batch, context))
+        chosen = super().select_all(batch, context)
+        own = type(self)
+        if own.select is not DensitySparsifier.select or not own.choose.__module__.startswith(
+            "dgc_repro."
+        ):
+            return chosen  # a subclass's, which may pass over a NaN
+        return mark_finite(batch, chosen)
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         chosen = self.choose(survivors.values, survivors.n, context)

@@ -14,9 +14,7 @@ Letters: n = values, k = entries sent.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -40,6 +38,9 @@ class TopK(DensitySparsifier):
         return select.topk(x, self.num_largest(n), scratch=context.scratch)
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
+        own = type(self)
+        if own.choose is not TopK.choose or own.select is not TopK.select:  # a subclass's
+            return super().select_all(batch, context)
         return largest(batch, [self], context)[0]
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
@@ -51,18 +52,7 @@ class TopK(DensitySparsifier):
 
 def largest(batch: Batch, rungs: Sequence[Largest], context: Context) -> list[Selections]:
     """The entries of largest magnitude of each tensor, for several numbers that fall."""
-    ks = [
-        _cached(rung, batch.sizes) if isinstance(rung, Hashable) else _numbers(rung, batch.sizes)
-        for rung in rungs
-    ]
+    ks = [tuple([rung.num_largest(n) for n in batch.sizes]) for rung in rungs]
     chosen = chosen_of.topk(batch, ks, context.scratch)
     mark_finite(batch, chosen[0])
     return chosen
-
-
-def _numbers(rung: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """k of each tensor."""
-    return tuple([rung.num_largest(n) for n in sizes])
-
-
-_cached = lru_cache(maxsize=256)(_numbers)  # sizes repeat in each step

@@ -22,7 +22,7 @@ from dgc_repro.compressor.gtopk import GTopK, turns
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sharded import Encoder, Sharded, Shards, compressed
-from dgc_repro.compressor.sparsifier import Sparsifier, coded
+from dgc_repro.compressor.sparsifier import Sparsifier, coded, select_all
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.packing import places
@@ -247,7 +247,7 @@ def _pieces(
 ) -> list[Parts]:
     """What was selected of one tensor, by shard."""
     stretches = [((start,), (end,)) for start, end in bounds]
-    pieces = method.select_all(batch, context).cut(stretches)
+    pieces = select_all(method, batch, context).cut(stretches)
     return [_parts(coded(method, batch.names, piece)) for piece in pieces]
 
 

@@ -30,6 +30,7 @@ from dgc_repro.compressor.interface import (
     nested,
 )
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.signals import first_non_finite
@@ -338,12 +339,13 @@ def tensors_of(state: object) -> list[Tensor]:
 
 
 def fits(saved: object, current: object) -> bool:
-    """Whether two `structure`s are of one nest. An empty vector fits any: what is made on first use
-    (the owners' residuals of compressor/sharded.py) is empty before."""
-    if isinstance(saved, tuple) and isinstance(current, tuple):
-        return saved == current or (0,) in (saved, current)
+    """Whether two `structure`s are of one nest. An owner's residual (compressor/sharded.py) is made on first
+    use: an empty one fits any."""
     if isinstance(saved, dict) and isinstance(current, dict):
-        return saved.keys() == current.keys() and all(fits(saved[k], current[k]) for k in saved)
+        return saved.keys() == current.keys() and all(
+            fits(saved[k], current[k]) or (k == OWNER and (0,) in (saved[k], current[k]))
+            for k in saved
+        )
     if isinstance(saved, list) and isinstance(current, list):
         return len(saved) == len(current) and all(map(fits, saved, current))
     return saved == current

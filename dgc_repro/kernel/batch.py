@@ -128,11 +128,18 @@ def _has_triton() -> bool:
 
 
 def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0) -> Batch:
-    """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``."""
-    total = a.like(to)
-    if a.native and total.native:
+    """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``.
+
+    Raises ValueError where the sizes differ."""
+    total, term = a.like(to), a.like(b)
+    if not a.sizes == term.sizes == total.sizes:
+        wrong = next(i for i, n in enumerate(a.sizes) if not n == term.sizes[i] == total.sizes[i])
+        raise ValueError(
+            f"{a.names[wrong]}: a state of {term.sizes[wrong]} values for a tensor of {a.sizes[wrong]}"
+        )
+    if a.native and term.native and total.native:
         if _add(
-            len(a), a.lengths, total.pointers, a.pointers, native.pointers(b), weight,
+            len(a), a.lengths, total.pointers, a.pointers, term.pointers, weight,
             torch.get_num_threads(),
         ):  # fmt: skip
             total.found_finite()

@@ -177,7 +177,7 @@ class _Plan:
     small_bytes: int
 
     @classmethod
-    @lru_cache(maxsize=1024)
+    @lru_cache(maxsize=64)
     def of(cls, sizes: tuple[int, ...], ks: tuple[tuple[int, ...], ...], threads: int) -> _Plan:
         counts = [tuple(min(n, k) for n, k in zip(sizes, of_rung, strict=True)) for of_rung in ks]
         totals = starts_of(tuple(sum(of_rung) for of_rung in counts))
@@ -202,7 +202,7 @@ class _Plan:
         )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def starts_of(counts: tuple[int, ...]) -> Numbers:
     """Where each of so many stretches begins that lie side by side."""
     return np.cumsum((0, *counts), dtype=np.int64)[: len(counts)]

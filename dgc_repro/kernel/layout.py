@@ -72,7 +72,7 @@ class Layout(ABC):
         buffer.view(torch.float32).index_copy_(0, _elements(self, buffer.device), values)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _elements(layout: Layout, device: torch.device) -> Tensor:
     """The places of the first parts in a float32 view of the buffer: i64[their lengths together]."""
     return torch.tensor(

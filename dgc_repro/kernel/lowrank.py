@@ -68,7 +68,7 @@ class Matrices:
         self._partial_at, self.num_partial = self._partials()
 
     @staticmethod
-    @lru_cache(maxsize=256)
+    @lru_cache(maxsize=64)
     def of(sizes: tuple[tuple[int, int], ...], r: int) -> Matrices:
         """The same object each time."""
         return Matrices(sizes, r)

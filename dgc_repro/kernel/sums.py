@@ -137,19 +137,19 @@ Starts = tuple[ctypes.Array[ctypes.c_int64], int]
 """Where the stretches of tensors begin in a buffer, for a C function, and the size of the buffer."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _starts(sizes: tuple[int, ...]) -> Starts:
     ends = tuple(accumulate(sizes))
     return integers((0, *ends[:-1])), ends[-1]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _blocks(sizes: tuple[int, ...]) -> Starts:
     """Of the sums of blocks."""
     return _starts(tuple(-(-n // BLOCK) for n in sizes))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _blocks_of_columns(sizes: tuple[int, ...], columns: tuple[int, ...]) -> Starts:
     """Of the sums of blocks of rows that c/sums.c's column_parts keeps."""
     wide = [_joined(count) * count if count else 1 for count in columns]

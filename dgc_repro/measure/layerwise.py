@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
-from dgc_repro.compressor.sparsifier import Sparsifier, coded
+from dgc_repro.compressor.sparsifier import Sparsifier, coded, select_all
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.measure.multilevel import WARMUP, milliseconds
@@ -27,7 +27,7 @@ def compress_ms(
     def compress(factor: float) -> None:
         context = Context("batch", 0, 0, 0, 1, None, (0, 0), workspace, (str(factor),))
         method = methods[factor]
-        coded(method, batch.names, method.select_all(batch, context), context)
+        coded(method, batch.names, select_all(method, batch, context), context)
 
     factors = list(methods)
     found: dict[float, list[float]] = {factor: [] for factor in factors}

@@ -81,7 +81,7 @@ class KeyedLayout:
         )
 
     @staticmethod
-    @lru_cache(maxsize=256)
+    @lru_cache(maxsize=64)
     def of(
         sizes: tuple[int, ...], counts: tuple[int, ...], kind: str = "fp32", travels: bool = False
     ) -> KeyedLayout:
@@ -256,7 +256,7 @@ class Keyed(BatchPayload):
         )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _words(starts: tuple[int, ...], device: torch.device) -> Tensor:
     """Where 8-byte words begin, counted in such words."""
     return torch.tensor(starts, dtype=torch.int64, device=device) // 8

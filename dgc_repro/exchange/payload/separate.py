@@ -162,6 +162,14 @@ class Alone:
     def zero_at_(self, buffer: Tensor) -> None:
         self.payload.zero_at_(_batch(buffer))
 
+    @property
+    def indices(self) -> Tensor:
+        """The places of what was sent; AttributeError where the payload has none."""
+        selections: Any = self.payload.selections
+        (own,) = selections()
+        indices: Tensor = own.indices
+        return indices
+
     def dense(self) -> Tensor:
         (values,) = self.payload.dense()
         alone: Tensor = values

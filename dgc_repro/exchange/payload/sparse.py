@@ -80,7 +80,7 @@ class SparseLayouts:
     num_coded: Numbers  # k, or 1 of a shared value
 
     @classmethod
-    @lru_cache(maxsize=256)
+    @lru_cache(maxsize=64)
     def of(
         cls, sizes: tuple[int, ...], counts: tuple[int, ...], indices: str, kind: int
     ) -> SparseLayouts:
