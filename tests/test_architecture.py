@@ -91,6 +91,10 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "hydra": (("launch",), "take plain arguments, and let launch/ turn the config into objects"),
     "omegaconf": (("launch",), "take plain arguments, and let launch/ resolve the config"),
     "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
+    "triton": (
+        ("kernel.gpu",),
+        "import kernel/gpu where a batch is on a GPU: Triton may be absent",
+    ),
     "torch.distributed": (
         # exchange.wire: only to tell the errors of a collective from others; attached: only types
         (
@@ -111,7 +115,10 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
 WITHOUT_TORCH = ("paper", "results", "compare", *UNDER_ALL, "__init__", "network", "study")
 
 # Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
-TENSORS_ONLY = dict.fromkeys(("compressor", "policy", "kernel"), ("torch", "numpy"))
+TENSORS_ONLY = {
+    **dict.fromkeys(("compressor", "policy"), ("torch", "numpy")),
+    "kernel": ("torch", "numpy", "triton"),
+}
 
 
 def is_below(module: str, roots: tuple[str, ...]) -> bool:
@@ -214,6 +221,7 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
         ("compressor.topk", "from ..exchange import drive", "a compressor asks"),
         ("compressor.topk", "from dgc_repro.policy.fixed import Fixed", "a compressor asks"),
         ("compressor.topk", "import scipy", "torch and numpy only"),
+        ("kernel.signs", "import triton", "import kernel/gpu where"),
         ("policy.gravac", "from dgc_repro.exchange.ledger import Ledger", "observations"),
         ("policy.__init__", "from ..train import step", "observations"),
         ("exchange.drive", "from torch.distributed import all_reduce", "take a Wire"),

@@ -112,7 +112,7 @@ class RandomK(Selecting):
         )
         buffer = context.scratch("sent", layout.size, torch.uint8, batch.device)
         keys = counter.keys((context.seed, context.step), batch.names, self._after(context))
-        on_device = torch.from_numpy(keys).to(batch.device)
+        on_device = torch.from_numpy(keys).to(batch.device, non_blocking=True)
         return Keyed.of(batch, layout, on_device, buffer, scaled=self.unbiased)
 
     def select(self, tensor: Tensor, context: Context) -> Selection:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel import native
+from dgc_repro.kernel import batch as batches
+from dgc_repro.kernel import native, sums
 from dgc_repro.kernel.batch import Batch, all_finite
 
 
@@ -30,8 +31,14 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     here = {n: t for n, t in tensors.items() if native.usable(t) and t.is_contiguous()}
     if here and not all_finite(Batch(tuple(here), list(here.values()))):
         return next(name for name, tensor in here.items() if not native.all_finite(tensor))
+    on_gpu = {n: t for n, t in tensors.items() if batches.on_gpu([t]) and t.is_contiguous()}
+    if on_gpu:
+        finite = sums.peaks(Batch(tuple(on_gpu), list(on_gpu.values()))).isfinite()
+        if not bool(finite.all()):
+            return tuple(on_gpu)[int(finite.int().argmin())]
     # Lowest and highest together propagate NaN.
-    others = ((n, t) for n, t in tensors.items() if n not in here and t.numel())
+    looked_at = here | on_gpu
+    others = ((n, t) for n, t in tensors.items() if n not in looked_at and t.numel())
     extremes = [(name, torch.aminmax(tensor)) for name, tensor in others]
     if not extremes:
         return None

@@ -7,8 +7,10 @@ in DDP's buckets, and nothing is copied to form a batch or a part of one.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import accumulate
 
 import torch
@@ -34,7 +36,16 @@ class Batch:
     ``unchecked``: names of tensors that may hold a NaN or an infinity: nobody has looked yet. A batch and
     all that are made of it share the set."""
 
-    __slots__ = ("_pointers", "names", "native", "sizes", "tensors", "unchecked")
+    __slots__ = (
+        "_addresses",
+        "_on_gpu",
+        "_pointers",
+        "names",
+        "native",
+        "sizes",
+        "tensors",
+        "unchecked",
+    )
 
     def __init__(
         self,
@@ -50,6 +61,8 @@ class Batch:
         )
         self.unchecked = set(names) if unchecked is None else unchecked
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
+        self._addresses: tuple[int, ...] | None = None
+        self._on_gpu: bool | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -64,6 +77,20 @@ class Batch:
         if self._pointers is None:
             self._pointers = native.pointers(self.tensors)
         return self._pointers
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """The same as numbers."""
+        if self._addresses is None:
+            self._addresses = tuple([tensor.data_ptr() for tensor in self.tensors])
+        return self._addresses
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the kernels of kernel/gpu can work on these tensors."""
+        if self._on_gpu is None:
+            self._on_gpu = not self.native and on_gpu(self.tensors)
+        return self._on_gpu
 
     @property
     def lengths(self) -> ctypes.Array[ctypes.c_int64]:
@@ -90,6 +117,16 @@ class Batch:
         self.unchecked.difference_update(self.names)
 
 
+def on_gpu(tensors: Sequence[Tensor]) -> bool:
+    """Whether these are float32 tensors on a GPU, and Triton may be used."""
+    return _has_triton() and all(x.is_cuda and x.dtype == torch.float32 for x in tensors)
+
+
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return os.environ.get("DGC_REPRO_COMPILE", "1") != "0" and find_spec("triton") is not None
+
+
 def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0) -> Batch:
     """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``.
 
@@ -107,6 +144,11 @@ def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0
         ):  # fmt: skip
             total.found_finite()
         return total
+    if a.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        dense.add(a, b, total, weight)
+        return total
     for one, two, three in zip(a.tensors, b, to, strict=True):
         torch.add(one, two, alpha=weight, out=three)
     return total
@@ -120,12 +162,21 @@ def scale(x: Batch, weight: float, to: Batch) -> None:
         ):  # fmt: skip
             x.found_finite()
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        dense.scale(x, weight, to)
+        return
     for one, two in zip(x.tensors, to.tensors, strict=True):
         torch.mul(one, weight, out=two)
 
 
 def energies(x: Batch) -> Tensor:
     """||x||^2 of each tensor: f64[tensors]. No square overflows."""
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        return dense.summed(x, dense.SQUARES)[0]
     if not x.native:
         return torch.stack([select.energy(tensor.view(-1)) for tensor in x.tensors])
     found = torch.empty(len(x), dtype=torch.float64)

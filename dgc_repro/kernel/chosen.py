@@ -130,7 +130,10 @@ def topk(
 ) -> list[Selections]:
     """The k entries of largest magnitude of each tensor; of those, with several ``ks``, which fall, the
     entries of the next k. ks: rungs, each a k for each tensor."""
-    if not batch.native or any(index_type(n) != torch.int32 for n in batch.sizes):
+    narrow = all(n < 2**31 for n in batch.sizes)
+    if narrow and batch.on_gpu:
+        return [_topk_on_gpu(batch, k, scratch, f"{label}{i}") for i, k in enumerate(ks)]
+    if not (narrow and batch.native):
         by_tensor = [
             select.ladder(x.view(-1), k)
             for x, k in zip(batch.tensors, zip(*ks, strict=True), strict=True)
@@ -149,6 +152,16 @@ def topk(
         Selections(batch.sizes, counts, values, indices, plan.by_rung[rung])
         for rung, counts in enumerate(plan.counts)
     ]
+
+
+def _topk_on_gpu(batch: Batch, ks: tuple[int, ...], scratch: Scratch, label: str) -> Selections:
+    from dgc_repro.kernel.gpu import chosen as gpu
+
+    counts = tuple(map(min, batch.sizes, ks))
+    values = scratch(f"{label}.values", sum(counts), torch.float32, batch.device)
+    indices = scratch(f"{label}.indices", sum(counts), torch.int32, batch.device)
+    gpu.topk(batch, counts, values, indices)
+    return Selections(batch.sizes, counts, values, indices)
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,11 @@ class CodeLayouts(Layout):
                 native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
             )  # fmt: skip
             return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import codes as gpu
+
+            gpu.dequantize(x, self, buffers, weight, accumulate=accumulate)
+            return
         for i, tensor in enumerate(x.tensors):
             for source, buffer in enumerate(buffers if tensor.numel() else ()):
                 scales, packed = self.views(buffer, i)
@@ -340,6 +345,11 @@ def quantize(
             torch.get_num_threads(),
         ):  # fmt: skip
             x.found_finite()
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import codes as gpu
+
+        gpu.quantize(x, layout, buffer, rounding, keys, levels, rule)
         return
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():

@@ -40,6 +40,11 @@ def narrow(x: Batch, to: Tensor) -> None:
         ):  # fmt: skip
             x.found_finite()
         return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        dense.narrow(x, to, limit)
+        return
     for tensor, half in zip(x.tensors, to.split(x.sizes), strict=True):
         flat = tensor.view(-1)
         half.copy_(torch.where(flat.isinf(), flat, flat.clamp(-limit, limit)))
@@ -56,6 +61,11 @@ def widen(
             len(x), x.lengths, half.data_ptr(), integers(starts(x.sizes)), x.pointers,
             KINDS[half.dtype], weight, limit, accumulate, torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if x.on_gpu and half.is_contiguous():
+        from dgc_repro.kernel.gpu import dense
+
+        dense.widen(half, x, weight, limit, accumulate=accumulate)
         return
     for tensor, part in zip(x.tensors, half.split(x.sizes), strict=True):
         values = part.float()

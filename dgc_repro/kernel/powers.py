@@ -49,6 +49,11 @@ class PowerLayout(Layout):
                 native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
             )  # fmt: skip
             return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import bits as gpu
+
+            gpu.decode_powers(x, self, buffers, weight, accumulate=accumulate)
+            return
         for i, tensor in enumerate(x.tensors):
             flat = tensor.view(-1)
             for source, buffer in enumerate(buffers):
@@ -66,6 +71,11 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
             buffer.data_ptr(), torch.get_num_threads(),
         ):  # fmt: skip
             x.found_finite()
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits as gpu
+
+        gpu.pack_powers(x, keys, layout, buffer)
         return
     for i, tensor in enumerate(x.tensors):
         words, exponents = layout.views(buffer, i)

@@ -62,6 +62,11 @@ class SignLayout(Layout):
                 len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
             )  # fmt: skip
             return
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import bits as gpu
+
+            gpu.decode_signs(x, self, self.num_levels, buffers, weight, accumulate=accumulate)
+            return
         for i, tensor in enumerate(x.tensors):
             flat = tensor.view(-1)
             for source, buffer in enumerate(buffers if flat.numel() else ()):
@@ -86,6 +91,11 @@ def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False
             torch.get_num_threads(),
         ):  # fmt: skip
             x.found_finite()
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits as gpu
+
+        gpu.pack_signs(x, layout, buffer, zero_too=zero_too)
         return
     for i, tensor in enumerate(x.tensors):
         flat, (*_, words) = tensor.view(-1), layout.views(buffer, i)
@@ -133,6 +143,11 @@ def vote(x: Batch, layout: SignLayout, buffers: Sequence[Tensor]) -> None:
             len(x), x.lengths, x.pointers, layout.of(-1), len(buffers), native.pointers(buffers),
             torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import bits as gpu
+
+        gpu.vote(x, layout, buffers)
         return
     for i, tensor in enumerate(x.tensors):
         if tensor.numel():

@@ -50,6 +50,10 @@ def squares(x: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _summed(x: Batch, *, squared: bool) -> tuple[Tensor, Tensor]:
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        return dense.summed(x, dense.SQUARES if squared else dense.MAGNITUDES)
     if not x.native:
         found = torch.stack([_summed_one(tensor.view(-1), squared) for tensor in x.tensors])
         return found, peaks(x) if squared else found
@@ -73,6 +77,10 @@ def _summed_one(x: Tensor, squared: bool) -> Tensor:
 
 def peaks(x: Batch) -> Tensor:
     """max|x| of each tensor (NaN where there is one): f32[tensors]. That of an empty tensor is 0."""
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        return dense.summed(x, dense.PEAKS)[1]
     found = torch.zeros(len(x), device=x.device)
     if x.native:
         if _peaks(

@@ -68,8 +68,10 @@ class KeyedLayout:
             places.append((header, scales, coded))
         self.num_bytes = end
         self.size = -(-end // 8) * 8
-        self.header_at, self.scales_at, self.coded_at = (
-            tuple([place[i] for place in places]) for i in range(3)
+        self.header_at, self.scales_at, self.coded_at = self.starts = (
+            tuple([place[0] for place in places]),
+            tuple([place[1] for place in places]),
+            tuple([place[2] for place in places]),
         )
         self._kept = [
             integers(column) for column in (counts, self.header_at, self.scales_at, self.coded_at)
@@ -124,6 +126,14 @@ class Keyed(BatchPayload):
             _gather(
                 len(batch), batch.lengths, batch.pointers, keys.data_ptr(), ctypes.byref(layout.table),
                 scaled, buffer.data_ptr(), torch.get_num_threads(),
+            )  # fmt: skip
+            return payload
+        if batch.on_gpu:
+            from dgc_repro.kernel.gpu import keyed as gpu
+
+            gpu.gather(
+                batch, layout.counts, layout.starts, keys, buffer, layout.kind, travels=layout.travels,
+                scaled=scaled,
             )  # fmt: skip
             return payload
         for i, tensor in enumerate(batch.tensors):
@@ -187,6 +197,14 @@ class Keyed(BatchPayload):
                 torch.get_num_threads(),
             )  # fmt: skip
             return
+        if batch.on_gpu:
+            from dgc_repro.kernel.gpu import keyed as gpu
+
+            layout, sources = self.layout, [(one.keys, one.buffer) for one in every]
+            gpu.add_up(
+                batch, layout.counts, layout.starts, sources, layout.kind, weight, accumulate=accumulate
+            )  # fmt: skip
+            return
         for i, tensor in enumerate(batch.tensors):
             flat = tensor.view(-1)
             if not accumulate:
@@ -202,6 +220,11 @@ class Keyed(BatchPayload):
                 len(batch), batch.lengths, batch.pointers, self.keys.data_ptr(),
                 ctypes.byref(self.layout.table), torch.get_num_threads(),
             )  # fmt: skip
+            return
+        if batch.on_gpu:
+            from dgc_repro.kernel.gpu import keyed as gpu
+
+            gpu.zero_at(batch, self.layout.counts, self.layout.starts, self.keys)
             return
         for i, tensor in enumerate(batch.tensors):
             tensor.view(-1).index_fill_(0, self._places(i), 0.0)

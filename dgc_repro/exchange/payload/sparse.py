@@ -26,7 +26,7 @@ from dgc_repro.exchange.payload.separate import Alone
 from dgc_repro.exchange.payload.values import DTYPES, VALUES, code_values, num_scales
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
-from dgc_repro.kernel.batch import Batch, integers
+from dgc_repro.kernel.batch import Batch, integers, on_gpu
 from dgc_repro.kernel.chosen import Numbers, Selections, starts_of
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.select import Scratch, Selection
@@ -166,6 +166,13 @@ class SparseLayouts:
         arrays = (self.k, *self.starts, self.num_words, self.headers, self.coding)
         return _Table(*(array.ctypes.data for array in arrays))
 
+    @cached_property
+    def numbers(self) -> Numbers:
+        """For the kernels of kernel/gpu/sparse.py: i64[9, tensors]."""
+        sizes = np.array(self.sizes, dtype=np.int64)
+        coding = self.coding.astype(np.int64)
+        return np.stack([sizes, self.k, *self.starts, self.num_words, self.headers, coding])
+
     def check(self, headers: Sequence[int]) -> None:
         """Raise ValueError for the first header that is another than that of its tensor."""
         for i, header in enumerate(headers):
@@ -253,6 +260,11 @@ class Sparse(BatchPayload):
                 torch.get_num_threads(),
             )  # fmt: skip
             return payload
+        if on_gpu([chosen.values]):
+            from dgc_repro.kernel.gpu import sparse as gpu
+
+            gpu.encode(layouts.numbers, kind, chosen.values, chosen.indices, chosen.starts, buffer)
+            return payload
         for i, own in enumerate(chosen):
             payload._write(i, own)
         return payload
@@ -330,6 +342,12 @@ class Sparse(BatchPayload):
                     one.selections()
                 raise AssertionError("a broken payload was not found again")
             return
+        if batch.on_gpu:
+            from dgc_repro.kernel.gpu import sparse as gpu
+
+            sources = [(one.layouts.numbers, one.buffer) for one in every]
+            gpu.add_up(batch, sources, self.layouts.kind, weight, accumulate=accumulate)
+            return
         for one in every:
             one.check()
         for i, tensor in enumerate(batch.tensors):
@@ -347,6 +365,11 @@ class Sparse(BatchPayload):
                 len(self.names), batch.lengths, batch.pointers, ctypes.byref(self.layouts.table),
                 self.buffer.data_ptr(), torch.get_num_threads(),
             )  # fmt: skip
+            return
+        if batch.on_gpu:
+            from dgc_repro.kernel.gpu import sparse as gpu
+
+            gpu.zero_at(batch, self.layouts.numbers, self.buffer)
             return
         for i, tensor in enumerate(batch.tensors):
             tensor.view(-1).index_fill_(0, self.selection(i).indices.long(), 0.0)

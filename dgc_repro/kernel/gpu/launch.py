@@ -1,0 +1,154 @@
+"""Start a Triton kernel once for all tensors of a batch.
+
+The programs of a launch are the tiles of all tensors. A kernel finds its tensor in a table of the tiles,
+and addresses, sizes and places of that tensor in other tables on the device. Tables are kept by their
+content, for each stream: they are uploaded again only when an address or a size has changed, and no upload
+waits for the GPU.
+
+`Launches.count` says how many kernels were started. On tensors of `FakeTensorMode` launches are counted and
+skipped, so that they can be counted without a GPU.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton.language as tl
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from triton import jit
+
+from dgc_repro.kernel.batch import Batch, starts
+
+Numbers = tuple[int, ...]
+
+
+class Launches:
+    """How many kernels this process has started."""
+
+    count = 0
+
+
+def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options: Any) -> None:
+    """Start ``kernel(owner, first, *arguments, **options)`` with counts[s] programs for tensor s.
+
+    ``on``: a tensor of the device. Arguments: a batch or a list of tensors becomes their addresses, a tuple
+    a table (i64), and an array is uploaded. Products and sums are rounded one by one, as in C."""
+    programs = sum(counts)
+    if not programs:
+        return
+    Launches.count += 1
+    if isinstance(on, FakeTensor):
+        return
+    device = on.device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    given = [_on_device(argument, device, stream) for argument in arguments]
+    owner, first = _tiles(counts, device, stream)
+    options = {"num_warps": 4, "enable_fp_fusion": False, **options}
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            kernel[(programs,)](owner, first, *given, **options)
+    else:
+        kernel[(programs,)](owner, first, *given, **options)
+
+
+def tiles(sizes: Numbers, width: int) -> Numbers:
+    """How many tiles of so many values each tensor has."""
+    return tuple([-(-n // width) for n in sizes])
+
+
+def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """An array on the device, without waiting for it."""
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+
+def _on_device(argument: Any, device: torch.device, stream: int) -> Any:
+    if isinstance(argument, Batch):
+        return _table(argument.addresses, device, stream)
+    if isinstance(argument, list):
+        return _table(tuple([tensor.data_ptr() for tensor in argument]), device, stream)
+    if isinstance(argument, tuple):
+        return _table(argument, device, stream)
+    if isinstance(argument, np.ndarray):
+        if argument.dtype != np.int64:  # random keys: others in each step
+            return upload(argument, device)
+        return _array(argument.tobytes(), device, stream)
+    return argument
+
+
+@lru_cache(maxsize=4096)
+def _table(numbers: Numbers, device: torch.device, stream: int) -> Tensor:
+    return upload(np.array(numbers, dtype=np.int64), device)
+
+
+@lru_cache(maxsize=1024)
+def _array(content: bytes, device: torch.device, stream: int) -> Tensor:
+    return upload(np.frombuffer(content, dtype=np.int64).copy(), device)
+
+
+@lru_cache(maxsize=1024)
+def _tiles(counts: Numbers, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
+    """The tensor of each tile (i32), and the first tile of each tensor (i64)."""
+    numbers = np.array(counts, dtype=np.int64)
+    owner = np.repeat(np.arange(len(counts), dtype=np.int32), numbers)
+    return upload(owner, device), upload(np.cumsum(numbers) - numbers, device)
+
+
+@jit
+def tile(owner, first):
+    """The tensor of this program, and the number of its tile within the tensor (i64)."""
+    s = tl.load(owner + tl.program_id(0))
+    return s, tl.program_id(0) - tl.load(first + s)
+
+
+@jit
+def floats(addresses, s):
+    """The pointer to the values of tensor s."""
+    return tl.load(addresses + s).to(tl.pointer_type(tl.float32))
+
+
+@jit
+def magnitude(x):
+    """The bits of |x|, which order as the magnitudes do; a NaN lies above infinity."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@jit
+def hashed(counter, key):
+    """`counter.bits` of kernel/counter.py. u32."""
+    h = counter ^ key
+    h = (h ^ (h >> 16)) * 0x7FEB352D
+    h = (h ^ (h >> 15) ^ (key * 0x7FEB352D)) * 0x846CA68B
+    return h ^ (h >> 16)
+
+
+@jit
+def inverse(scale):
+    """1 / scale, rounded as in C (float32 division on a GPU is not, and drops denormal numbers)."""
+    return (1.0 / scale.to(tl.float64)).to(tl.float32)
+
+
+def scan(sums: Tensor, counts: Numbers) -> None:
+    """Each number becomes the sum of those before it, within a row and a tensor. sums: [rows, tiles of all
+    tensors], i32 or i64; counts: tiles of each tensor."""
+    rows, total = sums.shape
+    launch(
+        sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024
+    )  # fmt: skip
+
+
+@jit
+def _scan(owner, first, sums, starts, counts, total, WIDTH: tl.constexpr):
+    row, s = tile(owner, first)
+    here = sums + row * total + tl.load(starts + s)
+    count = tl.load(counts + s)
+    before = tl.sum(tl.zeros((WIDTH,), sums.dtype.element_ty), 0)
+    for at in range(0, count, WIDTH):
+        i = at + tl.arange(0, WIDTH)
+        number = tl.load(here + i, mask=i < count, other=0)
+        tl.store(here + i, before + tl.cumsum(number, 0) - number, mask=i < count)
+        before += tl.sum(number, 0)

@@ -1,0 +1,323 @@
+"""Write the chosen entries of all tensors of a batch into a payload, and add payloads up (c/sparse.c).
+
+Tables of a payload, one row each (i64): values of each tensor, entries, where header, places, scales and
+values begin in the buffer, words of the places, header, coding (kernel/sparse.py says how places and values
+are coded). What arrives is not checked against its headers: nothing is written outside a tensor, but a
+broken payload is not reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton import jit
+
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.gpu import dense
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    inverse,
+    launch,
+    magnitude,
+    scan,
+    tile,
+    tiles,
+)
+
+ENTRIES = 2048  # a tile of an encoder: kernel/sparse.py's SCALE_WIDTH
+WORDS = 256  # a tile of a decoder
+DELTA16, BITMAP = 2, 3
+SHARE = float(np.float32(1 / 127))  # of the largest magnitude: the scale of 8-bit codes
+ESCAPE = tl.constexpr(65535)
+ROUND = tl.constexpr(1.5 * 2.0**23)  # added and taken away, it rounds what is below 2^22
+
+Table = npt.NDArray[np.int64]  # [9, tensors]
+
+
+def encode(
+    table: Table, kind: int, values: Tensor, indices: Tensor, starts: Table, buffer: Tensor
+) -> None:
+    """Write headers, places and values. values: f32; indices: i32 or i64; of tensor s from starts[s]."""
+    num = table.shape[1]
+    k, words = _row(table, 1), _row(table, 6)
+    tile_words = tuple([max(1, count) for count in tiles(words, ENTRIES)])
+    launch(
+        buffer, _begin, tile_words, table, num, [buffer], values, tuple(starts.tolist()), KIND=kind,
+        TILE=ENTRIES,
+    )  # fmt: skip
+    counts = tiles(k, ENTRIES)
+    escapes = torch.zeros(1, sum(counts), dtype=torch.int32, device=buffer.device)
+    given = table, num, indices, tuple(starts.tolist()), escapes
+    if DELTA16 in table[8]:
+        launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
+        scan(escapes, counts)
+    launch(
+        buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind,
+        TILE=ENTRIES,
+    )  # fmt: skip
+
+
+def add_up(
+    x: Batch,
+    sources: Sequence[tuple[Table, Tensor]],
+    kind: int,
+    weight: float,
+    *,
+    accumulate: bool,
+) -> None:
+    """x = or += weight * every payload (its table and its buffer), in their order."""
+    if not accumulate:
+        dense.zero(x)
+    _visit(x, sources, kind, weight, zero=False)
+
+
+def zero_at(x: Batch, table: Table, buffer: Tensor) -> None:
+    """x = 0 where the payload has entries."""
+    _visit(x, [(table, buffer)], 0, 0.0, zero=True)
+
+
+def _visit(
+    x: Batch, sources: Sequence[tuple[Table, Tensor]], kind: int, weight: float, *, zero: bool
+) -> None:
+    """Go to all entries, a launch for each payload: places of one payload are different ones."""
+    on, num = x.tensors[0], len(x)
+    counts = [tiles(_row(table, 6), WORDS) for table, _ in sources]
+    every = tuple([count for of_one in counts for count in of_one])
+    before = torch.empty(2, sum(every), dtype=torch.int64, device=on.device)
+    if any(DELTA16 in table[8] or BITMAP in table[8] for table, _ in sources):
+        tables = np.concatenate([table for table, _ in sources], 1)
+        buffers = [buffer for _, buffer in sources for _ in range(num)]
+        launch(
+            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WIDTH=WORDS
+        )
+        scan(before, every)
+    start = 0
+    for (table, buffer), of_one in zip(sources, counts, strict=True):
+        launch(
+            on, _put, of_one, table, num, x, [buffer], before, start, sum(every), weight, KIND=kind,
+            ZERO=zero, WIDTH=WORDS,
+        )  # fmt: skip
+        start += sum(of_one)
+
+
+def _row(table: Table, number: int) -> Numbers:
+    return tuple(table[number].tolist())
+
+
+@jit
+def _begin(
+    owner, first, table, num, buffers, values, starts, KIND: tl.constexpr, TILE: tl.constexpr
+):
+    """Write headers, and clear the places: no bits in a bitmap, escapes elsewhere."""
+    s, t = tile(owner, first)
+    buffer = tl.load(buffers)
+    if t == 0:
+        header = (buffer + tl.load(table + 2 * num + s)).to(tl.pointer_type(tl.int64))
+        tl.store(header, tl.load(table + 7 * num + s))
+        if KIND == 3:
+            shared = (buffer + tl.load(table + 5 * num + s)).to(tl.pointer_type(tl.float32))
+            k = tl.load(table + num + s)
+            tl.store(shared, tl.load(values + tl.load(starts + s), mask=k > 0, other=0.0))
+    coding = tl.load(table + 8 * num + s)
+    words = (buffer + tl.load(table + 3 * num + s)).to(tl.pointer_type(tl.int32))
+    i = t * TILE + tl.arange(0, TILE)
+    there = (i < tl.load(table + 6 * num + s)) & (i * 0 + coding >= 2)
+    tl.store(words + i, tl.zeros((TILE,), tl.int32) - tl.where(coding == 2, 1, 0), mask=there)
+
+
+@jit
+def _entries(table, num, s, t, indices, starts, TILE: tl.constexpr):
+    """Entries of a tile, their places (i64), and the escapes in front of each."""
+    i = t * TILE + tl.arange(0, TILE)
+    there = i < tl.load(table + num + s)
+    at = indices + tl.load(starts + s) + i
+    place = tl.load(at, mask=there, other=0).to(tl.int64)
+    last = tl.load(at - 1, mask=there & (i > 0), other=-1).to(tl.int64)
+    escapes = tl.where(there, (place - last - 1) // ESCAPE, 0).to(tl.int32)
+    return i, there, place, last, escapes
+
+
+@jit
+def _escapes(owner, first, table, num, indices, starts, found, TILE: tl.constexpr):
+    s, t = tile(owner, first)
+    _, _, _, _, escapes = _entries(table, num, s, t, indices, starts, TILE)
+    tl.store(found + tl.program_id(0), tl.sum(escapes, 0))
+
+
+@jit
+def _write(
+    owner, first, table, num, indices, starts, escapes_before, values, buffers, share,
+    KIND: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    s, t = tile(owner, first)
+    buffer, coding = tl.load(buffers), tl.load(table + 8 * num + s)
+    i, there, place, last, escapes = _entries(table, num, s, t, indices, starts, TILE)
+    words = buffer + tl.load(table + 3 * num + s)
+    narrow = words.to(tl.pointer_type(tl.int32))
+    if coding == 0:
+        tl.store(narrow + i, place.to(tl.int32), mask=there)
+    elif coding == 1:
+        tl.store(words.to(tl.pointer_type(tl.int64)) + i, place, mask=there)
+    elif coding == 2:
+        at = i + tl.load(escapes_before + tl.program_id(0)) + tl.cumsum(escapes, 0)
+        gap = place - last - 1 - escapes.to(tl.int64) * ESCAPE
+        tl.store(words.to(tl.pointer_type(tl.uint16)) + at, gap.to(tl.uint16), mask=there)
+    else:
+        bit = (tl.zeros((TILE,), tl.int32) + 1) << (place & 31).to(tl.int32)
+        tl.atomic_or(narrow + place // 32, bit, mask=there, sem="relaxed")
+    if KIND != 3:
+        value = tl.load(values + tl.load(starts + s) + i, mask=there, other=0.0)
+        scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+        store_coded(scales, coded, t, i, there, value, share, KIND)
+
+
+@jit
+def store_coded(scales, coded, t, i, there, value, share, KIND: tl.constexpr):
+    """Values as they travel, of tile t: whole, halves, or 8-bit codes with one scale."""
+    if KIND == 0:
+        tl.store(coded.to(tl.pointer_type(tl.float32)) + i, value, mask=there)
+    elif KIND == 1:
+        value = tl.where(value > 65504.0, 65504.0, tl.where(value < -65504.0, -65504.0, value))
+        tl.store(coded.to(tl.pointer_type(tl.float16)) + i, value.to(tl.float16), mask=there)
+    else:
+        scale = tl.max(magnitude(value), 0).to(tl.float32, bitcast=True) * share
+        first = tl.sum(there.to(tl.int32), 0) > 0
+        tl.store(scales.to(tl.pointer_type(tl.float32)) + t, scale, mask=first)
+        y = value * tl.where(scale >= 1.1754943508222875e-38, inverse(scale), 0.0)
+        y = tl.where(y < -127.0, -127.0, tl.where(y > 127.0, 127.0, y))
+        y = tl.where(y == y, (y + ROUND) - ROUND, 0.0)  # a NaN has the code of zero, as in C
+        code = (y.to(tl.int32) + 127).to(tl.uint8)
+        tl.store(coded.to(tl.pointer_type(tl.uint8)) + i, code, mask=there)
+
+
+@jit
+def decoded(scales, coded, entry, there, KIND: tl.constexpr):
+    """The values of these entries."""
+    if KIND == 3:
+        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry * 0, mask=there, other=0.0)
+    elif KIND == 0:
+        value = tl.load(coded.to(tl.pointer_type(tl.float32)) + entry, mask=there, other=0.0)
+    elif KIND == 1:
+        half = tl.load(coded.to(tl.pointer_type(tl.float16)) + entry, mask=there, other=0.0)
+        value = half.to(tl.float32)
+    else:
+        code = tl.load(coded.to(tl.pointer_type(tl.uint8)) + entry, mask=there, other=127)
+        at = scales.to(tl.pointer_type(tl.float32)) + entry // 2048
+        value = (code.to(tl.int32) - 127).to(tl.float32) * tl.load(at, mask=there, other=0.0)
+    return value
+
+
+@jit
+def _set_bits(word):
+    """How many bits of each word are set. u32."""
+    word = word - ((word >> 1) & 0x55555555)
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    word = (word + (word >> 4)) & 0x0F0F0F0F
+    return ((word * 0x01010101) >> 24).to(tl.int32)
+
+
+@jit
+def _codes(words, num_words, t, WIDTH: tl.constexpr):
+    """Of DELTA16: how far each code goes on, and whether an entry stands there."""
+    i = t * (2 * WIDTH) + tl.arange(0, 2 * WIDTH)
+    there = i < 2 * num_words
+    code = tl.load(words.to(tl.pointer_type(tl.uint16)) + i, mask=there, other=65535).to(tl.int32)
+    entry = (code != ESCAPE).to(tl.int32)
+    return tl.where(there, code + entry, 0), entry
+
+
+@jit
+def _bitmap(words, num_words, t, WIDTH: tl.constexpr):
+    i = t * WIDTH + tl.arange(0, WIDTH)
+    return tl.load(words.to(tl.pointer_type(tl.uint32)) + i, mask=i < num_words, other=0)
+
+
+@jit
+def _passed(owner, first, table, num, buffers, before, num_tiles, WIDTH: tl.constexpr):
+    """How far each tile of words goes on, and how many entries it has."""
+    s, t = tile(owner, first)
+    words = tl.load(buffers + s) + tl.load(table + 3 * num + s)
+    num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
+    passed, entries = coding * 0, coding * 0
+    if coding == 2:
+        steps, found = _codes(words, num_words, t, WIDTH)
+        passed = tl.sum(steps, 0).to(tl.int64)
+        entries = tl.sum(found, 0).to(tl.int64)
+    elif coding == 3:
+        entries = tl.sum(_set_bits(_bitmap(words, num_words, t, WIDTH)), 0).to(tl.int64)
+    tl.store(before + tl.program_id(0), passed)
+    tl.store(before + num_tiles + tl.program_id(0), entries)
+
+
+@jit
+def _put(
+    owner, first, table, num, x, buffers, before, start, num_tiles, weight, KIND: tl.constexpr,
+    ZERO: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """x[place] += weight * value, or = 0, for the entries of a tile of words."""
+    s, t = tile(owner, first)
+    words = tl.load(buffers) + tl.load(table + 3 * num + s)
+    num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
+    here = before + start + tl.program_id(0)
+    passed, earlier = tl.load(here), tl.load(here + num_tiles)
+    if coding == 2:
+        steps, found = _codes(words, num_words, t, WIDTH)
+        place, entry = passed + tl.cumsum(steps, 0) - 1, earlier + tl.cumsum(found, 0) - 1
+        _put_at(table, num, s, x, buffers, place, entry, found > 0, weight, KIND, ZERO)
+    elif coding == 3:
+        _put_bits(
+            table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND, ZERO, WIDTH
+        )
+    else:
+        _put_plain(table, num, s, t, x, buffers, words, coding, weight, KIND, ZERO, WIDTH)
+
+
+@jit
+def _put_bits(
+    table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND: tl.constexpr,
+    ZERO: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    word = _bitmap(words, num_words, t, WIDTH)
+    counts = _set_bits(word)
+    bit = tl.arange(0, 32).to(tl.uint32)[None, :]
+    below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
+    entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
+    place = (t * WIDTH + tl.arange(0, WIDTH))[:, None] * 32 + tl.arange(0, 32)[None, :]
+    found = ((word[:, None] >> bit) & 1) != 0
+    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
+
+
+@jit
+def _put_plain(
+    table, num, s, t, x, buffers, words, coding, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    at = tl.arange(0, WIDTH)
+    size = tl.where(coding == 1, WIDTH // 2, WIDTH)  # entries of a tile
+    entry = t * size + at
+    found = (at < size) & (entry < tl.load(table + num + s))
+    wide = at * 0 + coding == 1
+    place = tl.load(words.to(tl.pointer_type(tl.int32)) + entry, mask=found & ~wide, other=0)
+    large = tl.load(words.to(tl.pointer_type(tl.int64)) + entry, mask=found & wide, other=0)
+    place = place.to(tl.int64) + large
+    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
+
+
+@jit
+def _put_at(
+    table, num, s, x, buffers, place, entry, found, weight, KIND: tl.constexpr, ZERO: tl.constexpr
+):
+    x, buffer = floats(x, s), tl.load(buffers)
+    scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
+    found = found & (place >= 0) & (place < tl.load(table + s))
+    found = found & (entry < tl.load(table + num + s))
+    if ZERO:
+        tl.store(x + place, place.to(tl.float32) * 0.0, mask=found)
+    else:
+        value = decoded(scales, coded, entry, found, KIND) * weight
+        tl.store(x + place, tl.load(x + place, mask=found, other=0.0) + value, mask=found)

@@ -1,0 +1,355 @@
+"""Run by Triton's interpreter, every GPU kernel gives the bits of the C kernel.
+
+test_gpu.py runs this file in a process of its own: Triton reads TRITON_INTERPRET when it is imported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dgc_repro.exchange.payload import Keyed, KeyedLayout, Sparse
+from dgc_repro.exchange.payload import sparse as sparse_payload
+from dgc_repro.kernel import batch as batches
+from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
+from dgc_repro.kernel.gpu.launch import Launches
+from dgc_repro.kernel.powers import PowerLayout
+from dgc_repro.kernel.signs import SignLayout
+from dgc_repro.kernel.workspace import Workspace
+
+# numpy's, of a NaN or of an integer that wraps
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+SIZES = (700, 0, 1, 2100, 33, 4100)
+
+
+@contextmanager
+def on_gpu() -> Iterator[None]:
+    """Tensors on the CPU take the kernels of the GPU."""
+    with (
+        patch.object(native, "usable", lambda tensor: False),
+        patch.object(native, "library", lambda: None),
+        patch.object(batches, "on_gpu", lambda tensors: True),
+        patch.object(sparse_payload, "on_gpu", lambda tensors: True),
+    ):
+        before = Launches.count
+        yield
+        assert Launches.count > before
+
+
+def tensors(seed: int = 0, *, odd: bool = True) -> list[Tensor]:
+    """Heavy-tailed values with ties, zeros of both signs and denormal numbers; ``odd``: with what is not
+    finite in some tensors too."""
+    source = torch.Generator().manual_seed(seed)
+    found = [torch.randn(n, generator=source) ** 3 for n in SIZES]
+    found[0][100:200] = 0.5
+    found[0][200:210] = -0.5
+    found[3][:3] = torch.tensor([0.0, -0.0, 1e-40])
+    found[4].mul_(1e-38)  # denormal numbers among them
+    found[5][4000:] = found[5][:100]
+    if odd:
+        found[0][5] = math.nan
+        found[5][7] = math.inf
+        found[5][70] = -math.inf
+    return found
+
+
+def batch(seed: int = 0, *, odd: bool = True) -> Batch:
+    return Batch(tuple(map(str, SIZES)), tensors(seed, odd=odd))
+
+
+def same(ours: Tensor, theirs: Tensor) -> None:
+    """Equal bits; of a NaN the place alone."""
+    if ours.is_floating_point():
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        ours, theirs = ours.nan_to_num(nan=1.0), theirs.nan_to_num(nan=1.0)
+        kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[ours.element_size()]
+        ours, theirs = ours.view(kind), theirs.view(kind)
+    assert torch.equal(ours, theirs)
+
+
+def both(run: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """Run with C and on the GPU, compare, and return the results."""
+    assert native.library() is not None
+    theirs = run()
+    with on_gpu():
+        ours = run()
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        same(one, other)
+    return theirs
+
+
+@pytest.mark.parametrize("weight", [1.0, -0.37])
+def test_add_and_scale(weight: float) -> None:
+    def run() -> list[Tensor]:
+        x, to = batch(), batch(1)
+        total = batches.add(x, tensors(2), to.tensors, weight)
+        scaled = x.like([torch.empty_like(one) for one in x.tensors])
+        batches.scale(x, weight, scaled)
+        return [*total.tensors, *scaled.tensors]
+
+    both(run)
+
+
+def test_sums_are_equal_to_rounding_and_peaks_to_the_bit() -> None:
+    both(lambda: [sums.peaks(batch())])
+    for odd in (False, True):
+        x = batch(odd=odd)
+        expected = batches.energies(x), *sums.squares(x), sums.magnitudes(x)
+        with on_gpu():
+            x = batch(odd=odd)
+            found = batches.energies(x), *sums.squares(x), sums.magnitudes(x)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_casts(dtype: torch.dtype) -> None:
+    def run() -> list[Tensor]:
+        source = batch()
+        source.tensors[3][10:20] = 3e38
+        source.tensors[3][20:40] *= 1e-6
+        half = torch.zeros(sum(SIZES), dtype=dtype)
+        narrow.narrow(source, half)
+        x, y = batch(3, odd=False), batch(3, odd=False)
+        narrow.widen(half, x, 0.3, accumulate=False, saturate=True)
+        narrow.widen(half, y, -1.0, accumulate=True)
+        return [half, *x.tensors, *y.tensors]
+
+    both(run)
+
+
+CODED = (
+    700,
+    0,
+    1,
+    1100,
+    33,
+    70,
+)  # values that are quantized: the interpreter takes a while for each row
+
+
+def layouts(bits: int, block: int | None) -> CodeLayouts:
+    return CodeLayouts([CodeLayout(n, block or 512, bits, block is not None) for n in CODED])
+
+
+def first_values(x: Batch) -> Batch:
+    return x.slices((0,) * len(CODED), CODED)
+
+
+def parts(layout: CodeLayouts, buffer: Tensor) -> list[Tensor]:
+    return [part for i in range(len(SIZES)) for part in layout.views(buffer, i)]
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize(
+    ("bits", "block"),
+    [
+        (2, 512),
+        (3, None),
+        (3, 500),
+        (4, 100),
+        (6, None),
+        (7, 330),
+        (8, 2048),
+        (9, 512),
+        (12, None),
+        (16, 99),
+    ],
+)
+def test_quantize_and_dequantize(bits: int, block: int | None, odd: bool) -> None:
+    layout = layouts(bits, block)
+    keys = np.arange(len(SIZES), dtype=np.int32) * -77777777
+    rounding = (codes.NEAREST, codes.TOWARD_ZERO, codes.STOCHASTIC)[bits % 3]
+    rule = codes.TWO_NORM if bits % 2 and block else codes.LARGEST
+
+    def run() -> list[Tensor]:
+        buffers = [torch.zeros(layout.size, dtype=torch.uint8) for _ in range(2)]
+        for seed, buffer in enumerate(buffers):
+            codes.quantize(
+                first_values(batch(seed, odd=odd)), layout, buffer, rounding, keys, rule=rule
+            )
+        x, y = first_values(batch(3, odd=False)), first_values(batch(3, odd=False))
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
+        found = [part for buffer in buffers for part in parts(layout, buffer)]
+        return [*found, *x.tensors, *y.tensors]
+
+    both(run)
+
+
+@pytest.mark.parametrize("rounding", [codes.NEAREST, codes.TOWARD_ZERO, codes.STOCHASTIC])
+@pytest.mark.parametrize("rule", [codes.LARGEST, codes.TWO_NORM, codes.GIVEN])
+def test_every_rounding_with_every_scale(rounding: int, rule: int) -> None:
+    """Few levels; values at the ends of what a float32 holds."""
+    block = None if rule == codes.GIVEN else 256
+    layout = layouts(4, block)
+    keys = np.arange(len(SIZES), dtype=np.int32)
+
+    def run() -> list[Tensor]:
+        buffer = torch.zeros(layout.size, dtype=torch.uint8)
+        for i in range(len(SIZES)):
+            layout.views(buffer, i)[0].fill_((0.01, 1e-41, 0.0)[i % 3])
+        x = first_values(batch(odd=False))
+        x.tensors[3].mul_(3e37 / float(x.tensors[3].abs().max()))
+        codes.quantize(x, layout, buffer, rounding, keys, levels=1, rule=rule)
+        decoded = first_values(batch(odd=False))
+        layout.decode(decoded, [buffer], 1.0, accumulate=False)
+        return [*parts(layout, buffer), *decoded.tensors]
+
+    both(run)
+
+
+@pytest.mark.parametrize("levels", [0, 1, 2, 6, 1400])
+def test_signs(levels: int) -> None:
+    counts = tuple(levels if n else 0 for n in SIZES)
+    layout = SignLayout(SIZES, counts)
+
+    def run() -> list[Tensor]:
+        buffers = [torch.zeros(layout.size, dtype=torch.uint8) for _ in range(4)]
+        for seed, buffer in enumerate(buffers):
+            source = torch.Generator().manual_seed(seed)
+            if levels:
+                layout.put(buffer, torch.randn(sum(counts), generator=source))
+            signs.pack(batch(seed), layout, buffer, zero_too=seed % 2 == 1)
+        x, y, votes = batch(3, odd=False), batch(3, odd=False), batch(odd=False)
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
+        signs.vote(votes, layout, buffers)
+        return [*buffers, *x.tensors, *y.tensors, *votes.tensors]
+
+    both(run)
+
+
+def test_powers() -> None:
+    layout = PowerLayout(SIZES)
+    keys = np.arange(len(SIZES), dtype=np.int32) * 99999999
+
+    def run() -> list[Tensor]:
+        buffers = [torch.zeros(layout.size, dtype=torch.uint8) for _ in range(2)]
+        for seed, buffer in enumerate(buffers):
+            powers.pack(batch(seed), keys, layout, buffer)
+        x, y = batch(3, odd=False), batch(3, odd=False)
+        layout.decode(x, buffers, 0.3, accumulate=False)
+        layout.decode(y, buffers[:1], -1.0, accumulate=True)
+        return [*buffers, *x.tensors, *y.tensors]
+
+    both(run)
+
+
+def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return Workspace().scratch((label,), size, dtype, device).zero_()
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_topk(odd: bool) -> None:
+    ks = [(690, 5, 3, 2000, 20, 4099), (150, 0, 1, 40, 19, 60), (7, 0, 0, 40, 1, 1)]
+
+    def run() -> list[Tensor]:
+        found = chosen.topk(batch(odd=odd), ks, scratch)
+        return [part for one in found for every in one for part in (every.values, every.indices)]
+
+    both(run)
+
+
+def test_topk_of_ties_takes_the_lower_index() -> None:
+    def run() -> list[Tensor]:
+        x = Batch(("ones", "few"), [torch.ones(5000), torch.tensor([1.0, -1.0, 1.0])])
+        found = chosen.topk(x, [(4500, 2)], scratch)[0]
+        return [found.indices, found.values]
+
+    indices, _ = both(run)
+    assert indices.tolist() == [*range(4500), 0, 1]
+
+
+@pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "shared"])
+@pytest.mark.parametrize("indices", ["auto", "int32", "delta16", "bitmap"])
+def test_sparse_payload(indices: str, values: str) -> None:
+    ks = [(90, 0, 1, 2000, 20, 60), (1, 0, 1, 3, 33, 2500)]
+    names = tuple(map(str, SIZES))
+    kind = "fp32" if values == "shared" else values
+
+    def run() -> list[Tensor]:
+        sent = []
+        for seed, k in enumerate(ks):
+            one = chosen.topk(batch(seed, odd=False), [k], scratch)[0]
+            sent.append(Sparse.of(names, one, indices, kind, scratch, shared=values == "shared"))
+        sent[1] = sent[0].like_ragged(sent[1].parts, sent[1].lengths)
+        x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
+        sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
+        sent[1].add_sum_to_((), y, -1.0, accumulate=True)
+        sent[1].zero_at_(zeros)
+        return [*(one.buffer for one in sent), *x.tensors, *y.tensors, *zeros.tensors]
+
+    both(run)
+
+
+@pytest.mark.parametrize(("values", "travels"), [("fp32", False), ("fp16", True), ("int8", True)])
+def test_keyed_payload(values: str, travels: bool) -> None:
+    names = tuple(map(str, SIZES))
+    layout = KeyedLayout.of(SIZES, (2, 0, 1, 2100, 20, 60), values, travels)
+    keys = [torch.arange(len(SIZES), dtype=torch.int32) * seed for seed in (12345678, -7)]
+
+    def run() -> list[Tensor]:
+        buffers = [torch.zeros(layout.size, dtype=torch.uint8) for _ in keys]
+        sent = [
+            Keyed.of(batch(i, odd=False), layout, keys[i], buffers[i], scaled=i == 1)
+            for i in range(2)
+        ]
+        x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
+        sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
+        sent[1].add_sum_to_((), y, -1.0, accumulate=True)
+        sent[1].zero_at_(zeros)
+        assert sent[0].names == names
+        return [*buffers, *x.tensors, *y.tensors, *zeros.tensors]
+
+    both(run)
+
+
+def test_gaps_longer_than_a_code() -> None:
+    """DELTA16 writes escapes, several in a row, in front of the entries of a later tile too."""
+    n = 600_000
+    x = torch.zeros(n)
+    x[torch.arange(2200)] = 1.0
+    x[[70_000, 400_000, 599_999]] = torch.tensor([2.0, -3.0, 4.0])
+
+    def run() -> list[Tensor]:
+        batch = Batch(("few", "none"), [x.clone(), torch.zeros(200_000)])
+        found = chosen.Selections(
+            (n, 200_000), (2203, 1), torch.cat([x[x != 0], torch.ones(1)]),
+            torch.cat([x.nonzero().view(-1), torch.tensor([199_999])]).int(),
+        )  # fmt: skip
+        sent = Sparse.of(batch.names, found, "delta16", "fp32", scratch)
+        to = batch.like([torch.empty(n), torch.empty(200_000)])
+        sent.copy_to_(to, 1.0)
+        return [sent.buffer, *to.tensors]
+
+    assert torch.equal(both(run)[1], x)
+
+
+def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
+    names = tuple(map(str, SIZES))
+    one = chosen.topk(batch(odd=False), [(90, 0, 1, 2000, 20, 60)], scratch)[0]
+    for indices in ("int32", "delta16", "bitmap"):
+        sent = Sparse.of(names, one, indices, "fp32", scratch)
+        fences = torch.zeros(len(SIZES), 6000)
+        inside = [row[500 : 500 + n] for row, n in zip(fences, SIZES, strict=True)]
+        for damage in range(4):
+            broken = sent.buffer.clone()
+            source = torch.Generator().manual_seed(damage)
+            for i in range(len(SIZES)):
+                words = sent.like([broken.view(torch.int64)]).part(i, 1)
+                words.random_(-(2**31), 2**31 - 1, generator=source)
+            with on_gpu():
+                sent.like([broken.view(torch.int64)]).add_to_(Batch(names, inside), 1.0)
+        for row, n in zip(fences, SIZES, strict=True):
+            assert not row[:500].any()
+            assert not row[500 + n :].any()
