@@ -41,6 +41,7 @@ HERE = Path(__file__).parent
 ARCHITECTURES = (70, 75, 80, 90)  # V100, T4, A100, H100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
     reason="the interpreter of older Tritons cannot loop to a number that a kernel has read",
