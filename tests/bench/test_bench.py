@@ -21,6 +21,7 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -164,8 +165,8 @@ def test_compressing_twice_chooses_from_the_whole_tensor_and_sends_the_same() ->
     chosen = []
     for ladder in (gravac.CompressesTwice, Ladder):
         context = Context("w", 0, 0, 0, 1, None, (1, 2), Workspace())
-        selections = ladder(rungs)._selections(tensor, context)
-        chosen.append({rung: found.indices.tolist() for rung, found in selections.items()})
+        selections = ladder(rungs)._selections(Batch(("w",), [tensor]), context)
+        chosen.append({rung: found[0].indices.tolist() for rung, found in selections.items()})
     assert [len(places) for places in chosen[0].values()] == [100, 10]
     assert chosen[0] == chosen[1]
 
