@@ -2,70 +2,35 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import Payload, num_bytes
+from dgc_repro.exchange.payload.interface import num_bytes
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Separate:
-    """A payload for each tensor, or for each part of a batch. It is never sent as such: its payloads
-    have been."""
+class Several(ABC):
+    """What was sent of a batch, in several payloads. It is never sent as such: its payloads have been."""
 
-    payloads: tuple[Payload, ...]
+    payloads: tuple[Any, ...]
 
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return tuple(part for payload in self.payloads for part in payload.parts)
+    @abstractmethod
+    def views(self, batch: Batch) -> Iterable[Any]:
+        """What each payload is of: a tensor, or a batch."""
 
-    @property
-    def num_floats(self) -> float:
-        return sum(payload.num_floats for payload in self.payloads)
-
+    @abstractmethod
     def by_tensor(self) -> list[tuple[int, float]]:
         """Bytes and floats of each tensor."""
-        return [(num_bytes(payload), payload.num_floats) for payload in self.payloads]
 
-    def like(self, parts: Sequence[Tensor]) -> Separate:
-        given = iter(parts)
-        payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
-        return Separate(tuple(payloads))
-
-    def subtract_from_(self, batch: Batch) -> None:
-        for payload, tensor in zip(self.payloads, batch.tensors, strict=True):
-            payload.subtract_from_(tensor)
-
-    def zero_at_(self, batch: Batch) -> None:
-        """Zero the entries that were sent; nothing where a payload has no places."""
-        for payload, tensor in zip(self.payloads, batch.tensors, strict=True):
-            zero_where_sent(tensor, payload)
-
+    @abstractmethod
     def dense(self) -> list[Tensor]:
-        return [payload.dense() for payload in self.payloads]
-
-
-def zero_where_sent(tensor: Tensor, payload: Any) -> None:
-    """Zero the entries that were sent; nothing where the payload has no places."""
-    if hasattr(payload, "zero_at_"):
-        payload.zero_at_(tensor)
-        return
-    indices = getattr(payload, "indices", None)  # HasPlaces; isinstance of a protocol is slow
-    if indices is not None:
-        tensor.view(-1).index_fill_(0, indices.long(), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """A payload for each part of a batch. ``places``: which tensors a part has."""
-
-    payloads: tuple[Any, ...]  # of batches
-    places: tuple[tuple[int, ...], ...]
+        """f32[n] of each tensor."""
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -76,22 +41,56 @@ class Parted:
         number: float = sum(payload.num_floats for payload in self.payloads)
         return number
 
-    def by_tensor(self) -> list[tuple[int, float]]:
-        """Bytes and floats of each tensor."""
-        return self._in_order(payload.by_tensor() for payload in self.payloads)
-
-    def like(self, parts: Sequence[Tensor]) -> Parted:
+    def like(self, parts: Sequence[Tensor]) -> Self:
         given = iter(parts)
         payloads = [p.like([next(given) for _ in p.parts]) for p in self.payloads]
-        return Parted(tuple(payloads), self.places)
+        return replace(self, payloads=tuple(payloads))
 
     def subtract_from_(self, batch: Batch) -> None:
-        for payload, where in zip(self.payloads, self.places, strict=True):
-            payload.subtract_from_(batch.part(where))
+        for payload, view in zip(self.payloads, self.views(batch), strict=True):
+            payload.subtract_from_(view)
 
     def zero_at_(self, batch: Batch) -> None:
-        for payload, where in zip(self.payloads, self.places, strict=True):
-            payload.zero_at_(batch.part(where))
+        """Zero the entries that were sent; nothing where a payload has no places."""
+        for payload, view in zip(self.payloads, self.views(batch), strict=True):
+            zero_where_sent(view, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Separate(Several):
+    """A payload for each tensor."""
+
+    def views(self, batch: Batch) -> Sequence[Tensor]:
+        return batch.tensors
+
+    def by_tensor(self) -> list[tuple[int, float]]:
+        return [(num_bytes(payload), payload.num_floats) for payload in self.payloads]
+
+    def dense(self) -> list[Tensor]:
+        return [payload.dense() for payload in self.payloads]
+
+
+def zero_where_sent(tensor: Any, payload: Any) -> None:
+    """Zero the entries that were sent; nothing where the payload has no places."""
+    if hasattr(payload, "zero_at_"):
+        payload.zero_at_(tensor)
+        return
+    indices = getattr(payload, "indices", None)  # HasPlaces; isinstance of a protocol is slow
+    if indices is not None:
+        tensor.view(-1).index_fill_(0, indices.long(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Parted(Several):
+    """A payload for each part of a batch. ``places``: which tensors a part has."""
+
+    places: tuple[tuple[int, ...], ...]
+
+    def views(self, batch: Batch) -> list[Batch]:
+        return [batch.part(where) for where in self.places]
+
+    def by_tensor(self) -> list[tuple[int, float]]:
+        return self._in_order(payload.by_tensor() for payload in self.payloads)
 
     def dense(self) -> list[Tensor]:
         return self._in_order(payload.dense() for payload in self.payloads)
