@@ -33,8 +33,8 @@ class Context:
     """What an exchange may know of its surroundings.
 
     ``name``: of the tensor; ``path``: where in the nest of wrappers (of a batch, an entry may be a tuple with
-    a label for each tensor); ``rung``: what the policy
-    planned for this tensor, None where the policy must see energies first (`Choose`).
+    a label for each tensor); ``rung``: what the policy planned for this tensor, None where the policy must
+    see energies first (`Choose`).
     ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
     whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
     ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for; None where
@@ -85,8 +85,8 @@ class Context:
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
     def part(self, label: str, places: Sequence[int], rung: int | None = None) -> Context:
-        """The context of some tensors of a batch: its buffers are its own, its random numbers are not
-        others. ``rung``: the one that all of them have."""
+        """The context of some tensors of a batch, with buffers of its own and the same random numbers.
+        ``rung``: the one that all of them have."""
 
         def some(values: Any) -> Any:
             return None if values is None else [values[i] for i in places]

@@ -33,8 +33,8 @@ CPU = torch.device("cpu")
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
-    ``unchecked``: names of tensors that may hold a NaN or an infinity: nobody has looked yet. A batch and
-    all that are made of it share the set."""
+    ``unchecked``: names of the tensors that no kernel has checked for NaN and infinities yet. A batch and all
+    batches computed from it share the set."""
 
     __slots__ = (
         "_addresses",
