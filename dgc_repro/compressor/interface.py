@@ -84,9 +84,8 @@ class Context:
             rungs=self.rungs,
         )  # fmt: skip  # dataclasses.replace costs 5 times as much, and this runs for each tensor
 
-    def part(self, label: str, places: Sequence[int], rung: int | None = None) -> Context:
-        """The context of some tensors of a batch, with buffers of its own and the same random numbers.
-        ``rung``: the one that all of them have."""
+    def part(self, label: str, places: Sequence[int]) -> Context:
+        """The context of some tensors of a batch, with buffers of its own and the same random numbers."""
 
         def some(values: Any) -> Any:
             return None if values is None else [values[i] for i in places]
@@ -98,8 +97,7 @@ class Context:
             path=tuple(tuple(some(p)) if isinstance(p, tuple) else p for p in self.path),
             into=some(self.into),
             raw_energy=None if energy is None else energy[list(places)],
-            rung=self.rung if rung is None else rung,
-            rungs=some(self.rungs) if rung is None else None,
+            rungs=some(self.rungs),
         )
 
     def of(self, place: int, name: str) -> Context:
