@@ -86,10 +86,12 @@ def main() -> None:
 
 
 def api_of(module: str) -> str:
+    """What mkdocstrings reads as a module."""
     return f"::: {module}\n    options:\n      show_root_full_path: true"
 
 
 def write(path: str, text: str) -> None:
+    """A page of the site."""
     with site.open(path, "w", encoding="utf-8") as to:
         to.write(text)
 
@@ -115,8 +117,8 @@ def page_of(method: Method, laws: dict[str, dict[str, int]], speeds: list[dict[s
         re.sub(rf"^({HEADINGS}): (.)", headed, rest, flags=re.M).strip(),
         f"## Settings\n\n`compressor={method.name}`:\n\n```yaml\n{method.settings}```",
         f"## Class\n\n::: {method.module}.{method.class_name}\n    options:\n      heading_level: 3",
-        "## Laws\n\nSettings of this method in `tests/compressor/test_laws.py`, alone and in wrappers, in worlds "
-        "of 1 to 3 workers, as they ended when this site was built.",
+        "## Laws\n\nSettings of this method in `tests/compressor/test_laws.py`, alone and in wrappers, in "
+        "worlds of 1 to 3 workers, as they ended when this site was built.",
         laws_table(method.name, laws),
         "## Speed\n\nOne gradient of 44.5 M values, in multiples of a `copy_` of it (`make bench`).",
         speed_table(method.name, speeds),
@@ -149,6 +151,7 @@ def law_results() -> dict[str, dict[str, int]]:
 
 
 def laws_table(method: str, laws: dict[str, dict[str, int]]) -> str:
+    """How many cases of each law passed and failed."""
     rows = []
     for law, cases in laws.items():
         ends = {"passed": 0, "failed": 0}
@@ -172,6 +175,7 @@ def speed_lines() -> list[dict[str, str]]:
 
 
 def speed_table(method: str, speeds: list[dict[str, str]]) -> str:
+    """The committed lines of a method, of all machines."""
     rows = [
         f"| {row['setting']} | {float(row['compress_x']):.2f} | {float(row['decompress_x']):.2f} "
         f"| {float(row['sent_bits_per_value']):.2f} | {row['cpu']}, {row['cores']} cores, {row['date']} |"
