@@ -132,7 +132,7 @@ def parts_of(own: Any) -> list[Parts]:
     elif hasattr(own, "by_tensor"):
         every = [((size, torch.uint8),) for size, _ in own.by_tensor()]
     else:
-        every = [tuple(kinds([own]))]
+        every = [tuple(kinds(own))]
     return [tuple((count, dtype.itemsize) for count, dtype in one) for one in every]
 
 

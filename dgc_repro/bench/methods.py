@@ -247,7 +247,7 @@ class Alone:
 def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
     if isinstance(asked, Gather | GatherRagged):
         payload: Any = asked.payload
-        parts += kinds([payload])
+        parts += kinds(payload)
         return Gathered([payload])
     averaged = asked.tensor
     tensors = averaged.tensors if isinstance(averaged, Batch) else [averaged]

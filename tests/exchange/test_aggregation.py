@@ -78,7 +78,7 @@ def test_simulated_workers_that_expect_what_is_not_sent_are_told() -> None:
     flats = [torch.zeros(8, dtype=torch.uint8)] * 2
     sizes = [Sizes([0, 8], [0, 8]), Sizes([8, 0], [16, 0])]
     with pytest.raises(RanksDisagree, match="worker 1 waits for 16 bytes from worker 0"):
-        SimulatedWire(2).all_to_all(flats, sizes, "slot")
+        SimulatedWire(2).collect(flats, "slot", sizes)
 
 
 # What moves fewer bytes.

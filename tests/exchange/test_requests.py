@@ -20,7 +20,7 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.payload import Whole
 from dgc_repro.exchange.requests import Agree, Choose, Exchange, Gather, Max, Mean, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link, RanksDisagree
+from dgc_repro.exchange.wire import BROADCAST, SUM, Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
 
 CPU = torch.device("cpu")
@@ -242,9 +242,9 @@ def test_the_ledger_agrees_with_a_count_by_hand(
 
 def test_signals_are_counted_under_their_own_name_and_survive_a_checkpoint() -> None:
     link = link_of(2)
-    link.sum_(torch.zeros(3, dtype=torch.float64), "signal", "loss")
-    link.broadcast_(torch.zeros(10), "buffer", "bn")
-    link.sum_(torch.zeros(5), "gradient", "w")
+    link.combine_(SUM, torch.zeros(3, dtype=torch.float64), "signal")
+    link.combine_(BROADCAST, torch.zeros(10), "buffer")
+    link.combine_(SUM, torch.zeros(5), "gradient", ": w")
     ledger = Ledger()
     ledger.load_state_dict(link.ledger.state_dict())
     for metrics in (link.ledger.metrics(), ledger.metrics()):
