@@ -49,5 +49,5 @@ def _broken(payload: AnyPayload | None) -> AnyPayload | None:
     if not isinstance(payload, Sparse):
         return payload
     broken = replace(payload, buffer=payload.buffer.clone())
-    broken.part(0, 0).fill_(12345)
+    broken.layout.view(broken.buffer, 0, 0).fill_(12345)
     return broken

@@ -234,7 +234,7 @@ class Alone:
                 finished = time.perf_counter()
                 self.state, self.step = end.value.state, self.step + 1
                 if isinstance(self.compressor, QSGD) and not self.elias_bits:
-                    self.elias_bits = elias_bits(end.value.own.payload)
+                    self.elias_bits = elias_bits(end.value.own)
                 return {
                     "compress_seconds": last - begin,
                     "decompress_seconds": finished - last,

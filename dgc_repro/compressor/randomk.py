@@ -95,7 +95,7 @@ class RandomK(Selecting):
             values = yield Mean(own.coded, names=own.names)
             if self.values == "fp16":
                 values = self._widened(values, context)
-            whole = KeyedLayout.of(own.layout.sizes, own.layout.counts)
+            whole = KeyedLayout.of_counts(own.layout.sizes, own.layout.counts)
             replace(own, layout=whole, buffer=values.view(torch.uint8)).copy_to_(result, 1.0)
         else:
             payloads = yield Gather(own)
@@ -167,4 +167,4 @@ class RandomK(Selecting):
 @lru_cache(maxsize=64)
 def _layout(sizes: tuple[int, ...], share: float, kind: str, travels: bool) -> KeyedLayout:
     """For tensors of these sizes."""
-    return KeyedLayout.of(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)
+    return KeyedLayout.of_counts(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)

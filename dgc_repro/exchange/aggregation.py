@@ -45,11 +45,6 @@ def packed_bytes(parts: Parts) -> int:
     return places(parts)[1]
 
 
-def dense_bytes(n: int, workers: int) -> float:
-    """An allreduce of n float32 values."""
-    return 4 * n * moved_by("allreduce", workers)
-
-
 def gather_bytes(rows: Sequence[Parts], workers: int, *, ragged: bool) -> float:
     """An allgather of buffers of these parts, all filled up to the longest; of ``ragged`` ones the
     lengths of the parts travel first."""
@@ -253,4 +248,4 @@ def _pieces(
 
 def _parts(payload: BatchPayload) -> Parts:
     """Of a batch of one tensor."""
-    return list(payload.tensor_kinds[0])
+    return list(payload.layout.kinds[0])

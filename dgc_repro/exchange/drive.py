@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dgc_repro.exchange.packing import SERVED_BY, Answers, Collective, Key, PerWorker
 from dgc_repro.exchange.packing import kind as kind_of
-from dgc_repro.exchange.requests import Exchange, Many, Outcome, Request, together
+from dgc_repro.exchange.requests import Exchange, Many, Outcome, Request
 from dgc_repro.exchange.wire import Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
 
@@ -170,13 +170,3 @@ def _answer(asked: Request | Many, answers: Answers, worker: int, key: Key = ())
 
 def _nobody_to_choose(energies: Tensor) -> int:
     raise RuntimeError("an exchange asks Choose, but its policy plans rungs before the step")
-
-
-def drive(
-    workers: list[Mapping[str, Exchange]], link: Link, choose: Chooser | None = None
-) -> list[dict[str, Outcome]]:
-    """Open all workers and finish: one step in one call, with fresh buffers."""
-    lockstep = Lockstep(link, Workspace(), choose)
-    for exchanges in workers:
-        lockstep.open(together(exchanges))  # type: ignore[arg-type]
-    return lockstep.finish()  # type: ignore[return-value]

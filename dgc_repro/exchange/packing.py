@@ -14,13 +14,13 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import Alone, AnyPayload, BatchPayload, Gathered, num_bytes
+from dgc_repro.exchange.payload import ALONE, AnyPayload, BatchPayload, Gathered, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -43,7 +43,6 @@ Key = tuple[Any, ...]
 """Where in the nest of its worker's exchange a request stands: the last entry may be a tensor's name."""
 Answers = dict[Key, Any]
 _I64_BYTES = 8
-Places = list[tuple[int, int, torch.dtype]]
 Comes = tuple[Key, AnyPayload, Sequence[int] | None]
 """What comes for a request: a payload laid out as this one, whose parts have these lengths if given."""
 
@@ -62,12 +61,14 @@ class Collective(ABC):
     def __init__(self, lockstep: Lockstep) -> None:
         self._lockstep = lockstep
         self._link = lockstep.link
-        self._asked: list[Mapping[Key, Any]] = []  # of the first worker hosted here, or of every one
+        self._asked: list[
+            Mapping[Key, Any]
+        ] = []  # of the first worker hosted here, or of every one
         self.landing: Pending | None = None
 
-    @abstractmethod
     def add(self, asked: Mapping[Key, Any]) -> None:
         """The requests of the next worker hosted here, in the order of tensors."""
+        self._asked.append(asked)
 
     @abstractmethod
     def send(self) -> None:
@@ -252,14 +253,13 @@ class Collection(Collective):
                 for key, payload, lengths in self._comes[i][source]:
                     came = [next(parts) for _ in payload.parts]
                     found[key][source] = like(payload, came, lengths)
+            if not self._is_gather:
+                own = self._link.wire.rank + i
+                for key, request in asked.items():
+                    found[key][own] = request.payloads[own]
             received.append(found)
         if self._is_gather:
             return {key: Gathered(payloads) for key, payloads in received[0].items()}
-        for own, (asked, found) in enumerate(
-            zip(self._asked, received, strict=True), self._link.wire.rank
-        ):
-            for key, request in asked.items():
-                found[key][own] = request.payloads[own]
         return {key: PerWorker([found[key] for found in received]) for key in received[0]}
 
     @property
@@ -272,7 +272,9 @@ class Collection(Collective):
         if self._is_gather:
             return [[request.payload for request in asked.values()]]
         own = self._link.wire.rank + len(self._flats)
-        to = [[r.payloads[rank] for r in asked.values()] for rank in range(self._link.wire.world_size)]
+        to = [
+            [r.payloads[rank] for r in asked.values()] for rank in range(self._link.wire.world_size)
+        ]
         to[own] = []
         return [[payload for payload in piece if payload is not None] for piece in to]
 
@@ -288,10 +290,10 @@ class Collection(Collective):
         found = [places([kind for p in piece for kind in kinds(p)]) for piece in pieces]
         sizes = [size for _, size in found]
         self._to.append(sizes)
-        if self._is_gather and len(pieces[0]) == 1:
-            buffer = getattr(pieces[0][0], "buffer", None)
-            if buffer is not None and buffer.numel() == sizes[0]:
-                return buffer  # type: ignore[no-any-return]
+        if self._is_gather and len(pieces[0]) == 1 and isinstance(pieces[0][0], BatchPayload):
+            buffer = pieces[0][0].buffer
+            if buffer.numel() == sizes[0]:
+                return buffer
         flat = self._lockstep.buffer(f"{self._label}{len(self._flats)}", sum(sizes), torch.uint8)
         for part, piece, (layout, _) in zip(flat.split(sizes), pieces, found, strict=True):
             write_parts(part, [p for payload in piece for p in payload.parts], layout)
@@ -328,7 +330,7 @@ class Collection(Collective):
             GRADIENT, label, self._lockstep.slot(f"{self._label} sizes"), sizes,
         )  # fmt: skip
         landing.wait()
-        told = []
+        told: list[list[list[Comes]]] = []
         for i in self._workers:
             told.append([])
             for comes, of_each, row in zip(self._comes[i], counts[i], rows[i], strict=True):
@@ -348,8 +350,9 @@ class Collection(Collective):
         return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
 
 
-def is_ragged(payload: AnyPayload) -> bool:
-    return isinstance(payload, BatchPayload | Alone) and payload.ragged
+def is_ragged(payload: AnyPayload) -> TypeGuard[BatchPayload]:
+    """Whether sizes of a payload like this one may differ between workers."""
+    return isinstance(payload, BatchPayload) and payload.ragged
 
 
 def kinds(payload: AnyPayload, lengths: Sequence[int] | None = None) -> list[Kind]:
@@ -375,18 +378,13 @@ def like(payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int] | 
 
 def bytes_of(key: Key, payload: AnyPayload) -> list[tuple[str, int]]:
     """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
-    if isinstance(payload, BatchPayload):
-        sizes = [size for size, _ in payload.by_tensor()]
-        return list(zip(payload.names, sizes, strict=True))
+    if isinstance(payload, BatchPayload) and payload.names != (ALONE,):
+        return list(zip(payload.names, payload.layout.tensor_bytes.tolist(), strict=True))
     return [(_name(key), num_bytes(payload))]
 
 
 class Agreement(Collective):
     """`Agree`: rank 0's tensors, moved as bytes."""
-
-    def add(self, asked: Mapping[Key, Agree]) -> None:
-        if not self._asked:
-            self._asked.append(asked)
 
     def send(self) -> None:
         tensors = {name: request.tensor.contiguous() for name, request in self._asked[0].items()}
@@ -407,15 +405,12 @@ class Choice(Collective):
     """`Choose`: energies summed over tensors but the absent ones, averaged over workers, one answer for
     all."""
 
-    def add(self, asked: Mapping[Key, Choose]) -> None:
-        self._asked.append(asked)
-
     def send(self) -> None:
         names, absent = _names(self._asked[0]), self._lockstep.absent()
         share = 1.0 / self._link.wire.world_size
         terms = []
         for asked in self._asked:
-            # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
+            # In float64 to the end: rounded before, simulated and real workers could choose otherwise.
             every = torch.cat([torch.atleast_2d(r.energies) for r in asked.values()]).double()
             for index in [i for i, name in enumerate(names) if name in absent]:
                 every[index] = 0

@@ -60,7 +60,9 @@ class ProcessGroupWire:
             pending = Pending(dist.all_to_all_single(flat, own, come, sizes[0].to, **how))
         elif self._in_pieces and own.numel() > PIECE_BYTES and self.world_size > 1:
             # As many collectives as there are pieces, the same on all ranks: payloads are of one size.
-            cut = [slice(begin, begin + PIECE_BYTES) for begin in range(0, own.numel(), PIECE_BYTES)]
+            cut = [
+                slice(begin, begin + PIECE_BYTES) for begin in range(0, own.numel(), PIECE_BYTES)
+            ]
             pending = Pending(
                 *[dist.all_gather([row[here] for row in rows], own[here], **how) for here in cut]
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +16,35 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.drive import Chooser, drive
+from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import Agree, Choose, Exchange, Gather, Max, Mean, Outcome
+from dgc_repro.exchange.requests import (
+    Agree,
+    Choose,
+    Exchange,
+    Gather,
+    Max,
+    Mean,
+    Outcome,
+    together,
+)
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import BROADCAST, SUM, Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
 
 CPU = torch.device("cpu")
 SHAPES = {"weight": (4, 3), "bias": (5,), "none": (0,)}
+
+
+def drive(
+    workers: list[Mapping[str, Exchange]], link: Link, choose: Chooser | None = None
+) -> list[dict[str, Outcome]]:
+    """Open all workers and finish: one step in one call, with fresh buffers."""
+    lockstep = Lockstep(link, Workspace(), choose)
+    for exchanges in workers:
+        lockstep.open(together(exchanges))  # type: ignore[arg-type]
+    return lockstep.finish()  # type: ignore[return-value]
 
 
 def link_of(workers: int) -> Link:

@@ -12,7 +12,7 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
 `Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
-`Pieces`              a tensor in stretches, each a payload of its own (compressor/sharded.py)
+`Parted`              several payloads: of a batch tensor by tensor, in parts, or in stretches
 `LowRank`             two thin factors of a matrix
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
@@ -20,26 +20,24 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 
 from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.exchange.payload.interface import (
+    ALONE,
     AnyPayload,
     BatchPayload,
-    DecodesTogether,
     Gathered,
     Payload,
     num_bytes,
 )
 from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
 from dgc_repro.exchange.payload.low_rank import LowRank
-from dgc_repro.exchange.payload.pieces import Pieces
-from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
+from dgc_repro.exchange.payload.parted import Parted
 from dgc_repro.exchange.payload.sparse import Sparse
 from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
 
 __all__ = [
-    "Alone",
+    "ALONE",
     "AnyPayload",
     "BatchPayload",
     "Codes",
-    "DecodesTogether",
     "Gathered",
     "Halves",
     "Keyed",
@@ -47,9 +45,7 @@ __all__ = [
     "LowRank",
     "Parted",
     "Payload",
-    "Pieces",
     "Powers",
-    "Separate",
     "Signs",
     "Sparse",
     "Whole",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Kind
+from dgc_repro.kernel.layout import Kind, Layout
 
 
 class Payload(Protocol):
-    """What one worker sends for one tensor."""
+    """What one worker sends for one tensor. Its buffers are f32, n contiguous values."""
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -28,7 +29,7 @@ class Payload(Protocol):
         """The payload of another worker, whose parts arrived; its layout is this one's."""
 
     def add_to_(self, buffer: Tensor, weight: float) -> None:
-        """buffer += weight * decoded, in one pass. buffer: f32, n contiguous values."""
+        """buffer += weight * decoded, in one pass."""
 
     def copy_to_(self, buffer: Tensor, weight: float) -> None:
         """buffer = weight * decoded, in one pass."""
@@ -36,113 +37,111 @@ class Payload(Protocol):
     def subtract_from_(self, buffer: Tensor) -> None:
         """buffer -= decoded, in one pass."""
 
-    def dense(self) -> Tensor:
-        """The decoded values as a new tensor: f32[n]. For tests and references."""
+
+class Own(ABC):
+    """What was sent of a batch: the ``own`` of an `Outcome`. That of a batch of one takes its tensor as
+    well as a `Batch`."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Tensor, ...]:
+        """As of `Payload`."""
+
+    @abstractmethod
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        """As of `Payload`."""
+
+    def subtract_from_(self, tensors: Batch | Tensor) -> None:
+        """tensors -= decoded, in one pass."""
+        self._subtract_from(as_batch(tensors))
+
+    def zero_at_(self, tensors: Batch | Tensor) -> None:
+        """Zero the entries that were sent; nothing where the payload has no places."""
+        self._zero_at(as_batch(tensors))
+
+    @abstractmethod
+    def _subtract_from(self, batch: Batch) -> None: ...
+
+    def _zero_at(self, batch: Batch) -> None:  # noqa: B027
+        ...
 
 
-class BatchPayload(ABC):
-    """What one worker sends for a batch, in the buffer in which it travels. Decoding takes a `Batch` where
-    a payload of one tensor takes a buffer; `dense` gives a list."""
+@dataclass(frozen=True, slots=True)
+class BatchPayload(Own):
+    """What one worker sends for a batch, in the buffer in which it travels. That of one tensor is a `Payload`
+    too.
+
+    ``ragged``: whether sizes may differ between workers. Then `lengths` travel first, and `kinds` and
+    `like_ragged` take those of another worker."""
 
     names: tuple[str, ...]
-    buffer: Tensor  # u8, its size a multiple of 8
-    unit: ClassVar[torch.dtype] = (
-        torch.int64
-    )  # the widest type inside: where another payload may follow
+    layout: Layout
+    buffer: Tensor  # u8[layout.size]
+    ragged: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        size = self.unit.itemsize
-        return (self.buffer[: -(-self.num_bytes // size) * size].view(self.unit),)
-
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Bytes from the first value to the last."""
-
-    @abstractmethod
-    def by_tensor(self) -> list[tuple[int, float]]:
-        """Bytes of the parts of each tensor, and its size in the papers' unit."""
-
-    @property
-    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
-        """Lengths and types of the parts of each tensor; as bytes, where a payload tells no more."""
-        return [((size, torch.uint8),) for size, _ in self.by_tensor()]
+        unit = self.layout.unit
+        return (self.buffer[: -(-self.layout.end // unit.itemsize) * unit.itemsize].view(unit),)
 
     @property
     def num_floats(self) -> float:
-        """As of `Payload`."""
-        return sum(floats for _, floats in self.by_tensor())
-
-    ragged: ClassVar[bool] = False  # whether sizes may differ between workers
+        return float(self.layout.floats.sum())
 
     @property
     def lengths(self) -> list[int]:
-        """What must travel first where sizes differ between workers."""
         raise NotImplementedError
 
     def kinds(self, lengths: Sequence[int]) -> list[Kind]:
-        """Length and type of the part that comes from a worker with these lengths."""
         raise NotImplementedError
 
-    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Any:
-        """The payload of a worker with these lengths, whose part arrived."""
+    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Self:
         raise NotImplementedError
 
-    @abstractmethod
-    def like(self, parts: Sequence[Tensor]) -> Any:
-        """As of `Payload`."""
+    def like(self, parts: Sequence[Tensor]) -> Self:
+        if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
+            kind = type(self).__name__.lower()
+            raise ValueError(f"{kind} of another size than this worker's: send them with `Gather`")
+        return replace(self, buffer=parts[0].view(torch.uint8))
 
     @abstractmethod
     def add_sum_to_(
-        self, others: Sequence[Any], batch: Batch, weight: float, *, accumulate: bool
+        self, others: Sequence[Self], batch: Batch, weight: float, *, accumulate: bool
     ) -> None:
         """batch = or += weight * (this + others), added in this order, in one pass."""
 
-    def add_to_(self, batch: Batch, weight: float) -> None:
-        self.add_sum_to_((), batch, weight, accumulate=True)
+    def add_to_(self, tensors: Batch | Tensor, weight: float) -> None:
+        """As of `Payload`."""
+        self.add_sum_to_((), as_batch(tensors), weight, accumulate=True)
 
-    def copy_to_(self, batch: Batch, weight: float) -> None:
-        self.add_sum_to_((), batch, weight, accumulate=False)
+    def copy_to_(self, tensors: Batch | Tensor, weight: float) -> None:
+        """As of `Payload`."""
+        self.add_sum_to_((), as_batch(tensors), weight, accumulate=False)
 
-    def copy_sum_to_(self, others: Sequence[Any], batch: Batch, weight: float) -> bool:
-        self.add_sum_to_(others, batch, weight, accumulate=False)
-        return True
-
-    def subtract_from_(self, batch: Batch) -> None:
+    def _subtract_from(self, batch: Batch) -> None:
         self.add_to_(batch, -1.0)
-
-    def zero_at_(self, batch: Batch) -> None:  # noqa: B027
-        """Zero the entries that were sent; nothing where the payload has no places."""
 
 
 AnyPayload = Payload | BatchPayload
 
 
+def as_batch(tensors: Batch | Tensor) -> Batch:
+    """A single tensor as a batch of one."""
+    return tensors if isinstance(tensors, Batch) else Batch((ALONE,), [tensors])
+
+
+ALONE = "alone"
+"""The name in a payload of one tensor, which does not know the tensor's own."""
+
+
 def num_bytes(payload: AnyPayload) -> int:
-    """Bytes of all parts, from the tensors that are really sent."""
-    if hasattr(payload, "num_bytes"):
-        return int(payload.num_bytes)
+    """Bytes of all parts, from the tensors that are really sent, without what fills a buffer up."""
+    if isinstance(payload, BatchPayload):
+        return int(payload.layout.tensor_bytes.sum())
     return sum(part.nbytes for part in payload.parts)
 
 
-class DecodesTogether(Protocol):
-    """What a payload may have besides: a sum with others of its kind in one pass over the buffer."""
-
-    def copy_sum_to_(self, others: Sequence[Any], buffer: Tensor, weight: float) -> bool:
-        """buffer = weight * (this + others), added in this order with the bits of `copy_to_` and
-        `add_to_` one after another. False, and nothing done, where it cannot be had here."""
-
-
 Buffer = TypeVar("Buffer", Tensor, Batch)
-
-
-class HasPlaces(Protocol):
-    """What a payload may have besides, when it holds some entries of a tensor and not others."""
-
-    @property
-    def indices(self) -> Tensor:
-        """Their places: i32[k] or i64[k], ascending."""
 
 
 class Gathered(Sequence[Payload]):
@@ -182,8 +181,9 @@ class Gathered(Sequence[Payload]):
 def _average(payloads: Sequence[Any], buffer: Tensor | Batch) -> None:
     weight = 1.0 / len(payloads)
     first, *others = payloads
-    together = getattr(first, "copy_sum_to_", None)  # isinstance of a protocol is slow
-    if together is None or not together(others, buffer, weight):
-        first.copy_to_(buffer, weight)
-        for payload in others:
-            payload.add_to_(buffer, weight)
+    if isinstance(first, BatchPayload):
+        first.add_sum_to_(others, as_batch(buffer), weight, accumulate=False)
+        return
+    first.copy_to_(buffer, weight)
+    for payload in others:
+        payload.add_to_(buffer, weight)
