@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.exchange.payload import AnyPayload, Sparse
+from dgc_repro.exchange.payload import Payload, Sparse
 from dgc_repro.exchange.requests import AllToAll, Exchange
 
 
@@ -45,7 +45,7 @@ class OnItsWay:
             answer = yield request
 
 
-def _broken(payload: AnyPayload | None) -> AnyPayload | None:
+def _broken(payload: Payload | None) -> Payload | None:
     if not isinstance(payload, Sparse):
         return payload
     broken = replace(payload, buffer=payload.buffer.clone())

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import ALONE, AnyPayload, BatchPayload, Gathered, num_bytes
+from dgc_repro.exchange.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.exchange.requests import (
     Agree,
     AllToAll,
@@ -43,7 +43,7 @@ Key = tuple[Any, ...]
 """Where in the nest of its worker's exchange a request stands: the last entry may be a tensor's name."""
 Answers = dict[Key, Any]
 _I64_BYTES = 8
-Comes = tuple[Key, AnyPayload, Sequence[int] | None]
+Comes = tuple[Key, Payload, Sequence[int] | None]
 """What comes for a request: a payload laid out as this one, whose parts have these lengths if given."""
 
 
@@ -267,7 +267,7 @@ class Collection(Collective):
         """The workers hosted here to whom different things come: one of them, of what is gathered."""
         return range(len(self._asked))
 
-    def _pieces(self, asked: Mapping[Key, Any]) -> list[list[AnyPayload]]:
+    def _pieces(self, asked: Mapping[Key, Any]) -> list[list[Payload]]:
         """What a worker sends: by destination, or the same for all."""
         if self._is_gather:
             return [[request.payload for request in asked.values()]]
@@ -285,7 +285,7 @@ class Collection(Collective):
         expected = {key: request.expects(source) for key, request in self._asked[index].items()}
         return [(key, payload, None) for key, payload in expected.items() if payload is not None]
 
-    def _packed(self, pieces: Sequence[Sequence[AnyPayload]]) -> Tensor:
+    def _packed(self, pieces: Sequence[Sequence[Payload]]) -> Tensor:
         """The pieces one after another: a batch's own buffer, where it is gathered alone."""
         found = [places([kind for p in piece for kind in kinds(p)]) for piece in pieces]
         sizes = [size for _, size in found]
@@ -350,12 +350,12 @@ class Collection(Collective):
         return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
 
 
-def is_ragged(payload: AnyPayload) -> TypeGuard[BatchPayload]:
+def is_ragged(payload: Payload) -> TypeGuard[BatchPayload]:
     """Whether sizes of a payload like this one may differ between workers."""
     return isinstance(payload, BatchPayload) and payload.ragged
 
 
-def kinds(payload: AnyPayload, lengths: Sequence[int] | None = None) -> list[Kind]:
+def kinds(payload: Payload, lengths: Sequence[int] | None = None) -> list[Kind]:
     """Length and type of every part; of a payload like this one, where ``lengths`` have come."""
     if lengths is None:
         return [(part.numel(), part.dtype) for part in payload.parts]
@@ -364,19 +364,19 @@ def kinds(payload: AnyPayload, lengths: Sequence[int] | None = None) -> list[Kin
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
 
-def lengths_of(payload: AnyPayload) -> list[int]:
+def lengths_of(payload: Payload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
     return payload.lengths if is_ragged(payload) else [part.numel() for part in payload.parts]
 
 
-def like(payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int] | None) -> Any:
+def like(payload: Payload, parts: Sequence[Tensor], lengths: Sequence[int] | None) -> Any:
     """A payload like this one whose parts arrived; ``lengths``: where they have travelled."""
     if lengths is not None and is_ragged(payload):
         return payload.like_ragged(parts, lengths)
     return payload.like(parts)
 
 
-def bytes_of(key: Key, payload: AnyPayload) -> list[tuple[str, int]]:
+def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:
     """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
     if isinstance(payload, BatchPayload) and payload.names != (ALONE,):
         return list(zip(payload.names, payload.layout.tensor_bytes.tolist(), strict=True))

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import AnyPayload
+from dgc_repro.exchange.payload import Payload
 from dgc_repro.kernel.batch import Batch
 
 
@@ -66,11 +66,11 @@ class Gather:
     payload laid out as each rank's (its values do not matter); shorter ones are filled up to the longest.
     """
 
-    payload: AnyPayload
-    layouts: tuple[AnyPayload, ...] | None = None
+    payload: Payload
+    layouts: tuple[Payload, ...] | None = None
     ragged: ClassVar[bool] = False
 
-    def expects(self, rank: int) -> AnyPayload:
+    def expects(self, rank: int) -> Payload:
         """A payload laid out as the one that comes from a rank."""
         return self.payload if self.layouts is None else self.layouts[rank]
 
@@ -93,12 +93,12 @@ class AllToAll:
     ``names``: of the tensors of a batch, for messages.
     """
 
-    payloads: tuple[AnyPayload | None, ...]
-    expected: tuple[AnyPayload | None, ...]
+    payloads: tuple[Payload | None, ...]
+    expected: tuple[Payload | None, ...]
     ragged: bool = False
     names: tuple[str, ...] = ()
 
-    def expects(self, rank: int) -> AnyPayload | None:
+    def expects(self, rank: int) -> Payload | None:
         """As of `Gather`; None where nothing comes."""
         return self.expected[rank]
 

@@ -66,8 +66,11 @@ class Layout:
 
     def view(self, buffer: Tensor, tensor: int, part: int) -> Tensor:
         """One part of a tensor. buffer: u8[size]."""
-        start, dtype = int(self.starts[part, tensor]), self.dtypes[part]
+        dtype = self.dtypes[part]
         size = int(self.lengths[part, tensor]) * dtype.itemsize
+        start = (
+            int(self.starts[part, tensor]) if size else 0
+        )  # of an empty part it may be unaligned
         return buffer[start : start + size].view(dtype)
 
     def views(self, buffer: Tensor, tensor: int) -> list[Tensor]:

@@ -105,33 +105,31 @@ def num_scales(k: Count, kind: int) -> Count:
     return -(-k // SCALE_WIDTH) if kind == INT8 else 0 * k
 
 
-def code_values(values: Tensor, kind: int) -> tuple[Tensor, Tensor | None]:
-    """Values as they travel, and their scales. values: f32[k] -> f32[k] (the same tensor), f16[k] or u8[k],
-    and f32[num_scales] of 8-bit ones."""
-    k, device = values.numel(), values.device
-    if kind == FP32:
-        return values, None
-    if kind == FP16:
-        return values.clamp(-LARGEST_HALF, LARGEST_HALF).half(), None
-    coded = torch.empty(k, dtype=torch.uint8, device=device)
-    scales = torch.empty(num_scales(k, kind), device=device)
-    quantize = codes.quantizer(8, codes.NEAREST, own_scale=True)
-    unused = torch.zeros((), dtype=torch.int32, device=device)
-    whole = k // SCALE_WIDTH * SCALE_WIDTH
-    for start, end, columns in ((0, whole, SCALE_WIDTH), (whole, k, k % SCALE_WIDTH)):
-        if end > start:
-            rows = values[start:end].view(-1, 1, columns)
-            own = scales[start // SCALE_WIDTH : -(-end // SCALE_WIDTH)]
-            quantize(rows, own, unused, unused, coded[start:end].view(-1, columns))
-    return coded, scales
+def code_values(values: Tensor, kind: int, coded: Tensor, scales: Tensor) -> None:
+    """Write values as they travel. values: f32[k] -> coded: f32[k], f16[k], u8[k] or, `SHARED`, f32[1];
+    scales: f32[num_scales]."""
+    if kind == SHARED:
+        coded.fill_(values[0] if values.numel() else 0.0)
+    elif kind == FP32:
+        coded.copy_(values)
+    elif kind == FP16:
+        coded.copy_(values.clamp(-LARGEST_HALF, LARGEST_HALF))
+    else:
+        k = values.numel()
+        quantize = codes.quantizer(8, codes.NEAREST, own_scale=True)
+        unused = torch.zeros((), dtype=torch.int32, device=values.device)
+        whole = k // SCALE_WIDTH * SCALE_WIDTH
+        for start, end, columns in ((0, whole, SCALE_WIDTH), (whole, k, k % SCALE_WIDTH)):
+            if end > start:
+                rows = values[start:end].view(-1, 1, columns)
+                own = scales[start // SCALE_WIDTH : -(-end // SCALE_WIDTH)]
+                quantize(rows, own, unused, unused, coded[start:end].view(-1, columns))
 
 
-def decode_values(values: Tensor, scales: Tensor | None, kind: int) -> Tensor:
+def decode_values(coded: Tensor, scales: Tensor, kind: int, k: int) -> Tensor:
     """f32[k], as they are added: the values themselves where they are sent whole."""
-    if kind == FP32:
-        return values
+    if kind in (FP32, SHARED):
+        return coded.expand(k)
     if kind == FP16:
-        return values.float()
-    assert scales is not None
-    k = values.numel()
-    return (values.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]
+        return coded.float()
+    return (coded.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]

@@ -295,7 +295,7 @@ def test_sparse_payload(indices: str, values: str) -> None:
 @pytest.mark.parametrize(("values", "travels"), [("fp32", False), ("fp16", True), ("int8", True)])
 def test_keyed_payload(values: str, travels: bool) -> None:
     names = tuple(map(str, SIZES))
-    layout = KeyedLayout.of_counts(SIZES, (2, 0, 1, 2100, 20, 60), values, travels)
+    layout = KeyedLayout(SIZES, (2, 0, 1, 2100, 20, 60), values, travels)
     keys = [torch.arange(len(SIZES), dtype=torch.int32) * seed for seed in (12345678, -7)]
 
     def run() -> list[Tensor]:

@@ -41,7 +41,7 @@ def counts(n: int) -> list[int]:
 
 
 def layout(n: int, k: int, indices: str = "int32", values: str = "fp32") -> SparseLayout:
-    return SparseLayout.of_counts((n,), (k,), indices, VALUES[values])
+    return SparseLayout((n,), (k,), indices, VALUES[values])
 
 
 def size(n: int, k: int, indices: str = "int32", values: str = "fp32") -> int:

@@ -104,7 +104,7 @@ def test_sizes_of_models_and_payloads_are_those_of_the_code() -> None:
     for n in map(int, ptb.NUM_PARAMETERS.values()):
         k = round(ptb.DENSITY * n)
         for coding, indices in ((ptb.INT32, "int32"), (ptb.DELTA16, "auto")):
-            (size,) = SparseLayout.of_counts((n,), (k,), indices, VALUES["fp32"]).tensor_bytes
+            (size,) = SparseLayout((n,), (k,), indices, VALUES["fp32"]).tensor_bytes
             assert ptb.payload_bytes(n, coding) == size
 
 

@@ -21,21 +21,18 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.exchange.payload.interface import (
     ALONE,
-    AnyPayload,
     BatchPayload,
     Gathered,
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
-from dgc_repro.exchange.payload.low_rank import LowRank
-from dgc_repro.exchange.payload.parted import Parted
+from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.exchange.payload.own import Halves, LowRank, Parted, Wholes
 from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
+from dgc_repro.exchange.payload.whole import Whole
 
 __all__ = [
     "ALONE",
-    "AnyPayload",
     "BatchPayload",
     "Codes",
     "Gathered",
@@ -50,6 +47,7 @@ __all__ = [
     "Sparse",
     "Whole",
     "Wholes",
+    "keyed_layout",
     "num_bytes",
     "vote",
 ]

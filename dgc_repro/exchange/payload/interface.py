@@ -51,13 +51,13 @@ class Own(ABC):
     def like(self, parts: Sequence[Tensor]) -> Self:
         """As of `Payload`."""
 
-    def subtract_from_(self, tensors: Batch | Tensor) -> None:
-        """tensors -= decoded, in one pass."""
-        self._subtract_from(as_batch(tensors))
+    def subtract_from_(self, buffer: Batch | Tensor) -> None:
+        """buffer -= decoded, in one pass."""
+        self._subtract_from(as_batch(buffer))
 
-    def zero_at_(self, tensors: Batch | Tensor) -> None:
+    def zero_at_(self, buffer: Batch | Tensor) -> None:
         """Zero the entries that were sent; nothing where the payload has no places."""
-        self._zero_at(as_batch(tensors))
+        self._zero_at(as_batch(buffer))
 
     @abstractmethod
     def _subtract_from(self, batch: Batch) -> None: ...
@@ -110,31 +110,28 @@ class BatchPayload(Own):
     ) -> None:
         """batch = or += weight * (this + others), added in this order, in one pass."""
 
-    def add_to_(self, tensors: Batch | Tensor, weight: float) -> None:
+    def add_to_(self, buffer: Batch | Tensor, weight: float) -> None:
         """As of `Payload`."""
-        self.add_sum_to_((), as_batch(tensors), weight, accumulate=True)
+        self.add_sum_to_((), as_batch(buffer), weight, accumulate=True)
 
-    def copy_to_(self, tensors: Batch | Tensor, weight: float) -> None:
+    def copy_to_(self, buffer: Batch | Tensor, weight: float) -> None:
         """As of `Payload`."""
-        self.add_sum_to_((), as_batch(tensors), weight, accumulate=False)
+        self.add_sum_to_((), as_batch(buffer), weight, accumulate=False)
 
     def _subtract_from(self, batch: Batch) -> None:
         self.add_to_(batch, -1.0)
 
 
-AnyPayload = Payload | BatchPayload
-
-
-def as_batch(tensors: Batch | Tensor) -> Batch:
+def as_batch(buffer: Batch | Tensor) -> Batch:
     """A single tensor as a batch of one."""
-    return tensors if isinstance(tensors, Batch) else Batch((ALONE,), [tensors])
+    return buffer if isinstance(buffer, Batch) else Batch((ALONE,), [buffer])
 
 
 ALONE = "alone"
 """The name in a payload of one tensor, which does not know the tensor's own."""
 
 
-def num_bytes(payload: AnyPayload) -> int:
+def num_bytes(payload: Payload) -> int:
     """Bytes of all parts, from the tensors that are really sent, without what fills a buffer up."""
     if isinstance(payload, BatchPayload):
         return int(payload.layout.tensor_bytes.sum())

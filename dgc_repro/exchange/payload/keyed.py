@@ -48,7 +48,11 @@ class KeyedLayout(Layout):
     sent; ``kind``: a name in kernel/sparse.py's `VALUES`; ``travels``: whether keys do."""
 
     def __init__(
-        self, sizes: tuple[int, ...], counts: tuple[int, ...], kind: str, travels: bool
+        self,
+        sizes: tuple[int, ...],
+        counts: tuple[int, ...],
+        kind: str = "fp32",
+        travels: bool = False,
     ) -> None:
         self.counts = counts
         self.kind = kernels.VALUES[kind]
@@ -63,18 +67,8 @@ class KeyedLayout(Layout):
             self.lengths[2].ctypes.data, self.of(0), self.of(1), self.of(2), self.kind, int(travels)
         )
 
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def of_counts(
-        sizes: tuple[int, ...], counts: tuple[int, ...], kind: str = "fp32", travels: bool = False
-    ) -> KeyedLayout:
-        """The same object each time."""
-        return KeyedLayout(sizes, counts, kind, travels)
 
-    def values(self, buffer: Tensor, i: int) -> tuple[Tensor, Tensor | None]:
-        """Values of one tensor and their scales if they have any, as views."""
-        has_scales = self.kind == kernels.INT8
-        return self.view(buffer, i, 2), self.view(buffer, i, 1) if has_scales else None
+keyed_layout = lru_cache(maxsize=64)(KeyedLayout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +107,8 @@ class Keyed(BatchPayload):
                 layout.view(buffer, i, 0).fill_(keys[i].long() + (layout.kind << 32))
             n, k = layout.sizes[i], layout.counts[i]
             drawn = tensor.view(-1)[payload._places(i)] * (n / k if scaled and k else 1.0)
-            parts = zip(
-                layout.values(buffer, i), kernels.code_values(drawn, layout.kind), strict=True
-            )
-            for part, own in parts:
-                if part is not None and own is not None:
-                    part.copy_(own)
+            scales, coded = layout.view(buffer, i, 1), layout.view(buffer, i, 2)
+            kernels.code_values(drawn, layout.kind, coded, scales)
         return payload
 
     @property
@@ -155,13 +145,14 @@ class Keyed(BatchPayload):
             sources = [(one.keys, one.buffer) for one in every]
             gpu.add_up(batch, self.layout, sources, weight, accumulate=accumulate)
             return
+        layout = self.layout
         for i, tensor in enumerate(batch.tensors):
             flat = tensor.view(-1)
             if not accumulate:
                 flat.zero_()
             for one in every:
-                coded, scales = self.layout.values(one.buffer, i)
-                values = kernels.decode_values(coded, scales, self.layout.kind)
+                scales, coded = layout.view(one.buffer, i, 1), layout.view(one.buffer, i, 2)
+                values = kernels.decode_values(coded, scales, layout.kind, layout.counts[i])
                 flat[one._places(i)] += values * weight
 
     def _zero_at(self, batch: Batch) -> None:

@@ -93,14 +93,6 @@ class SparseLayout(Layout):
         parts = [(one, torch.int64), (words, torch.int32), (scales, torch.float32), (coded, dtype)]
         super().__init__(sizes, parts, coded * dtype.itemsize / 4)
 
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def of_counts(
-        sizes: tuple[int, ...], counts: tuple[int, ...], indices: str, kind: int
-    ) -> SparseLayout:
-        """The same object each time."""
-        return SparseLayout(sizes, counts, indices, kind)
-
     def announced(self, lengths: Sequence[int]) -> SparseLayout:
         """The layouts of a worker from the `lengths` that it sent. Raises ValueError."""
         told = np.array(lengths, dtype=np.int64).reshape(len(self.sizes), -1)
@@ -109,7 +101,7 @@ class SparseLayout(Layout):
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(f"sparse payload: {counts[i]} entries of {self.sizes[i]}: {DAMAGED}")
-        theirs = SparseLayout.of_counts(self.sizes, tuple(counts.tolist()), self.indices, self.kind)
+        theirs = sparse_layout(self.sizes, tuple(counts.tolist()), self.indices, self.kind)
         wrong = (theirs.told != told).any(1)
         if wrong.any():
             i = int(wrong.argmax())
@@ -158,7 +150,7 @@ class SparseLayout(Layout):
         count = header & (1 << _COUNT_BITS) - 1
         if header >> 56 != MAGIC:
             return f"{header:#x} is not a header of one: {DAMAGED}"
-        each = [SparseLayout.of_counts((n,), (count,), name, self.kind) for name in CODINGS[1:]]
+        each = [sparse_layout((n,), (count,), name, self.kind) for name in CODINGS[1:]]
         known = {int(one.coding[0]): one.announces(0) for one in each}
         if coding not in known:
             return f"its places have the unknown coding {coding}: {DAMAGED}"
@@ -190,6 +182,9 @@ class SparseLayout(Layout):
         return kernels.FP32 if self.kind == SHARED else self.kind
 
 
+sparse_layout = lru_cache(maxsize=64)(SparseLayout)
+
+
 @dataclass(frozen=True, slots=True)
 class Sparse(BatchPayload):
     """k entries of each tensor."""
@@ -210,7 +205,7 @@ class Sparse(BatchPayload):
     ) -> Sparse:
         """The payload that sends selections. ``shared``: all values of a tensor are its first one."""
         kind = SHARED if shared else kernels.VALUES[values]
-        layout = SparseLayout.of_counts(chosen.sizes, chosen.counts, indices, kind)
+        layout = sparse_layout(chosen.sizes, chosen.counts, indices, kind)
         device, size = chosen.values.device, layout.size
         buffer = (
             torch.empty(size, dtype=torch.uint8, device=device)
@@ -340,9 +335,7 @@ class Sparse(BatchPayload):
         k = int(layout.k[i])
         _, words, scales, coded = (layout.view(self.buffer, i, part) for part in range(4))
         places = kernels.decode_places(words, n, k, int(layout.coding[i]))
-        if layout.kind == SHARED:
-            return Selection(coded.expand(k), places, n)
-        return Selection(kernels.decode_values(coded, scales, layout.kind), places, n)
+        return Selection(kernels.decode_values(coded, scales, layout.kind, k), places, n)
 
     def _write(self, i: int, own: Selection) -> None:
         """With tensor operations: the reference of the C kernel."""
@@ -354,10 +347,4 @@ class Sparse(BatchPayload):
             kernels.encode_places(indices, own.n, coding, words)
         else:
             words.copy_(indices.view(torch.int32))
-        if layout.kind == SHARED:
-            coded.fill_(own.values[0] if own.values.numel() else 0.0)
-            return
-        values, own_scales = kernels.code_values(own.values, layout.kind)
-        coded.copy_(values)
-        if own_scales is not None:
-            scales.copy_(own_scales)
+        kernels.code_values(own.values, layout.kind, coded, scales)

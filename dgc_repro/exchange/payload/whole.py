@@ -8,11 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import Own
-from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel import narrow
-from dgc_repro.kernel.batch import Batch
-
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -40,38 +35,3 @@ class Whole:
 
     def subtract_from_(self, buffer: Tensor) -> None:
         buffer.view(-1).sub_(self.values.view(-1))
-
-
-@dataclass(frozen=True, slots=True)
-class Wholes(Own):
-    """The tensors of a batch themselves."""
-
-    batch: Batch
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return tuple(tensor.view(-1) for tensor in self.batch.tensors)
-
-    def like(self, parts: Sequence[Tensor]) -> Wholes:
-        shaped = zip(parts, self.batch.tensors, strict=True)
-        return Wholes(self.batch.like([part.view(like.shape) for part, like in shaped]))
-
-    def _subtract_from(self, batch: Batch) -> None:
-        kernels.add(batch, self.batch.tensors, batch.tensors, -1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Halves(Own):
-    """The tensors of a batch in a narrow type, one after another."""
-
-    values: Tensor  # fp16[n] or bf16[n]
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        return (self.values,)
-
-    def like(self, parts: Sequence[Tensor]) -> Halves:
-        return Halves(*parts)
-
-    def _subtract_from(self, batch: Batch) -> None:
-        narrow.widen(self.values, batch, -1.0, accumulate=True)
