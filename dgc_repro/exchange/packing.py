@@ -61,9 +61,8 @@ class Collective(ABC):
     def __init__(self, lockstep: Lockstep) -> None:
         self._lockstep = lockstep
         self._link = lockstep.link
-        self._asked: list[
-            Mapping[Key, Any]
-        ] = []  # of the first worker hosted here, or of every one
+        # Of the first worker hosted here, or of every one.
+        self._asked: list[Mapping[Key, Any]] = []
         self.landing: Pending | None = None
 
     def add(self, asked: Mapping[Key, Any]) -> None:
@@ -412,8 +411,9 @@ class Choice(Collective):
         for asked in self._asked:
             # In float64 to the end: rounded before, simulated and real workers could choose otherwise.
             every = torch.cat([torch.atleast_2d(r.energies) for r in asked.values()]).double()
-            for index in [i for i, name in enumerate(names) if name in absent]:
-                every[index] = 0
+            for index, name in enumerate(names):
+                if name in absent:
+                    every[index] = 0
             terms.append(every.sum(0) * share)
         self._sum = functools.reduce(torch.add, terms)
         self.landing = self._link.combine_(SUM, self._sum, GRADIENT, f": {', '.join(names)}")
