@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.exchange.payload import Payload, Sparse
-from dgc_repro.exchange.requests import AllToAll, Exchange
+from dgc_repro.payload import Payload, Sparse
+from dgc_repro.payload.requests import AllToAll, Exchange
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,12 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.packing import kinds
-from dgc_repro.exchange.payload import BatchPayload, Halves, LowRank, Parted, Wholes
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
+from dgc_repro.payload import BatchPayload, Halves, LowRank, Parted, Wholes
+from dgc_repro.payload.requests import Exchange, Outcome
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")

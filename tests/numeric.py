@@ -16,11 +16,11 @@ from torch import Tensor
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.exchange.payload import BatchPayload, Gathered
-from dgc_repro.exchange.requests import Mean, Outcome
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import BatchPayload, Gathered
+from dgc_repro.payload.requests import Mean, Outcome
 
 Array = NDArray[Any]
 EPS = 2.0**-24  # largest relative error of one float32 operation

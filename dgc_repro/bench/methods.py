@@ -41,13 +41,13 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.packing import kinds, places
-from dgc_repro.exchange.payload import Gathered
-from dgc_repro.exchange.requests import Gather, GatherRagged
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.fused import Compiler
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
+from dgc_repro.payload import Gathered
+from dgc_repro.payload.requests import Gather, GatherRagged
 
 NUM_VALUES = 44_549_160
 THREADS = min(2, os.cpu_count() or 1)

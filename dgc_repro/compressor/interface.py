@@ -18,11 +18,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Parted
-from dgc_repro.exchange.requests import Exchange, Outcome, together
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Parted
+from dgc_repro.payload.requests import Exchange, Outcome, together
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""

@@ -46,12 +46,12 @@ from dgc_repro.compressor.sparsifier import (
     num_kept,
     share_sent,
 )
-from dgc_repro.exchange.payload import Keyed, KeyedLayout, keyed_layout
-from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
+from dgc_repro.payload import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.payload.requests import Exchange, Gather, Mean, Outcome
 
 
 @checked

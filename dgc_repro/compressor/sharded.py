@@ -37,10 +37,10 @@ from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
-from dgc_repro.exchange.payload import BatchPayload, Gathered, Parted
-from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import BatchPayload, Gathered, Parted
+from dgc_repro.payload.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"

@@ -26,10 +26,10 @@ from dgc_repro.compressor.sparsifier import Sparsifier, coded, select_all
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.packing import places
-from dgc_repro.exchange.payload import BatchPayload
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import BatchPayload
 
 GATHER, SHARDED, GTOPK, AUTO = "gather", "sharded", "gtopk", "auto"
 WAYS = (GATHER, SHARDED, GTOPK, AUTO)

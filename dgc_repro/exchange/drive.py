@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dgc_repro.exchange.packing import SERVED_BY, Answers, Collective, Key, PerWorker
 from dgc_repro.exchange.packing import kind as kind_of
-from dgc_repro.exchange.requests import Exchange, Many, Outcome, Request
 from dgc_repro.exchange.wire import Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload.requests import Exchange, Many, Outcome, Request
 
 Chooser = Callable[[Tensor], int]
 Kind = tuple[int, str]

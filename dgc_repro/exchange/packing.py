@@ -20,8 +20,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
-from dgc_repro.exchange.requests import (
+from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
+from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
+from dgc_repro.payload.requests import (
     Agree,
     AllToAll,
     Choose,
@@ -31,10 +35,6 @@ from dgc_repro.exchange.requests import (
     Mean,
     Request,
 )
-from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
-from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Kind
 
 if TYPE_CHECKING:
     from dgc_repro.exchange.drive import Lockstep

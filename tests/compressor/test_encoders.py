@@ -37,8 +37,8 @@ from dgc_repro import (
     Uniform,
 )
 from dgc_repro.compressor.uniform import ROUNDINGS
-from dgc_repro.exchange.payload import BatchPayload, Codes, Gathered, num_bytes
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import BatchPayload, Codes, Gathered, num_bytes
 
 SIZES = (1, 7, 513, 4096, 4097, 9001)
 UNIFORM = [

@@ -34,8 +34,8 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Measurable
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.exchange.requests import Choose
 from dgc_repro.kernel import select
+from dgc_repro.payload.requests import Choose
 from dgc_repro.policy.probed import Probed
 
 METHODS = [

@@ -17,12 +17,12 @@ from torch import Tensor
 from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
 from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.payload import LowRank
-from dgc_repro.exchange.requests import Mean
 from dgc_repro.kernel import lowrank
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.launch.components import build_compressor
+from dgc_repro.payload import LowRank
+from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
 
 SEED = 7  # of laws.simulation

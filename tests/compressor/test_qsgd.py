@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dgc_repro import QSGD, Uniform
 from dgc_repro.compressor.qsgd import elias_bits, omega_bits
-from dgc_repro.exchange.payload import Codes, num_bytes
+from dgc_repro.payload import Codes, num_bytes
 
 SIZE = 5003
 

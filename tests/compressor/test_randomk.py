@@ -14,8 +14,8 @@ from numeric import Array, both_kernels, context, dense, each_dense, gaussian, h
 from torch import Tensor
 
 from dgc_repro import RandomK
-from dgc_repro.exchange.payload import Keyed, num_bytes
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Keyed, num_bytes
 
 
 def numbered(n: int) -> Tensor:

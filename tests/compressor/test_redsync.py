@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dgc_repro import RedSync
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.exchange.payload import Sparse, num_bytes
 from dgc_repro.kernel import thresholds
+from dgc_repro.payload import Sparse, num_bytes
 
 
 def trimmed_topk(x: Array, k: int) -> Array:

@@ -18,12 +18,12 @@ from torch import Tensor
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
-from dgc_repro.exchange.payload import Sparse
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import Sparse
 from dgc_repro.policy.interface import Plan
 
 

@@ -10,8 +10,8 @@ from numeric import Array, both_kernels, context, dense, encoded, hashed_uniform
 from dgc_repro import Uniform
 from dgc_repro.compressor.encoding import TENSOR_ROW
 from dgc_repro.compressor.uniform import ROUNDINGS
-from dgc_repro.exchange.payload import Codes
 from dgc_repro.kernel.codes import group, unpack
+from dgc_repro.payload import Codes
 
 SIZE = 5003  # whole rows, whole blocks, and a rest
 

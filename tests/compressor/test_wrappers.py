@@ -26,7 +26,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import check_nesting, momentum_of
-from dgc_repro.exchange.requests import Mean
+from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
 
 TOPK = TopK(0.1)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.exchange.payload import Sparse as SparsePayload
-from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import (
+from dgc_repro.payload import Sparse as SparsePayload
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import (
     Agree,
     AllToAll,
     Exchange,

@@ -39,9 +39,9 @@ from dgc_repro.exchange.aggregation import (
     wire_bytes,
 )
 from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.payload import num_bytes
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import RanksDisagree, Sizes
+from dgc_repro.payload import num_bytes
 from dgc_repro.policy.interface import Plan
 
 # All-to-all.

@@ -18,8 +18,11 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import (
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import BROADCAST, SUM, Link, RanksDisagree
+from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import (
     Agree,
     Choose,
     Exchange,
@@ -29,9 +32,6 @@ from dgc_repro.exchange.requests import (
     Outcome,
     together,
 )
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import BROADCAST, SUM, Link, RanksDisagree
-from dgc_repro.kernel.workspace import Workspace
 
 CPU = torch.device("cpu")
 SHAPES = {"weight": (4, 3), "bias": (5,), "none": (0,)}

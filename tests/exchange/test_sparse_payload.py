@@ -10,9 +10,9 @@ from numeric import both_kernels, dense
 from samples import SendsBroken
 
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.exchange.payload import Gathered, Sparse
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import Gathered, Sparse
 
 
 def payload(

@@ -14,8 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Keyed, KeyedLayout, Sparse
-from dgc_repro.exchange.payload import sparse as sparse_payload
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
@@ -24,6 +22,8 @@ from dgc_repro.kernel.gpu.launch import Launches
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Keyed, KeyedLayout, Sparse
+from dgc_repro.payload import sparse as sparse_payload
 
 # numpy's, of a NaN or of an integer that wraps
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -9,9 +9,9 @@ import torch
 from numeric import both_kernels, gaussian, three_threads, without_c
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Keyed, KeyedLayout
 from dgc_repro.kernel import permute
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Keyed, KeyedLayout
 
 CPU = torch.device("cpu")
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 31, 100, 1000, 65_537]

@@ -8,10 +8,10 @@ import torch
 from numeric import both_kernels, dense, heavy_tailed, three_threads
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.signs import SignLayout
+from dgc_repro.payload import Signs, vote
 
 SIZES = (1, 2, 31, 32, 33, 100, 4095, 4096, 4097, 8200, 70_001)
 

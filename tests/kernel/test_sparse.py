@@ -15,12 +15,12 @@ from laws import same_bits
 from numeric import both_kernels, dense, each_dense, gaussian, without_c
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Gathered, Sparse, num_bytes
-from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayout
 from dgc_repro.kernel import sparse
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection, index_type
 from dgc_repro.kernel.sparse import VALUES
+from dgc_repro.payload import Gathered, Sparse, num_bytes
+from dgc_repro.payload.sparse import CODINGS, SparseLayout
 
 SIZES = (1, 31, 32, 33, 200, 5000, 70_000, 200_001)
 

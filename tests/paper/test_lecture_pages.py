@@ -15,7 +15,6 @@ import pytest
 from synthetic import words
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.payload.sparse import SparseLayout
 from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.network.profile import Network
@@ -24,6 +23,7 @@ from dgc_repro.paper.lecture import allreduce, density, ptb, waiting
 from dgc_repro.paper.page import Page, markdown
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import values
+from dgc_repro.payload.sparse import SparseLayout
 from dgc_repro.study.allreduce import Allreduce
 from dgc_repro.study.density import RandomSupports, RealSupports
 from dgc_repro.study.given import Gradients

@@ -1,5 +1,5 @@
 /* Entries at the first places of a keyed permutation, of every tensor of a batch: gather, scatter. The fallbacks
- * and references, kernel/permute.py and exchange/payload/keyed.py, give the same places and the same bits.
+ * and references, kernel/permute.py and payload/keyed.py, give the same places and the same bits.
  */
 #include "values.h"
 

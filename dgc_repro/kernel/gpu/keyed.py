@@ -22,7 +22,7 @@ from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
 
 
 class Keys(Hashable, Protocol):
-    """`KeyedLayout` of the payload (exchange/payload/keyed.py)."""
+    """`KeyedLayout` of the payload (payload/keyed.py)."""
 
     sizes: Numbers
     counts: Numbers

@@ -9,12 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import BatchPayload
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayouts
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
+from dgc_repro.payload.interface import BatchPayload
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,18 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 ====================  ======================================================================
 """
 
-from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
-from dgc_repro.exchange.payload.interface import (
+from dgc_repro.payload.coded import Codes, Powers, Signs, vote
+from dgc_repro.payload.interface import (
     ALONE,
     BatchPayload,
     Gathered,
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout, keyed_layout
-from dgc_repro.exchange.payload.own import Halves, LowRank, Parted, Wholes
-from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Whole
+from dgc_repro.payload.keyed import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
+from dgc_repro.payload.sparse import Sparse
+from dgc_repro.payload.whole import Whole
 
 __all__ = [
     "ALONE",

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import BatchPayload
 from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.payload.interface import BatchPayload
 
 _gather = Function(
     "dgc_keyed_gather_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, POINTER, INTEGER

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import Own
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import lowrank, narrow
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
+from dgc_repro.payload.interface import Own
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Payload
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Payload
 
 
 @dataclass(frozen=True, slots=True)
