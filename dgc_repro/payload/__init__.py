@@ -1,8 +1,8 @@
-"""What a worker sends for one tensor, as it is sent.
+"""What a worker sends for a tensor, as it is sent, and what it may ask of the others (requests.py).
 
-A payload is a handful of flat tensors (``parts``) and the few numbers both sides know without being
-told (its *layout*: sizes, bits). Received parts become a payload again with ``like``. Error
-feedback needs one in-place pass over a buffer whatever the method: ``subtract_from_``.
+A payload is a handful of flat tensors (``parts``) and the few numbers that both sides know already (its
+*layout*: sizes, bits). Received parts become a payload again with ``like``. Error feedback needs one
+in-place pass over a buffer whatever the method: ``subtract_from_``.
 
 Letters: n = values of the original tensor, N = workers, k = entries sent.
 

@@ -69,10 +69,7 @@ class Own(ABC):
 @dataclass(frozen=True, slots=True)
 class BatchPayload(Own):
     """What one worker sends for a batch, in the buffer in which it travels. That of one tensor is a `Payload`
-    too.
-
-    ``ragged``: whether sizes may differ between workers. Then `lengths` travel first, and `kinds` and
-    `like_ragged` take those of another worker."""
+    too. ``ragged``: whether sizes may differ between workers."""
 
     names: tuple[str, ...]
     layout: Layout
@@ -90,12 +87,15 @@ class BatchPayload(Own):
 
     @property
     def lengths(self) -> list[int]:
+        """What must travel first where sizes differ between workers."""
         raise NotImplementedError
 
     def kinds(self, lengths: Sequence[int]) -> list[Kind]:
+        """Length and type of the part that comes from a worker with these lengths."""
         raise NotImplementedError
 
     def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Self:
+        """The payload of a worker with these lengths, whose part arrived."""
         raise NotImplementedError
 
     def like(self, parts: Sequence[Tensor]) -> Self:
