@@ -346,7 +346,7 @@ def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
             broken = sent.buffer.clone()
             source = torch.Generator().manual_seed(damage)
             for i in range(len(SIZES)):
-                words = sent.like([broken.view(torch.int64)]).part(i, 1)
+                words = sent.layout.view(broken, i, 1)
                 words.random_(-(2**31), 2**31 - 1, generator=source)
             with on_gpu():
                 sent.like([broken.view(torch.int64)]).add_to_(Batch(names, inside), 1.0)
