@@ -97,10 +97,7 @@ class Reduction(Collective):
         for batch, sums in zip(batches, self._sums, strict=True):
             if self._how == MAX:
                 for largest, tensor in zip(sums.tensors, batch.tensors, strict=True):
-                    if is_first:
-                        largest.copy_(tensor)
-                    else:
-                        torch.maximum(largest, tensor, out=largest)
+                    torch.maximum(tensor if is_first else largest, tensor, out=largest)
             elif is_first:
                 kernels.scale(batch, weight, sums)
             else:
@@ -113,12 +110,11 @@ class Reduction(Collective):
     def send(self) -> None:
         label = ""
         if self._link.check:
-            pairs: list[tuple[str, int]] = []
-            for request, sums in zip(self._asked[0].values(), self._sums, strict=True):
-                names = [", ".join(request.names)] if request.names else sums.names
-                sizes = [tensor.nbytes for tensor in sums.tensors]
-                pairs += zip(names, sizes, strict=True)
-            label = sized(pairs)
+            label = sized(
+                (", ".join(request.names) or name, tensor.nbytes)
+                for request, sums in zip(self._asked[0].values(), self._sums, strict=True)
+                for name, tensor in zip(sums.names, sums.tensors, strict=True)
+            )
         self.landing = self._link.combine_(self._how, self._flat, GRADIENT, label)
         self._link.ledger.floats += self._flat.nbytes / 4
 

@@ -76,6 +76,7 @@ class SparseLayout(Layout):
         self, sizes: tuple[int, ...], counts: tuple[int, ...], indices: str, kind: int
     ) -> None:
         self.indices, self.kind = indices, kind
+        self.told_kind = kernels.FP32 if kind == SHARED else kind  # as headers call it
         n = np.array(sizes, dtype=np.int64)
         self.k: Numbers = np.array(counts, dtype=np.int64)
         codings = [kernels.plain(n), *(np.full_like(n, coding) for coding in INDICES.values())]
@@ -122,7 +123,7 @@ class SparseLayout(Layout):
     @cached_property
     def headers(self) -> Numbers:
         coding = self.coding.astype(np.int64) << 48
-        told: Numbers = np.int64(MAGIC) << 56 | coding | np.int64(self._told_kind) << 40 | self.k
+        told: Numbers = np.int64(MAGIC) << 56 | coding | np.int64(self.told_kind) << 40 | self.k
         return told
 
     @cached_property
@@ -154,9 +155,9 @@ class SparseLayout(Layout):
         known = {int(one.coding[0]): one.announces(0) for one in each}
         if coding not in known:
             return f"its places have the unknown coding {coding}: {DAMAGED}"
-        if kind != self._told_kind:
+        if kind != self.told_kind:
             return (
-                f"its values are of type {kind}, this worker's of type {self._told_kind} (of "
+                f"its values are of type {kind}, this worker's of type {self.told_kind} (of "
                 f"{', '.join(kernels.VALUES)}): all workers need one setting `values`"
             )
         if count > n:
@@ -175,11 +176,6 @@ class SparseLayout(Layout):
         """Words of places, scales, and values of a tensor."""
         words, scales = self.lengths[1:3, i].tolist()
         return words, scales, int(self.k[i])
-
-    @property
-    def _told_kind(self) -> int:
-        """What headers call the type of the values."""
-        return kernels.FP32 if self.kind == SHARED else self.kind
 
 
 sparse_layout = lru_cache(maxsize=64)(SparseLayout)
