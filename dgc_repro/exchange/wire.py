@@ -250,14 +250,14 @@ class Link:
         here speak with one voice. Not counted where ``purpose`` is None."""
         spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.wire.device)
         length = torch.tensor([spoken.numel()], dtype=torch.int64, device=self.wire.device)
-        told = self._told(length.view(torch.uint8), "lengths", purpose)
+        told = self._gathered(length.view(torch.uint8), "lengths", purpose)
         lengths = [int(row.view(torch.int64)) for row in told]
         filled = spoken.new_zeros(max(1, *lengths))
         filled[: spoken.numel()] = spoken
-        rows = self._told(filled, "texts", purpose)
+        rows = self._gathered(filled, "texts", purpose)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
 
-    def _told(self, flat: Tensor, slot: str, purpose: str | None) -> list[Tensor]:
+    def _gathered(self, flat: Tensor, slot: str, purpose: str | None) -> list[Tensor]:
         with asking(f"allgather of {purpose or 'checkpoint'} texts", self.clock):
             rows, pending = self.wire.collect([flat] * self.wire.local_workers, slot)
             pending.wait()

@@ -76,7 +76,7 @@ class SparseLayout(Layout):
         self, sizes: tuple[int, ...], counts: tuple[int, ...], indices: str, kind: int
     ) -> None:
         self.indices, self.kind = indices, kind
-        self.told_kind = kernels.FP32 if kind == SHARED else kind  # as headers call it
+        self.header_kind = kernels.FP32 if kind == SHARED else kind  # as headers call it
         n = np.array(sizes, dtype=np.int64)
         self.k: Numbers = np.array(counts, dtype=np.int64)
         codings = [kernels.plain(n), *(np.full_like(n, coding) for coding in INDICES.values())]
@@ -103,18 +103,18 @@ class SparseLayout(Layout):
             i = int(wrong.argmax())
             raise ValueError(f"sparse payload: {counts[i]} entries of {self.sizes[i]}: {DAMAGED}")
         theirs = sparse_layout(self.sizes, tuple(counts.tolist()), self.indices, self.kind)
-        wrong = (theirs.told != told).any(1)
+        wrong = (theirs.sent_lengths != told).any(1)
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(
                 f"sparse payload: parts of {told[i].tolist()} elements came, and this worker would code "
-                f"{counts[i]} entries of {self.sizes[i]} as {theirs.told[i].tolist()}: all workers need "
-                f"one setting `indices`, or {DAMAGED}"
+                f"{counts[i]} entries of {self.sizes[i]} as {theirs.sent_lengths[i].tolist()}: all workers "
+                f"need one setting `indices`, or {DAMAGED}"
             )
         return theirs
 
     @cached_property
-    def told(self) -> Numbers:
+    def sent_lengths(self) -> Numbers:
         """What travels first where k differs between workers: how long the header, the places and the scales
         of each tensor are, and k. i64[tensors, 3 or 4]."""
         columns: Numbers = np.stack([*self.lengths[self.present[:-1]], self.k], 1)
@@ -123,8 +123,8 @@ class SparseLayout(Layout):
     @cached_property
     def headers(self) -> Numbers:
         coding = self.coding.astype(np.int64) << 48
-        told: Numbers = np.int64(MAGIC) << 56 | coding | np.int64(self.told_kind) << 40 | self.k
-        return told
+        found: Numbers = np.int64(MAGIC) << 56 | coding | np.int64(self.header_kind) << 40 | self.k
+        return found
 
     @cached_property
     def table(self) -> _Table:
@@ -155,9 +155,9 @@ class SparseLayout(Layout):
         known = {int(one.coding[0]): one.announces(0) for one in each}
         if coding not in known:
             return f"its places have the unknown coding {coding}: {DAMAGED}"
-        if kind != self.told_kind:
+        if kind != self.header_kind:
             return (
-                f"its values are of type {kind}, this worker's of type {self.told_kind} (of "
+                f"its values are of type {kind}, this worker's of type {self.header_kind} (of "
                 f"{', '.join(kernels.VALUES)}): all workers need one setting `values`"
             )
         if count > n:
@@ -242,7 +242,7 @@ class Sparse(BatchPayload):
 
     @property
     def lengths(self) -> list[int]:
-        numbers: list[int] = self.layout.told.reshape(-1).tolist()
+        numbers: list[int] = self.layout.sent_lengths.reshape(-1).tolist()
         return numbers
 
     def kinds(self, lengths: Sequence[int]) -> list[Kind]:

@@ -194,7 +194,7 @@ class SendsBroken:
             else:
                 fewer = copy.copy(own.layout)
                 fewer.k = fewer.k - 1
-                vars(fewer).pop("told", None)  # as it is cached
+                vars(fewer).pop("sent_lengths", None)  # as it is cached
                 own = replace(own, layout=fewer)
         payloads = yield GatherRagged(own) if self.ragged else Gather(own)
         mean = payloads.mean(context.result(tensor))
