@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
-from dgc_repro.exchange.payload import AnyPayload, Sparse
-from dgc_repro.exchange.requests import AllToAll, Exchange
+from dgc_repro.payload import Payload, Sparse
+from dgc_repro.payload.requests import AllToAll, Exchange
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class OnItsWay:
             answer = yield request
 
 
-def _broken(payload: AnyPayload | None) -> AnyPayload | None:
+def _broken(payload: Payload | None) -> Payload | None:
     if not isinstance(payload, Sparse):
         return payload
     broken = replace(payload, buffer=payload.buffer.clone())
-    broken.part(0, 0).fill_(12345)
+    broken.layout.view(broken.buffer, 0, 0).fill_(12345)
     return broken

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from law_settings import SETTINGS
 from law_settings.base import Setting
+from numeric import each_dense
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
@@ -34,11 +35,12 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.packing import kinds
-from dgc_repro.exchange.payload import Alone, BatchPayload, Separate
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
+from dgc_repro.payload import BatchPayload, Halves, LowRank, Parted, Wholes
+from dgc_repro.payload.requests import Exchange, Outcome
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
@@ -110,30 +112,40 @@ class Leaf(Measured):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         outcome: Outcome = yield from exchange_all(self.inner, batch, states, context)
-        own = outcome.own
-        each = zip(batch.names, own.dense(), parts_of(own), own.by_tensor(), strict=True)
-        for name, values, parts, (size, floats) in each:
-            assert size == sum(count * width for count, width in parts)
-            self.sent.setdefault((name, context.rank), (values, parts, floats))
+        told = told_by(outcome.own, batch)
+        for name, values in zip(batch.names, each_dense(outcome.own, batch.sizes), strict=True):
+            self.sent.setdefault((name, context.rank), (values, *told[name]))
         return outcome
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         return energies_of(self.inner, batch, context)
 
 
-def parts_of(own: Any) -> list[Parts]:
-    """The parts of what is sent for each tensor of a batch, as far as they are told; else its bytes."""
-    if isinstance(own, Separate):
-        return [parts for payload in own.payloads for parts in parts_of(payload)]
-    if isinstance(own, Alone):
-        return parts_of(own.payload)
+def told_by(own: Any, batch: Batch) -> dict[str, tuple[Parts, float]]:
+    """The parts of what was sent of each tensor of a batch, or its bytes; and its floats."""
+    if isinstance(own, Parted):
+        found: dict[str, tuple[Parts, float]] = {}
+        for i, (payload, view) in enumerate(zip(own.payloads, own.cut(batch), strict=True)):
+            of = view if isinstance(view, Batch) else Batch(batch.names[i : i + 1], [view])
+            for name, (parts, floats) in told_by(payload, of).items():
+                before, so_far = found.get(name, ((), 0.0))
+                found[name] = (before + parts, so_far + floats)
+        return found
+    kinds_of_each: Sequence[Sequence[Kind]]
     if isinstance(own, BatchPayload):
-        every = own.tensor_kinds
-    elif hasattr(own, "by_tensor"):
-        every = [((size, torch.uint8),) for size, _ in own.by_tensor()]
+        kinds_of_each, floats_of_each = own.layout.kinds, own.layout.floats.tolist()
     else:
-        every = [tuple(kinds([own]))]
-    return [tuple((count, dtype.itemsize) for count, dtype in one) for one in every]
+        if isinstance(own, LowRank):
+            each = zip(own.matrices.p_sizes, own.matrices.q_sizes, strict=True)
+            kinds_of_each = [((p, torch.float32), (q, torch.float32)) for p, q in each]
+        elif isinstance(own, Halves | Wholes):
+            dtype = own.parts[0].dtype
+            kinds_of_each = [((n, dtype),) for n in batch.sizes]
+        else:
+            kinds_of_each = [kinds(own)]
+        floats_of_each = [sum(n * t.itemsize for n, t in one) / 4 for one in kinds_of_each]
+    parts_of_each = [tuple((n, t.itemsize) for n, t in one) for one in kinds_of_each]
+    return dict(zip(batch.names, zip(parts_of_each, floats_of_each, strict=True), strict=True))
 
 
 def with_leaves(compressor: Compressor, sent: dict[tuple[str, int], Sent]) -> Compressor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Alone, Gathered
-from dgc_repro.exchange.requests import Mean, Outcome
+from dgc_repro.compressor.sharded import Shards
+from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import BatchPayload, Gathered
+from dgc_repro.payload.requests import Mean, Outcome
 
 Array = NDArray[Any]
 EPS = 2.0**-24  # largest relative error of one float32 operation
@@ -60,10 +62,36 @@ def run(compressor: Any, x: Tensor, where: Context | None = None) -> Outcome:
         return found
 
 
-def encoded(method: Any, x: Tensor, where: Context | None = None) -> Alone:
+def encoded(method: Any, x: Tensor, where: Context | None = None) -> Any:
     """What a method sends for a tensor."""
     where = where or context()
-    return Alone(method.encode_batch(Batch((where.name,), [x]), where))
+    return method.encode_batch(Batch((where.name,), [x]), where)
+
+
+def each_dense(own: Any, sizes: Sequence[int] = ()) -> list[Tensor]:
+    """What was sent of each tensor of a batch, decoded: f32[n]. ``sizes``: where a payload lacks them."""
+    values = [torch.zeros(n) for n in sizes or own.layout.sizes]
+    if isinstance(own, BatchPayload):
+        own.copy_to_(Batch(own.names, values), 1.0)
+        return values
+    own.subtract_from_(Batch(("",) * len(values), values))
+    return [0 - left for left in values]
+
+
+def dense(own: Any, *size: int) -> Tensor:
+    """The same of one tensor."""
+    (values,) = each_dense(own, size)
+    return values
+
+
+def by_owner(shards: Shards) -> list[tuple[int, int]]:
+    """Each rank's stretch."""
+    return [shards.bounds(shards.owned_by(rank)) for rank in range(shards.workers)]
+
+
+def dense_bytes(n: int, workers: int) -> float:
+    """An allreduce of n float32 values, on the wire."""
+    return 4 * n * moved_by("allreduce", workers)
 
 
 def answered(asked: Any) -> Any:

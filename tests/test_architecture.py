@@ -19,18 +19,16 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 
 ANYTHING = "*"
-ASKS = ("exchange.payload", "exchange.requests")
 
 UNDER_ALL = ("errors", "checked", "names")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
-    "kernel",
+    *("payload", "kernel"),
 )
 UNDER_BENCHES = ("launch", "measure", "results", *UNDER_LAUNCH)
 
 # Which of our modules a package (or a module at the top) may import, its own and UNDER_ALL aside.
-# An entry allows everything below it. Imports point down, so no two rows name each other, but for
-# payload and requests: they lie in exchange and have a row of their own, under everything.
+# An entry allows everything below it. Imports point down, so no two rows name each other.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": (ANYTHING,),
     "launch.main": (ANYTHING,),  # the command line's table of commands
@@ -44,12 +42,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compare": ("paper", "results"),
     "results": ("paper",),
     "names": (),
-    "exchange": ("compressor", "policy", "kernel"),
+    "exchange": ("compressor", "policy", "payload", "kernel"),
     "network": (),
-    "compressor": (*ASKS, "kernel"),
-    "policy": ASKS,
-    "exchange.payload": ("exchange.requests", "kernel"),
-    "exchange.requests": ("exchange.payload", "kernel"),
+    "compressor": ("payload", "kernel"),
+    "policy": ("payload",),
+    "payload": ("kernel",),
     "model": (),
     "dataset": (),
     "sink": (),
@@ -65,8 +62,7 @@ INSTEAD = {
     "policy": "a policy sees only the observations that it is handed: have train/ or exchange/ "
     "pass the number in",
     "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
-    "exchange.payload": "compressors stand on payloads: move what you need below, into kernel/",
-    "exchange.requests": "compressors stand on requests: move what you need below",
+    "payload": "compressors stand on payloads and requests: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
@@ -154,7 +150,7 @@ def faults(source: str, inside: str) -> list[str]:
     """A sentence for each import of ``source`` that breaks a layer; ``inside`` as "train.step"."""
     where = f"dgc_repro/{inside.replace('.', '/')}.py"
     own = inside.removesuffix(".__init__")
-    # the most specific row: exchange.payload has its own, exchange.drive has exchange's
+    # the most specific row: launch.main has its own, launch.build has launch's
     rows = [row for row in MAY_IMPORT if is_below(own, (row,))]
     if not rows:
         return [
@@ -217,7 +213,7 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
         ("compressor.topk", "from torch import distributed", "yield a request"),
         ("compressor.topk", "import torch\ntorch.distributed.barrier()", "topk.py:2"),
         ("compressor.topk", "def f():\n    from dgc_repro.exchange import drive", "topk.py:2"),
-        ("compressor.topk", "from dgc_repro.exchange import Payload", "exchange.payload"),
+        ("compressor.topk", "from dgc_repro.exchange import Link", "payload, kernel"),
         ("compressor.topk", "from ..exchange import drive", "a compressor asks"),
         ("compressor.topk", "from dgc_repro.policy.fixed import Fixed", "a compressor asks"),
         ("compressor.topk", "import scipy", "torch and numpy only"),
@@ -226,7 +222,7 @@ def test_every_row_of_the_table_names_something_that_exists() -> None:
         ("policy.__init__", "from ..train import step", "observations"),
         ("exchange.drive", "from torch.distributed import all_reduce", "take a Wire"),
         ("exchange.drive", "from dgc_repro.train.step import step", "take what you need"),
-        ("exchange.payload", "from dgc_repro.compressor.dense import Dense", "kernel/"),
+        ("payload.own", "from dgc_repro.compressor.dense import Dense", "kernel/"),
         ("train.loop", "import wandb", "sink/wandb.py mirrors it"),
         ("train.loop", "from omegaconf import DictConfig", "launch/ resolve"),
         ("train.loop", "from hydra.utils import instantiate", "launch/ turn"),
@@ -251,8 +247,8 @@ def test_an_import_that_breaks_a_layer_is_named_with_what_to_do_instead(
 @pytest.mark.parametrize(
     ("inside", "source"),
     [
-        ("compressor.topk", "from dgc_repro.exchange.requests import Gather"),
-        ("compressor.topk", "from dgc_repro.exchange import payload"),
+        ("compressor.topk", "from dgc_repro.payload.requests import Gather"),
+        ("compressor.topk", "from dgc_repro import payload"),
         ("compressor.topk", "from .base import Compressor\nimport math, numpy, torch.nn"),
         ("exchange.ddp", "import torch.distributed"),
         ("exchange.drive", "from dgc_repro.exchange.ledger import Ledger"),

@@ -25,8 +25,8 @@ from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.exchange.clock import WARMUP_STEPS, Clock
 from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.simulated import DONE, SimulatedWire
-from dgc_repro.exchange.wire import Done, Link, Sizes, Wire
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes, Wire
 from dgc_repro.policy.interface import Plan
 
 DENSE = Plan(0)
@@ -58,24 +58,25 @@ class AloneWire(SimulatedWire):
         """Whether anything was, in this step."""
         return bool(self._numbers)
 
-    def sum_(self, flat: Tensor) -> Done:
-        flat.mul_(self.world_size)
-        return DONE
+    def combine_(self, how: str, flat: Tensor) -> Pending:
+        if how == SUM:
+            flat.mul_(self.world_size)
+        return Pending()
 
-    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Done]:
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
+    ) -> tuple[list[list[Tensor]], Pending]:
+        if sizes is not None:
+            raise NotImplementedError("what comes from others is not what this worker sends")
         (own,) = flats
         call = (slot, self._numbers[slot])
         self._numbers[slot] += 1
         if self._keep:
             self.sent[call] = own.clone()
         if not self.others:
-            return [own] * self.world_size, DONE
-        return [own, *(as_long_as(own, other.get(call, own)) for other in self.others)], DONE
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
-    ) -> tuple[list[list[Tensor]], Done]:
-        raise NotImplementedError("what comes from others is not what this worker sends")
+            return [[own] * self.world_size], Pending()
+        others = [as_long_as(own, other.get(call, own)) for other in self.others]
+        return [[own, *others]], Pending()
 
 
 def as_long_as(own: Tensor, other: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.world import is_first
+from dgc_repro.exchange import wire as wires
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Pending, Sizes
 from dgc_repro.network.fit import Point
@@ -39,10 +40,10 @@ def slowest(
     pieces = [payload_bytes // others] * wire.world_size
     pieces[wire.rank] = 0
     begin: Mapping[str, Callable[[], Pending]] = {
-        ALLREDUCE: lambda: wire.sum_(floats),
-        ALLGATHER: lambda: wire.gather([flat], "calibrate")[1],
-        ALLTOALL: lambda: wire.all_to_all([flat], [Sizes(pieces, pieces)], "calibrate")[1],
-        BROADCAST: lambda: wire.broadcast_(flat),
+        ALLREDUCE: lambda: wire.combine_(wires.SUM, floats),
+        ALLGATHER: lambda: wire.collect([flat], "calibrate")[1],
+        ALLTOALL: lambda: wire.collect([flat], "calibrate", [Sizes(pieces, pieces)])[1],
+        BROADCAST: lambda: wire.combine_(wires.BROADCAST, flat),
     }
 
     def whole() -> None:

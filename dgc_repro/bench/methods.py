@@ -41,13 +41,13 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.packing import kinds, places
-from dgc_repro.exchange.payload import Gathered
-from dgc_repro.exchange.requests import Gather, GatherRagged
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.fused import Compiler
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
+from dgc_repro.payload import Gathered
+from dgc_repro.payload.requests import Gather, GatherRagged
 
 NUM_VALUES = 44_549_160
 THREADS = min(2, os.cpu_count() or 1)
@@ -234,7 +234,7 @@ class Alone:
                 finished = time.perf_counter()
                 self.state, self.step = end.value.state, self.step + 1
                 if isinstance(self.compressor, QSGD) and not self.elias_bits:
-                    self.elias_bits = elias_bits(end.value.own.payload)
+                    self.elias_bits = elias_bits(end.value.own)
                 return {
                     "compress_seconds": last - begin,
                     "decompress_seconds": finished - last,
@@ -247,7 +247,7 @@ class Alone:
 def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
     if isinstance(asked, Gather | GatherRagged):
         payload: Any = asked.payload
-        parts += kinds([payload])
+        parts += kinds(payload)
         return Gathered([payload])
     averaged = asked.tensor
     tensors = averaged.tensors if isinstance(averaged, Batch) else [averaged]

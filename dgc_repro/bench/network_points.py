@@ -243,7 +243,7 @@ def code_hash() -> str:
     """Of the code that decides what a step takes: points of other code are measured again."""
     package = Path(dgc_repro.__file__).parent
     digest = hashlib.sha256()
-    for part in ("compressor", "exchange", "kernel", "policy"):
+    for part in ("compressor", "exchange", "kernel", "payload", "policy"):
         for file in sorted((package / part).rglob("*.[pch]*")):
             if file.suffix in (".py", ".c", ".h"):
                 digest.update(file.read_bytes())

@@ -30,9 +30,9 @@ from dgc_repro.compressor.error_feedback import shares_storage
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload.requests import Exchange, Outcome
 
 
 @checked

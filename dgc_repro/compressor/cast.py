@@ -14,10 +14,10 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import Halves
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import narrow, widen
+from dgc_repro.payload import Halves
+from dgc_repro.payload.requests import Exchange, Mean, Outcome
 
 
 @checked
@@ -45,4 +45,4 @@ class Cast(Measured):
         """The tensors in the narrow type, as they are sent."""
         values = context.scratch("half", sum(batch.sizes), self.dtype, batch.device)
         narrow(batch, values)
-        return Halves(values, batch.sizes)
+        return Halves(values)

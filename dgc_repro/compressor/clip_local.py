@@ -23,9 +23,9 @@ from torch import Tensor
 
 from dgc_repro.checked import Positive, checked, one_of
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload.requests import Exchange, Outcome
 
 SHARE, MEAN = OF = ("share", "mean")
 

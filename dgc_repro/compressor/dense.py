@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, Measured, State, joined
-from dgc_repro.exchange.payload import Wholes
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome, together
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Wholes
+from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
 
 @dataclass(frozen=True)

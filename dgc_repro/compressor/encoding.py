@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dgc_repro.compressor.explained import explained_of_each
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import BatchPayload, Codes, Signs
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
+from dgc_repro.payload import BatchPayload, Codes, Signs
+from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 # Values packed together where one scale serves the tensor. Longer rows are slower: their parts lie
 # 4096 bytes apart, where a processor takes a load for one that waits for a store.

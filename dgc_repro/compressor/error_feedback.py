@@ -30,10 +30,10 @@ from dgc_repro.compressor.interface import (
     nested,
 )
 from dgc_repro.compressor.residual import check_residual
-from dgc_repro.exchange.payload import Payload
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Payload
+from dgc_repro.payload.requests import Exchange, Outcome
 
 
 @checked

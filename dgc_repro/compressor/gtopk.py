@@ -34,13 +34,13 @@ from torch import Tensor
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.compressor.interface import Context, Measured, State, energies_of
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
-from dgc_repro.exchange.payload import Sparse
-from dgc_repro.exchange.requests import AllToAll, Exchange, Outcome
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.merge import contained, merge
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import Sparse
+from dgc_repro.payload.requests import AllToAll, Exchange, Outcome
 
 OWNS = ("path", "result")
 FIXED_NUMBER = Rule("a sparsifier that selects a fixed number of entries", lambda m: not m.ragged)

@@ -18,11 +18,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Alone, Parted, Separate
-from dgc_repro.exchange.requests import Exchange, Outcome, together
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Parted
+from dgc_repro.payload.requests import Exchange, Outcome, together
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
@@ -225,7 +225,7 @@ class ByBatch:
             raw_energy=None if raw is None else raw.view(1),
         )
         outcome = yield from self.exchange_batch(batch, [state], inside)
-        return Outcome(outcome.mean[0], Alone(outcome.own), outcome.state[0])
+        return Outcome(outcome.mean[0], outcome.own, outcome.state[0])
 
 
 class Measured(ByBatch):
@@ -266,8 +266,11 @@ def joined(outcomes: Mapping[tuple[int, ...], Outcome]) -> Outcome:
     for places, outcome in outcomes.items():
         means.update(zip(places, outcome.mean, strict=True))
         states.update(zip(places, outcome.state, strict=True))
-    order = range(len(means))
-    own = Parted(tuple(outcome.own for outcome in outcomes.values()), tuple(outcomes))
+    order, parts = range(len(means)), tuple(outcomes)
+    own = Parted(
+        tuple(outcome.own for outcome in outcomes.values()),
+        lambda batch: [batch.part(places) for places in parts],
+    )
     return Outcome([means[i] for i in order], own, [states[i] for i in order])
 
 
@@ -287,7 +290,7 @@ def one_by_one(
     ended = [outcomes[name] for name in names]
     return Outcome(
         [outcome.mean for outcome in ended],
-        Separate(tuple(outcome.own for outcome in ended)),
+        Parted(tuple(outcome.own for outcome in ended), lambda batch: batch.tensors),
         [outcome.state for outcome in ended],
     )
 

@@ -35,10 +35,10 @@ from dgc_repro.compressor.interface import (
 )
 from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by, select_all
 from dgc_repro.compressor.topk import largest
-from dgc_repro.exchange.requests import Choose, Exchange, Outcome, together
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
+from dgc_repro.payload.requests import Choose, Exchange, Outcome, together
 
 
 @checked

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload.requests import Exchange, Outcome
 
 Momentum = Annotated[float, within(0, below=1)]
 

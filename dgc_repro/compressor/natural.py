@@ -22,9 +22,9 @@ import torch
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Powers
 from dgc_repro.kernel import powers
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Powers
 
 _layout = lru_cache(maxsize=64)(powers.PowerLayout)
 

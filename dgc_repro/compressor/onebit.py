@@ -24,9 +24,9 @@ from torch import Tensor
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer, signs_of
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Signs
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Signs
 
 
 @checked

@@ -25,8 +25,8 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
-from dgc_repro.exchange.requests import Exchange, Outcome, together
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload.requests import Exchange, Outcome, together
 
 VECTORS = "vectors"
 

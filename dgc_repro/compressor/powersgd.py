@@ -45,11 +45,11 @@ from torch import Tensor
 from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import ByBatch, Context, State, joined
-from dgc_repro.exchange.payload import LowRank
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome, together
 from dgc_repro.kernel import lowrank, native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
+from dgc_repro.payload import LowRank
+from dgc_repro.payload.requests import Exchange, Mean, Outcome, together
 
 FEEDBACKS = ("own", "mean")
 

@@ -35,10 +35,10 @@ from torch import Tensor
 from dgc_repro.checked import Count, checked, one_of, within
 from dgc_repro.compressor.encoding import Quantizer, encode, layouts_of, of_filled
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Codes
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Codes
 
 NORMS = {"two": kernels.TWO_NORM, "max": kernels.LARGEST}
 MOST_LEVELS = 2**15 - 1  # codes of 16 bits

@@ -46,12 +46,12 @@ from dgc_repro.compressor.sparsifier import (
     num_kept,
     share_sent,
 )
-from dgc_repro.exchange.payload import Keyed, KeyedLayout
-from dgc_repro.exchange.requests import Exchange, Gather, Mean, Outcome
 from dgc_repro.kernel import counter, permute
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.narrow import widen
 from dgc_repro.kernel.select import Selection, at
+from dgc_repro.payload import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.payload.requests import Exchange, Gather, Mean, Outcome
 
 
 @checked
@@ -95,7 +95,7 @@ class RandomK(Selecting):
             values = yield Mean(own.coded, names=own.names)
             if self.values == "fp16":
                 values = self._widened(values, context)
-            whole = KeyedLayout.of(own.layout.sizes, own.layout.counts)
+            whole = keyed_layout(own.layout.sizes, own.layout.counts)
             replace(own, layout=whole, buffer=values.view(torch.uint8)).copy_to_(result, 1.0)
         else:
             payloads = yield Gather(own)
@@ -142,7 +142,7 @@ class RandomK(Selecting):
         """What is sent, before it is coded: f32[k], in the order of the permutation."""
         batch = Batch((context.name,), [tensor])
         drawn = self.coded(batch, context, "fp32")
-        return drawn.layout.values(drawn.buffer, 0)[0]
+        return drawn.layout.view(drawn.buffer, 0, 2)
 
     def draw_again(self, drawn: Tensor, n: int) -> Tensor:
         """What is sent, from what a weaker setting has drawn of n values: the first k of them."""
@@ -167,4 +167,4 @@ class RandomK(Selecting):
 @lru_cache(maxsize=64)
 def _layout(sizes: tuple[int, ...], share: float, kind: str, travels: bool) -> KeyedLayout:
     """For tensors of these sizes."""
-    return KeyedLayout.of(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)
+    return keyed_layout(sizes, tuple([num_kept(n, share) for n in sizes]), kind, travels)

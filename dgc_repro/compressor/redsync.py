@@ -40,11 +40,11 @@ from torch import Tensor
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Selecting, exchange_selected
-from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload.requests import Exchange
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
 HALVINGS = 32  # of the range between mean and max; then its ends are neighbours in float32

@@ -37,10 +37,10 @@ from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Compressor, Context, Measured, State, energies_of
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
-from dgc_repro.exchange.payload import BatchPayload, Gathered, Pieces
-from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import BatchPayload, Gathered, Parted
+from dgc_repro.payload.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"
@@ -81,10 +81,6 @@ class Shards:
     def owned_by(self, rank: int) -> int:
         """The shard of a rank."""
         return (rank - self.turn) % self.workers
-
-    def by_owner(self) -> list[tuple[int, int]]:
-        """Each rank's stretch."""
-        return [self.bounds(self.owned_by(rank)) for rank in range(self.workers)]
 
 
 @checked
@@ -150,7 +146,7 @@ class Sharded(Measured):
         shards: Sequence[Shards],
         stretches: Sequence[Stretches],
         context: Context,
-    ) -> tuple[Pieces, tuple[BatchPayload, ...]]:
+    ) -> tuple[Parted, tuple[BatchPayload, ...]]:
         """The payload of every shard: together, and by owner."""
         unchecked: set[str] = set()
         pieces = []
@@ -160,7 +156,8 @@ class Sharded(Measured):
             pieces.append(compressed(self.method, some, context.within(labels)))
             unchecked |= some.unchecked
         batch.unchecked.difference_update(set(batch.names) - unchecked)
-        return Pieces(tuple(pieces), tuple(stretches), batch.sizes), tuple(pieces)
+        own = Parted(tuple(pieces), lambda whole: [whole.slices(*ends) for ends in stretches])
+        return own, tuple(pieces)
 
     def _selected(
         self,

@@ -60,12 +60,12 @@ from torch import Tensor
 from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
-from dgc_repro.exchange.requests import Exchange
 from dgc_repro.kernel import select, thresholds
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.thresholds import Moments
+from dgc_repro.payload.requests import Exchange
 
 FITS = ("exponential", "gamma", "pareto")
 FIRST_SHARE = 0.25  # what the first of several stages passes

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dgc_repro.checked import checked
 from dgc_repro.compressor.encoding import Quantizer, signs_of
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Signs, vote
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Signs, vote
+from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 
 @checked

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from dgc_repro.checked import Share, checked, one_of, within
 from dgc_repro.compressor.interface import Context, Measured, State
-from dgc_repro.exchange.payload import Sparse
-from dgc_repro.exchange.payload.sparse import CODINGS, PLAIN
-from dgc_repro.exchange.payload.values import VALUES
-from dgc_repro.exchange.requests import Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.sparse import VALUES
+from dgc_repro.payload import Sparse
+from dgc_repro.payload.requests import Exchange, Gather, GatherRagged, Outcome
+from dgc_repro.payload.sparse import CODINGS, PLAIN
 
 DENSITY = 0.01  # where neither density nor factor is given
 Density = Annotated[Share, "0.01 sends 1 %"]

@@ -34,11 +34,11 @@ from torch import Tensor
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.encoding import Quantizer, counts, encode, layouts_of, of_filled
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Codes
-from dgc_repro.exchange.requests import Exchange, Gather, Max, Outcome
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Codes
+from dgc_repro.payload.requests import Exchange, Gather, Max, Outcome
 
 BITS = 2
 Deviations = Annotated[float, within(above=0, name="a number of standard deviations")]

@@ -24,9 +24,9 @@ from typing import Annotated
 from dgc_repro.checked import Count, checked, one_of, within
 from dgc_repro.compressor.encoding import Quantizer, encode, layouts_of
 from dgc_repro.compressor.interface import Context
-from dgc_repro.exchange.payload import Codes
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Codes
 
 ROUNDINGS = {
     "nearest": kernels.NEAREST,

@@ -26,10 +26,10 @@ from dgc_repro.compressor.sparsifier import Sparsifier, coded, select_all
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.exchange.packing import places
-from dgc_repro.exchange.payload import BatchPayload
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import BatchPayload
 
 GATHER, SHARDED, GTOPK, AUTO = "gather", "sharded", "gtopk", "auto"
 WAYS = (GATHER, SHARDED, GTOPK, AUTO)
@@ -43,11 +43,6 @@ Parts = list[Kind]
 def packed_bytes(parts: Parts) -> int:
     """Bytes of a buffer of these parts."""
     return places(parts)[1]
-
-
-def dense_bytes(n: int, workers: int) -> float:
-    """An allreduce of n float32 values."""
-    return 4 * n * moved_by("allreduce", workers)
 
 
 def gather_bytes(rows: Sequence[Parts], workers: int, *, ragged: bool) -> float:
@@ -253,4 +248,4 @@ def _pieces(
 
 def _parts(payload: BatchPayload) -> Parts:
     """Of a batch of one tensor."""
-    return list(payload.tensor_kinds[0])
+    return list(payload.layout.kinds[0])

@@ -9,7 +9,10 @@ kernels compile and buffers are made, are discarded.
 from __future__ import annotations
 
 import time
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,26 +21,11 @@ WAIT_EVERY = 50
 SPANS = ("compute", "compress", "communicate", "decompress", "wait")
 
 
+@dataclass
 class Span:
     """One timed stretch. ``name`` may be set inside, when it is known only then."""
 
-    __slots__ = ("_begin", "_clock", "_mark", "name")
-
-    def __init__(self, clock: Clock, name: str) -> None:
-        self._clock = clock
-        self.name = name
-
-    def __enter__(self) -> Self:
-        if self._clock.marks_trace:
-            self._mark = torch.profiler.record_function(self.name)
-            self._mark.__enter__()
-        self._begin = self._clock.instant()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._clock.add(self.name, self._begin, self._clock.instant())
-        if self._clock.marks_trace:
-            self._mark.__exit__(None, None, None)
+    name: str
 
 
 class Clock:
@@ -53,24 +41,26 @@ class Clock:
         self._steps_waited = 0
         self._seen = 0  # steps of this process: warm-up is a matter of the process, not of the run
         self.marks_trace = False  # spans are marked in the profiler's trace (train/profile.py)
-        self.waits_for = (
-            ""  # the collective that this process waits for, in words (exchange/wire.py)
-        )
+        self.waits_for = ""  # in words: the collective this process waits for (exchange/wire.py)
         self.seconds = 0.0  # training time since the start of the run, checkpointed
 
-    def span(self, name: str) -> Span:
-        """A context manager that times what is inside."""
-        return Span(self, name)
+    @contextmanager
+    def span(self, name: str) -> Iterator[Span]:
+        """Time what is inside."""
+        span = Span(name)
+        with torch.profiler.record_function(name) if self.marks_trace else nullcontext():
+            begin = self._instant()
+            try:
+                yield span
+            finally:
+                end = self._instant()
+                if self._cuda:
+                    self._events.append((span.name, begin, end))
+                else:
+                    self._now[span.name] += end - begin
 
-    def add(self, name: str, begin: Any, end: Any) -> None:
-        """A span from ``begin`` to ``end``: seconds, or CUDA events that are read later."""
-        if self._cuda:
-            self._events.append((name, begin, end))
-        else:
-            self._now[name] += end - begin
-
-    def instant(self) -> Any:
-        """Now, on the device's own clock."""
+    def _instant(self) -> Any:
+        """Now, on the device's own clock: seconds, or a CUDA event that is read later."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)

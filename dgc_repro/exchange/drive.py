@@ -13,20 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dgc_repro.exchange.packing import Answers, Collective, Key, PerWorker, Seat, make_collective
+from dgc_repro.exchange.packing import SERVED_BY, Answers, Collective, Key, PerWorker
 from dgc_repro.exchange.packing import kind as kind_of
-from dgc_repro.exchange.requests import Exchange, Many, Outcome, Request, together
 from dgc_repro.exchange.wire import Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload.requests import Exchange, Many, Outcome, Request
 
 Chooser = Callable[[Tensor], int]
 Kind = tuple[int, str]
 
 
 class Lockstep:
-    """One step's exchanges of all workers hosted here."""
+    """One step's exchanges of all workers hosted here. ``part``: those under way at the same time (buckets)
+    differ in it, and so do their buffers. ``absent``: tensors whose energies do not count, known when
+    the requests are sent (exchange/settle.py)."""
 
     def __init__(
         self,
@@ -37,11 +40,11 @@ class Lockstep:
         part: int = 0,
         absent: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        self._link = link
+        self.link = link
+        self.choose = choose or _nobody_to_choose
+        self.absent = absent
         self._buffers = buffers
-        self._choose = choose or _nobody_to_choose
         self._part = part
-        self._absent = absent
         self._round = 0
         self._live: dict[int, Exchange] = {}
         self._asked: dict[int, Request | Many] = {}
@@ -54,7 +57,7 @@ class Lockstep:
         """Start one worker's exchange."""
         worker = len(self._live) + len(self._outcomes)
         self._live[worker] = exchange
-        with self._link.clock.span("compress"):
+        with self.link.clock.span("compress"):
             self._advance(worker, None)
 
     def send(self) -> None:
@@ -74,7 +77,7 @@ class Lockstep:
             answers.update(self._collectives[kind].answers())
         self._collectives, self._sent = {}, False
         self._round += 1
-        with self._link.clock.span("decompress") as span:
+        with self.link.clock.span("decompress") as span:
             for worker in list(self._live):
                 self._advance(worker, answers)
             if self._collectives:
@@ -100,6 +103,15 @@ class Lockstep:
         for exchange in self._live.values():
             exchange.close()
         self._live = {}
+
+    def slot(self, label: str) -> str:
+        """Names what is received in this round of this part."""
+        return f"{label} {self._part} {self._round}"
+
+    def buffer(self, label: str, size: int, dtype: torch.dtype) -> Tensor:
+        """A reused 1-d buffer for what is sent in this round of this part; content undefined."""
+        key = (self.slot(label), str(dtype))
+        return self._buffers.scratch(key, size, dtype, self.link.wire.device)
 
     def _wait(self) -> None:
         for kind in sorted(self._collectives):
@@ -130,9 +142,8 @@ class Lockstep:
         for kind in sorted(set(kinds.values())):
             same = {key: request for key, request in asked.items() if kinds[key] == kind}
             if kind not in self._collectives:
-                seat = Seat(self._link, self._buffers, self._round, self._part, self._absent)
-                first = next(iter(same.values()))
-                self._collectives[kind] = make_collective(first, seat, self._choose)
+                serves = SERVED_BY[type(next(iter(same.values())))]
+                self._collectives[kind] = serves(self)
             self._collectives[kind].add(same)
 
 
@@ -159,13 +170,3 @@ def _answer(asked: Request | Many, answers: Answers, worker: int, key: Key = ())
 
 def _nobody_to_choose(energies: Tensor) -> int:
     raise RuntimeError("an exchange asks Choose, but its policy plans rungs before the step")
-
-
-def drive(
-    workers: list[Mapping[str, Exchange]], link: Link, choose: Chooser | None = None
-) -> list[dict[str, Outcome]]:
-    """Open all workers and finish: one step in one call, with fresh buffers."""
-    lockstep = Lockstep(link, Workspace(), choose)
-    for exchanges in workers:
-        lockstep.open(together(exchanges))  # type: ignore[arg-type]
-    return lockstep.finish()  # type: ignore[return-value]

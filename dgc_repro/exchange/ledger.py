@@ -21,7 +21,7 @@ kind: what headers and latency are paid for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -89,12 +89,7 @@ class Ledger:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.floats, self.payload_bytes = 0.0, 0
-        self.wire_bytes.clear()
-        self.payload_by_collective.clear()
-        self.calls.clear()
-        self.moved.clear()
-        self.seconds.clear()
+        self.load_state_dict(Ledger().state_dict())
 
     def calls_by_collective(self, purpose: str | None = None) -> dict[str, int]:
         """How many collectives of each kind there were, for one purpose or for all."""
@@ -124,15 +119,7 @@ class Ledger:
         }
 
     def state_dict(self) -> dict[str, object]:
-        return {
-            "floats": self.floats,
-            "payload_bytes": self.payload_bytes,
-            "wire_bytes": dict(self.wire_bytes),
-            "payload_by_collective": dict(self.payload_by_collective),
-            "calls": {purpose: dict(counted) for purpose, counted in self.calls.items()},
-            "moved": {purpose: dict(sizes) for purpose, sizes in self.moved.items()},
-            "seconds": dict(self.seconds),
-        }
+        return asdict(self)
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         for name, value in state.items():

@@ -10,16 +10,22 @@ counted, like everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.exchange.payload import Alone, AnyPayload, BatchPayload, Gathered, num_bytes
-from dgc_repro.exchange.requests import (
+from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
+from dgc_repro.kernel import batch as kernels
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Kind
+from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
+from dgc_repro.payload.requests import (
     Agree,
     AllToAll,
     Choose,
@@ -29,17 +35,16 @@ from dgc_repro.exchange.requests import (
     Mean,
     Request,
 )
-from dgc_repro.exchange.wire import Landing, Link, Sizes
-from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Kind
-from dgc_repro.kernel.workspace import Workspace
+
+if TYPE_CHECKING:
+    from dgc_repro.exchange.drive import Lockstep
 
 Key = tuple[Any, ...]
 """Where in the nest of its worker's exchange a request stands: the last entry may be a tensor's name."""
 Answers = dict[Key, Any]
 _I64_BYTES = 8
-Places = list[tuple[int, int, torch.dtype]]
+Comes = tuple[Key, Payload, Sequence[int] | None]
+"""What comes for a request: a payload laid out as this one, whose parts have these lengths if given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +54,31 @@ class PerWorker:
     by_worker: Sequence[Any]
 
 
-@dataclass(frozen=True)
-class Seat:
-    """What a collective needs: the link, buffers, its place in the step. Exchanges under way at the same
-    time (buckets) differ in ``part``, and so do their buffers. ``absent``: tensors whose energies do not
-    count, known when the requests are sent (exchange/settle.py)."""
+class Collective(ABC):
+    """Requests of one kind of one round of ``lockstep``. ``landing``: of the collective that answers, None
+    before `send`."""
 
-    link: Link
-    buffers: Workspace
-    round: int
-    part: int = 0
-    absent: Callable[[], Collection[str]] = tuple
-
-    def slot(self, label: str) -> str:
-        """Names what is received in this round of this part."""
-        return f"{label} {self.part} {self.round}"
-
-    def buffer(self, label: str, size: int, dtype: torch.dtype) -> Tensor:
-        key = (self.slot(label), str(dtype))
-        return self.buffers.scratch(key, size, dtype, self.link.wire.device)
-
-
-class Collective(Protocol):
-    """Requests of one kind of one round."""
-
-    landing: Landing | None  # of the collective that answers; None before `send`
+    def __init__(self, lockstep: Lockstep) -> None:
+        self._lockstep = lockstep
+        self._link = lockstep.link
+        # Of the first worker hosted here, or of every one.
+        self._asked: list[Mapping[Key, Any]] = []
+        self.landing: Pending | None = None
 
     def add(self, asked: Mapping[Key, Any]) -> None:
         """The requests of the next worker hosted here, in the order of tensors."""
+        self._asked.append(asked)
 
+    @abstractmethod
     def send(self) -> None:
         """Begin the collective."""
 
+    @abstractmethod
     def answers(self) -> Answers:
         """When it has landed: the answers, the same for all workers, or `PerWorker`."""
 
 
-class Reduction:
+class Reduction(Collective):
     """`Mean` and `Max` of one dtype, aggregated in place as the workers come, in rank order.
 
     `Mean` scales by 1 / N while it packs, as DDP does, and then sums: one pass, and with two
@@ -93,88 +86,79 @@ class Reduction:
     side (DDP's buckets) are reduced where they are: no pass over them at all but the scaling.
     """
 
-    def __init__(self, seat: Seat, dtype: torch.dtype, *, maximum: bool) -> None:
-        self._seat = seat
-        self._dtype = dtype
-        self._maximum = maximum
-        self._asked: Mapping[Key, Mean | Max] = {}  # of the first worker
-        self._views: list[Tensor] = []
-        self._flat: Tensor | None = None
-        self.landing: Landing | None = None
-
     def add(self, asked: Mapping[Key, Mean | Max]) -> None:
-        wire = self._seat.link.wire
+        wire = self._link.wire
         batches = [_as_batch(key, request.tensor) for key, request in asked.items()]
-        tensors = [tensor for batch in batches for tensor in batch.tensors]
         weight = 1.0 / wire.world_size
-        first = self._flat is None
-        if first:
-            self._asked = asked
-            in_place = wire.local_workers == 1 and all(
-                isinstance(request, Mean) and request.in_place for request in asked.values()
-            )
-            self._flat = side_by_side(tensors) if in_place else None
-            if self._flat is not None:
-                # The collective is the same as after packing (one, of this size, in this order), so that a
-                # rank whose tensors lie otherwise still fits in.
-                self._views = tensors
+        is_first = not self._asked
+        if is_first:
+            self._asked.append(asked)
+            self._lay_out(batches)
+        for batch, sums in zip(batches, self._sums, strict=True):
+            if self._how == MAX:
+                for largest, tensor in zip(sums.tensors, batch.tensors, strict=True):
+                    torch.maximum(tensor if is_first else largest, tensor, out=largest)
+            elif is_first:
+                kernels.scale(batch, weight, sums)
             else:
-                self._lay_out(batches)
-        if self._maximum:
-            for view, tensor in zip(self._views, tensors, strict=True):
-                view.copy_(tensor) if first else torch.maximum(view, tensor, out=view)
-        elif first:
-            views = iter(self._views)
-            for batch in batches:
-                kernels.scale(batch, weight, batch.like([next(views) for _ in batch.tensors]))
-        else:
-            for view, tensor in zip(self._views, tensors, strict=True):
-                # Not add_(alpha=weight): that fuses, and real processes round the product first.
-                view.add_(tensor * weight)
+                # Not added with a weight: that fuses, and real processes round the product first.
+                buffer = self._lockstep.buffer("term", sum(batch.sizes), self._flat.dtype)
+                (term,) = _shaped(buffer, [batch])
+                kernels.scale(batch, weight, term)
+                kernels.add(sums, term.tensors, sums.tensors)
 
     def send(self) -> None:
-        assert self._flat is not None
-        link = self._seat.link
         label = ""
-        if link.check:
-            pairs: list[tuple[str, int]] = []
-            views = iter(self._views)
-            for key, request in self._asked.items():
-                batch = _as_batch(key, request.tensor)
-                sizes = [next(views).nbytes for _ in batch.names]
-                names = [", ".join(request.names)] if request.names else batch.names
-                pairs += zip(names, sizes, strict=True)
-            label = sized(pairs)
-        combine = link.max_ if self._maximum else link.sum_
-        self.landing = combine(self._flat, GRADIENT, label)
-        link.ledger.floats += self._flat.nbytes / 4
+        if self._link.check:
+            label = sized(
+                (", ".join(request.names) or name, tensor.nbytes)
+                for request, sums in zip(self._asked[0].values(), self._sums, strict=True)
+                for name, tensor in zip(sums.names, sums.tensors, strict=True)
+            )
+        self.landing = self._link.combine_(self._how, self._flat, GRADIENT, label)
+        self._link.ledger.floats += self._flat.nbytes / 4
 
     def answers(self) -> Answers:
-        views = iter(self._views)
+        asked = zip(self._asked[0].items(), self._sums, strict=True)
         return {
-            key: [next(views) for _ in request.tensor.names]
-            if isinstance(request.tensor, Batch)
-            else next(views)
-            for key, request in self._asked.items()
+            key: sums.tensors if isinstance(request.tensor, Batch) else sums.tensors[0]
+            for (key, request), sums in asked
         }
 
     def _lay_out(self, batches: Sequence[Batch]) -> None:
-        if not self._dtype.is_floating_point:
+        requests, tensors = self._asked[0].values(), [x for batch in batches for x in batch.tensors]
+        self._how = MAX if isinstance(next(iter(requests)), Max) else SUM
+        if self._link.wire.local_workers == 1 and all(
+            isinstance(request, Mean) and request.in_place for request in requests
+        ):
+            flat = side_by_side(tensors)
+            if flat is not None:
+                # The collective is the same as after packing (one, of this size, in this order), so that a
+                # rank whose tensors lie otherwise still fits in.
+                self._flat, self._sums = flat, batches
+                return
+        dtype = tensors[0].dtype
+        if not dtype.is_floating_point:
             raise TypeError(
-                f"Mean and Max take floating-point tensors, {batches[0].names[0]} is {self._dtype}"
+                f"Mean and Max take floating-point tensors, {batches[0].names[0]} is {dtype}"
             )
-        sizes = [size for batch in batches for size in batch.sizes]
-        label = "max" if self._maximum else "mean"
-        self._flat = self._seat.buffer(label, sum(sizes), self._dtype)
-        tensors = (tensor for batch in batches for tensor in batch.tensors)
-        self._views = [
-            part.view(tensor.shape)
-            for part, tensor in zip(self._flat.split(sizes), tensors, strict=True)
-        ]
+        size = sum(tensor.numel() for tensor in tensors)
+        self._flat = self._lockstep.buffer(self._how, size, dtype)
+        self._sums = _shaped(self._flat, batches)
 
 
 def _as_batch(key: Key, tensor: Tensor | Batch) -> Batch:
     return tensor if isinstance(tensor, Batch) else Batch((_name(key),), [tensor.contiguous()])
+
+
+def _shaped(flat: Tensor, batches: Sequence[Batch]) -> list[Batch]:
+    """Views of a flat tensor, shaped as the tensors of these batches."""
+    sizes = [size for batch in batches for size in batch.sizes]
+    views = iter(flat.split(sizes))
+    return [
+        Batch(batch.names, [next(views).view(x.shape) for x in batch.tensors], set())
+        for batch in batches
+    ]
 
 
 def _name(key: Key) -> str:
@@ -205,391 +189,253 @@ def sized(sizes: Iterable[tuple[str, int]]) -> str:
     return ": " + ", ".join(f"{name} ({size} bytes)" for name, size in sizes)
 
 
-class Gathering:
-    """`Gather`: everybody knows the sizes of all payloads, so that nothing but the parts travels."""
+class Collection(Collective):
+    """`Gather`, `GatherRagged` and `AllToAll`: a buffer a worker, with all tensors' payloads.
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._asked: Mapping[Key, Gather] = {}  # of the first worker: the layout
+    What is gathered goes to everybody, filled up to the longest; an all-to-all cuts the buffer by
+    destination. Lengths of ragged payloads travel first (8 bytes a part of each tensor). Otherwise
+    everybody knows them, and nothing but the parts travels.
+    """
+
+    def __init__(self, lockstep: Lockstep) -> None:
+        super().__init__(lockstep)
         self._flats: list[Tensor] = []
-        self._layouts: list[Places] = []  # by rank
-        self._rows: list[Tensor] = []
-        self.landing: Landing | None = None
+        self._to: list[list[int]] = []  # bytes, by worker hosted here and destination
+        self._lengths: list[list[list[int]]] = []  # of what is sent, in the same way
+        self._floats = 0.0  # of the first worker
 
-    def add(self, asked: Mapping[Key, Gather]) -> None:
-        payloads = [request.payload for request in asked.values()]
+    def add(self, asked: Mapping[Key, Gather | GatherRagged | AllToAll]) -> None:
+        """Packed at once: a simulated worker may use its buffers again when it is resumed."""
+        first = next(iter(asked.values()))
+        self._is_gather, self._is_ragged = isinstance(first, Gather), first.ragged
+        self._label = f"{'gather' if self._is_gather else 'swap'}{' ragged' * self._is_ragged}"
+        pieces = self._pieces(asked)
+        if self._is_ragged:
+            self._lengths.append([[n for p in piece for n in lengths_of(p)] for piece in pieces])
         if not self._flats:
-            self._asked = asked
-            self._lay_out()
-        rank = self._seat.link.wire.rank + len(self._flats)
-        label = f"gather{len(self._flats)}"
-        self._flats.append(packed(payloads, self._layouts[rank], self._size, self._seat, label))
-
-    def _lay_out(self) -> None:
-        ranks = range(self._seat.link.wire.world_size)
-        every = list(self._asked.values())
-        if all(request.layouts is None for request in every):
-            layout, self._size = places(kinds(request.payload for request in every))
-            self._layouts = [layout for _ in ranks]
-            return
-        laid_out = [places(kinds(_laid_out(request, rank) for request in every)) for rank in ranks]
-        self._layouts = [layout for layout, _ in laid_out]
-        self._size = max(size for _, size in laid_out)
+            self._floats = sum(payload.num_floats for piece in pieces for payload in piece)
+        if not (self._is_gather and self._asked):
+            self._asked.append(asked)
+        self._flats.append(self._packed(pieces))
 
     def send(self) -> None:
-        link = self._seat.link
-        label = ""
-        if link.check:  # rank 0's sizes, which every rank knows
-            label = sized(
-                pair for key, r in self._asked.items() for pair in bytes_of(key, _laid_out(r, 0))
-            )
-        slot = self._seat.slot("gather")
-        self._rows, self.landing = link.gather(self._flats, GRADIENT, label, slot)
-        link.ledger.floats += sum(r.payload.num_floats for r in self._asked.values())
+        link, label = self._link, self._label_for_check()
+        ranks = range(link.wire.world_size)
+        self._comes = [[self._expected(i, source) for source in ranks] for i in self._workers]
+        if self._is_ragged:
+            self._comes = self._with_lengths(f" sizes{label}")
+        found = [
+            [places([kind for _, p, n in one for kind in kinds(p, n)]) for one in by_source]
+            for by_source in self._comes
+        ]
+        self._layouts = [[layout for layout, _ in by_source] for by_source in found]
+        come = [[size for _, size in by_source] for by_source in found]
+        if self._is_gather:
+            self._fill_up(max(come[0]))
+        slot = self._lockstep.slot(self._label)
+        self._rows, self.landing = link.collect(
+            self._flats, GRADIENT, label, slot, self._sizes(self._to, come)
+        )
+        link.ledger.floats += self._floats
 
     def answers(self) -> Answers:
-        received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, row in enumerate(self._rows):
-            parts = iter(read_parts(row, self._layouts[rank]))
-            for key, request in self._asked.items():
-                payload = _laid_out(request, rank)
-                received[key].append(payload.like([next(parts) for _ in payload.parts]))
-        return {key: Gathered(payloads) for key, payloads in received.items()}
+        received = []
+        for i in self._workers:
+            asked, rows = self._asked[i], self._rows[i]
+            found: dict[Key, list[Any]] = {key: [None] * len(rows) for key in asked}
+            for source, row in enumerate(rows):
+                parts = iter(read_parts(row, self._layouts[i][source]))
+                for key, payload, lengths in self._comes[i][source]:
+                    came = [next(parts) for _ in payload.parts]
+                    found[key][source] = like(payload, came, lengths)
+            if not self._is_gather:
+                own = self._link.wire.rank + i
+                for key, request in asked.items():
+                    found[key][own] = request.payloads[own]
+            received.append(found)
+        if self._is_gather:
+            return {key: Gathered(payloads) for key, payloads in received[0].items()}
+        return {key: PerWorker([found[key] for found in received]) for key in received[0]}
 
+    @property
+    def _workers(self) -> range:
+        """The workers hosted here to whom different things come: one of them, of what is gathered."""
+        return range(len(self._asked))
 
-def _laid_out(request: Gather | GatherRagged, rank: int) -> AnyPayload:
-    """A payload laid out as this rank's."""
-    return request.payload if request.layouts is None else request.layouts[rank]
-
-
-def kinds(payloads: Iterable[AnyPayload]) -> list[Kind]:
-    """Length and type of every part."""
-    return [(part.numel(), part.dtype) for payload in payloads for part in payload.parts]
-
-
-def packed(
-    payloads: Sequence[AnyPayload], layout: Places, size: int, seat: Seat, label: str
-) -> Tensor:
-    """The parts of payloads in one flat u8 buffer: a batch's own, where it is alone, or one of the seat's."""
-    first = payloads[0]
-    if len(payloads) == 1 and isinstance(first, BatchPayload) and first.buffer.numel() == size:
-        return first.buffer
-    flat = seat.buffer(label, size, torch.uint8)
-    write_parts(flat, [part for payload in payloads for part in payload.parts], layout)
-    return flat
-
-
-def bytes_of(key: Key, payload: AnyPayload) -> list[tuple[str, int]]:
-    """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
-    if isinstance(payload, BatchPayload):
-        sizes = [size for size, _ in payload.by_tensor()]
-        return list(zip(payload.names, sizes, strict=True))
-    return [(_name(key), num_bytes(payload))]
-
-
-class RaggedGathering:
-    """`GatherRagged`: the lengths travel first (8 bytes a part of each tensor), then everybody fills up
-    to the longest."""
-
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._asked: Mapping[Key, GatherRagged] = {}  # of the first worker: the layouts
-        self._payloads: list[list[AnyPayload]] = []  # of every worker hosted here
-        self._lengths: list[list[list[int]]] = []  # by rank and payload
-        self._layouts: list[Places] = []  # by rank
-        self._rows: list[Tensor] = []
-        self.landing: Landing | None = None
-
-    def add(self, asked: Mapping[Key, GatherRagged]) -> None:
-        self._asked = self._asked or asked
-        self._payloads.append([request.payload for request in asked.values()])
-
-    def send(self) -> None:
-        link, slot = self._seat.link, self._seat.slot("ragged")
-        label = ""
-        if link.check:
-            pairs = (pair for key, r in self._asked.items() for pair in bytes_of(key, r.payload))
-            label = f": {', '.join(name for name, _ in pairs)}"
-        lengths = [[lengths_of(payload) for payload in own] for own in self._payloads]
-        headers = [
-            torch.tensor([n for one in own for n in one], dtype=torch.int64) for own in lengths
+    def _pieces(self, asked: Mapping[Key, Any]) -> list[list[Payload]]:
+        """What a worker sends: by destination, or the same for all."""
+        if self._is_gather:
+            return [[request.payload for request in asked.values()]]
+        own = self._link.wire.rank + len(self._flats)
+        to = [
+            [r.payloads[rank] for r in asked.values()] for rank in range(self._link.wire.world_size)
         ]
-        told, landing = link.gather(
-            [header.view(torch.uint8).to(link.wire.device) for header in headers],
-            GRADIENT, f"sizes{label}", f"{slot} sizes",
+        to[own] = []
+        return [[payload for payload in piece if payload is not None] for piece in to]
+
+    def _expected(self, index: int, source: int) -> list[Comes]:
+        """What comes from a worker, in payloads laid out as these."""
+        if not self._is_gather and source == self._link.wire.rank + index:
+            return []
+        expected = {key: request.expects(source) for key, request in self._asked[index].items()}
+        return [(key, payload, None) for key, payload in expected.items() if payload is not None]
+
+    def _packed(self, pieces: Sequence[Sequence[Payload]]) -> Tensor:
+        """The pieces one after another: a batch's own buffer, where it is gathered alone."""
+        found = [places([kind for p in piece for kind in kinds(p)]) for piece in pieces]
+        sizes = [size for _, size in found]
+        self._to.append(sizes)
+        if self._is_gather and len(pieces[0]) == 1 and isinstance(pieces[0][0], BatchPayload):
+            buffer = pieces[0][0].buffer
+            if buffer.numel() == sizes[0]:
+                return buffer
+        flat = self._lockstep.buffer(f"{self._label}{len(self._flats)}", sum(sizes), torch.uint8)
+        for part, piece, (layout, _) in zip(flat.split(sizes), pieces, found, strict=True):
+            write_parts(part, [p for payload in piece for p in payload.parts], layout)
+        return flat
+
+    def _fill_up(self, size: int) -> None:
+        """Make the buffers of the workers hosted here as long as the longest of all workers."""
+        for i, flat in enumerate(self._flats):
+            if flat.numel() < size:
+                label = f"filled {self._label}{i}"
+                self._flats[i] = self._lockstep.buffer(label, size, torch.uint8)
+                self._flats[i][: flat.numel()] = flat
+
+    def _sizes(self, to: list[list[int]], come: list[list[int]]) -> list[Sizes] | None:
+        """Bytes by worker hosted here, and destination or source; None of what goes to all."""
+        return None if self._is_gather else list(map(Sizes, to, come))
+
+    def _with_lengths(self, label: str) -> list[list[list[Comes]]]:
+        """What comes, and the lengths of its parts, which workers tell each other."""
+        counts = [
+            [[len(lengths_of(payload)) for _, payload, _ in one] for one in by_source]
+            for by_source in self._comes
+        ]
+        sizes = self._sizes(
+            [[_I64_BYTES * len(piece) for piece in own] for own in self._lengths],
+            [[_I64_BYTES * sum(one) for one in by_source] for by_source in counts],
+        )
+        flats = [
+            torch.tensor([n for piece in own for n in piece], dtype=torch.int64).view(torch.uint8)
+            for own in self._lengths
+        ]
+        rows, landing = self._link.collect(
+            [flat.to(self._link.wire.device) for flat in flats],
+            GRADIENT, label, self._lockstep.slot(f"{self._label} sizes"), sizes,
         )  # fmt: skip
         landing.wait()
-        counts = [len(one) for one in lengths[0]]
-        self._lengths = []
-        self._layouts = []
-        sizes = []
-        for rank, row in enumerate(told):
-            numbers = iter(row.view(torch.int64).tolist())
-            by_payload = [[next(numbers) for _ in range(count)] for count in counts]
-            self._lengths.append(by_payload)
-            every = zip(self._asked.values(), by_payload, strict=True)
-            kinds_here = [k for r, n in every for k in parts_of_lengths(_laid_out(r, rank), n)]
-            layout, size = places(kinds_here)
-            self._layouts.append(layout)
-            sizes.append(size)
-        longest = max(sizes)
-        flats = []
-        for index, own in enumerate(self._payloads):
-            layout = self._layouts[link.wire.rank + index]
-            flats.append(packed(own, layout, longest, self._seat, f"ragged{index}"))
-        self._rows, self.landing = link.gather(flats, GRADIENT, label, slot)
-        link.ledger.floats += sum(payload.num_floats for payload in self._payloads[0])
+        told: list[list[list[Comes]]] = []
+        for i in self._workers:
+            told.append([])
+            for comes, of_each, row in zip(self._comes[i], counts[i], rows[i], strict=True):
+                numbers = iter(row.view(torch.int64).tolist())
+                lengths = [[next(numbers) for _ in range(count)] for count in of_each]
+                told[-1].append([(k, p, n) for (k, p, _), n in zip(comes, lengths, strict=True)])
+        return told
 
-    def answers(self) -> Answers:
-        received: dict[Key, list[Any]] = {key: [] for key in self._asked}
-        for rank, row in enumerate(self._rows):
-            parts = iter(read_parts(row, self._layouts[rank]))
-            for (key, request), lengths in zip(
-                self._asked.items(), self._lengths[rank], strict=True
-            ):
-                payload = _laid_out(request, rank)
-                own = [next(parts) for _ in payload.parts]
-                received[key].append(like(payload, own, lengths, ragged=True))
-        return {key: Gathered(payloads) for key, payloads in received.items()}
+    def _label_for_check(self) -> str:
+        """The names, and with `Gather` rank 0's sizes, which every rank knows."""
+        asked = self._asked[0]
+        if not self._link.check:
+            return ""
+        if not self._is_gather:
+            return f": {', '.join(_names(asked))}"
+        pairs = [pair for key, r in asked.items() for pair in bytes_of(key, r.expects(0))]
+        return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
 
 
-def like(
-    payload: AnyPayload, parts: Sequence[Tensor], lengths: Sequence[int], *, ragged: bool
-) -> Any:
-    """A payload like this one whose parts arrived."""
-    if ragged and isinstance(payload, BatchPayload | Alone) and payload.ragged:
-        return payload.like_ragged(parts, lengths)
-    return payload.like(parts)
+def is_ragged(payload: Payload) -> TypeGuard[BatchPayload]:
+    """Whether sizes of a payload like this one may differ between workers."""
+    return isinstance(payload, BatchPayload) and payload.ragged
 
 
-def lengths_of(payload: AnyPayload) -> list[int]:
-    """What travels before a ragged payload: how long each part of each tensor is."""
-    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
-        return payload.lengths
-    return [part.numel() for part in payload.parts]
-
-
-def parts_of_lengths(payload: AnyPayload, lengths: Sequence[int]) -> list[Kind]:
-    """The parts of a payload like this one whose lengths have come."""
-    if isinstance(payload, BatchPayload | Alone) and payload.ragged:
+def kinds(payload: Payload, lengths: Sequence[int] | None = None) -> list[Kind]:
+    """Length and type of every part; of a payload like this one, where ``lengths`` have come."""
+    if lengths is None:
+        return [(part.numel(), part.dtype) for part in payload.parts]
+    if is_ragged(payload):
         return payload.kinds(lengths)
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
 
-class AllToAllBatch:
-    """`AllToAll`: one buffer a worker, cut by destination; each piece holds all tensors' payloads for
-    one worker. With ``ragged`` the lengths of the parts travel first (8 bytes a part)."""
-
-    def __init__(self, seat: Seat, *, ragged: bool) -> None:
-        self._seat = seat
-        self._ragged = ragged
-        self._asked: list[Mapping[Key, AllToAll]] = []  # of every worker hosted here
-        self._flats: list[Tensor] = []
-        self._sent: list[list[int]] = []  # bytes by worker hosted here and destination
-        self._lengths: list[list[list[list[int]]]] = []  # by worker here, source and payload
-        self._layouts: list[list[Places]] = []  # by worker hosted here and source
-        self._rows: list[list[Tensor]] = []
-        self.landing: Landing | None = None
-
-    def add(self, asked: Mapping[Key, AllToAll]) -> None:
-        """Packed at once: a simulated worker may use its buffers again when it is resumed."""
-        index, wire = len(self._asked), self._seat.link.wire
-        own = wire.rank + index
-        pieces = []
-        for rank in range(wire.world_size):
-            parts = [part for p in self._sends(asked, own, rank) for part in p.parts]
-            pieces.append((parts, *places([(part.numel(), part.dtype) for part in parts])))
-        sizes = [size for _, _, size in pieces]
-        label = "swap ragged" if self._ragged else "swap"
-        flat = self._seat.buffer(f"{label}{index}", sum(sizes), torch.uint8)
-        for piece, (parts, layout, _) in zip(flat.split(sizes), pieces, strict=True):
-            write_parts(piece, parts, layout)
-        self._asked.append(asked)
-        self._flats.append(flat)
-        self._sent.append(sizes)
-
-    def send(self) -> None:
-        link = self._seat.link
-        label = f": {', '.join(_names(self._asked[0]))}"
-        self._lengths = self._send_lengths(label) if self._ragged else self._known()
-        sizes = []
-        for own, (sent, lengths) in enumerate(
-            zip(self._sent, self._lengths, strict=True), link.wire.rank
-        ):
-            asked = self._asked[own - link.wire.rank]
-            laid_out = []
-            for source, by_payload in enumerate(lengths):
-                comes = zip(self._comes(asked, own, source), by_payload, strict=True)
-                laid_out.append(places([part for p, n in comes for part in parts_of_lengths(p, n)]))
-            self._layouts.append([layout for layout, _ in laid_out])
-            sizes.append(Sizes(sent, [size for _, size in laid_out]))
-        slot = self._seat.slot("swap ragged" if self._ragged else "swap")
-        self._rows, self.landing = link.all_to_all(self._flats, sizes, GRADIENT, label, slot)
-        for rank in range(link.wire.world_size):
-            others = self._sends(self._asked[0], link.wire.rank, rank)
-            link.ledger.floats += sum(payload.num_floats for payload in others)
-
-    def answers(self) -> Answers:
-        received: dict[Key, list[list[Any]]] = {key: [] for key in self._asked[0]}
-        first = self._seat.link.wire.rank
-        for index, (asked, rows) in enumerate(zip(self._asked, self._rows, strict=True)):
-            for key in asked:
-                received[key].append([])
-            for source, row in enumerate(rows):
-                parts = iter(read_parts(row, self._layouts[index][source]))
-                lengths = iter(self._lengths[index][source])
-                for key, request in asked.items():
-                    payload = request.expected[source]
-                    if source == first + index:
-                        payload = request.payloads[source]
-                    elif payload is not None:
-                        came = [next(parts) for _ in payload.parts]
-                        payload = like(payload, came, next(lengths), ragged=self._ragged)
-                    received[key][index].append(payload)
-        return {key: PerWorker(lists) for key, lists in received.items()}
-
-    def _known(self) -> list[list[list[list[int]]]]:
-        """Lengths of what comes, by worker hosted here, source and payload."""
-        ranks = range(self._seat.link.wire.world_size)
-        return [
-            [[lengths_of(p) for p in self._comes(asked, own, source)] for source in ranks]
-            for own, asked in enumerate(self._asked, self._seat.link.wire.rank)
-        ]
-
-    def _send_lengths(self, label: str) -> list[list[list[list[int]]]]:
-        """The same, asked of those who send."""
-        link = self._seat.link
-        known = self._known()
-        flats, sizes = [], []
-        for own, asked in enumerate(self._asked, link.wire.rank):
-            to = [
-                [n for payload in self._sends(asked, own, rank) for n in lengths_of(payload)]
-                for rank in range(link.wire.world_size)
-            ]
-            lengths = torch.tensor([n for numbers in to for n in numbers], dtype=torch.int64)
-            flats.append(lengths.view(torch.uint8).to(link.wire.device))
-            come = [sum(map(len, source)) for source in known[own - link.wire.rank]]
-            sizes.append(Sizes([_I64_BYTES * len(n) for n in to], [_I64_BYTES * n for n in come]))
-        slot = self._seat.slot("swap sizes")
-        told, landing = link.all_to_all(flats, sizes, GRADIENT, f" sizes{label}", slot)
-        landing.wait()
-        found: list[list[list[list[int]]]] = []
-        for rows, by_source in zip(told, known, strict=True):
-            found.append([])
-            for row, by_payload in zip(rows, by_source, strict=True):
-                numbers = iter(row.view(torch.int64).tolist())
-                found[-1].append([[next(numbers) for _ in like] for like in by_payload])
-        return found
-
-    @staticmethod
-    def _sends(asked: Mapping[Key, AllToAll], own: int, rank: int) -> list[AnyPayload]:
-        """What a worker has for another."""
-        to = (request.payloads[rank] for request in asked.values() if rank != own)
-        return [payload for payload in to if payload is not None]
-
-    @staticmethod
-    def _comes(asked: Mapping[Key, AllToAll], own: int, source: int) -> list[AnyPayload]:
-        """Payloads laid out as those that come from another worker."""
-        come = (request.expected[source] for request in asked.values() if source != own)
-        return [payload for payload in come if payload is not None]
+def lengths_of(payload: Payload) -> list[int]:
+    """What travels before a ragged payload: how long each part of each tensor is."""
+    return payload.lengths if is_ragged(payload) else [part.numel() for part in payload.parts]
 
 
-class Agreement:
+def like(payload: Payload, parts: Sequence[Tensor], lengths: Sequence[int] | None) -> Any:
+    """A payload like this one whose parts arrived; ``lengths``: where they have travelled."""
+    if lengths is not None and is_ragged(payload):
+        return payload.like_ragged(parts, lengths)
+    return payload.like(parts)
+
+
+def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:
+    """Names and sizes of the tensors in a payload, for the comparison of what ranks ask."""
+    if isinstance(payload, BatchPayload) and payload.names != (ALONE,):
+        return list(zip(payload.names, payload.layout.tensor_bytes.tolist(), strict=True))
+    return [(_name(key), num_bytes(payload))]
+
+
+class Agreement(Collective):
     """`Agree`: rank 0's tensors, moved as bytes."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._asked: Mapping[Key, Agree] = {}
-        self._parts: list[Tensor] = []
-        self.landing: Landing | None = None
-
-    def add(self, asked: Mapping[Key, Agree]) -> None:
-        self._asked = self._asked or asked
-
     def send(self) -> None:
-        link = self._seat.link
-        tensors = {name: request.tensor.contiguous() for name, request in self._asked.items()}
+        tensors = {name: request.tensor.contiguous() for name, request in self._asked[0].items()}
         layout, size = places([(t.numel(), t.dtype) for t in tensors.values()])
-        flat = self._seat.buffer("agree", size, torch.uint8)
+        flat = self._lockstep.buffer("agree", size, torch.uint8)
         write_parts(flat, [t.view(-1) for t in tensors.values()], layout)
-        self.landing = link.broadcast_(flat, GRADIENT, f": {', '.join(map(_name, tensors))}")
-        link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
+        label = f": {', '.join(map(_name, tensors))}"
+        self.landing = self._link.combine_(BROADCAST, flat, GRADIENT, label)
+        self._link.ledger.floats += sum(t.nbytes for t in tensors.values()) / 4
         self._parts = read_parts(flat, layout)
 
     def answers(self) -> Answers:
-        asked = zip(self._asked.items(), self._parts, strict=True)
+        asked = zip(self._asked[0].items(), self._parts, strict=True)
         return {name: part.view(request.tensor.shape) for (name, request), part in asked}
 
 
-class Choice:
+class Choice(Collective):
     """`Choose`: energies summed over tensors but the absent ones, averaged over workers, one answer for
     all."""
 
-    def __init__(self, seat: Seat, choose: Any) -> None:
-        self._seat = seat
-        self._choose = choose
-        self._asked: list[Mapping[Key, Choose]] = []  # of every worker hosted here
-        self._sum: Tensor | None = None
-        self.landing: Landing | None = None
-
-    def add(self, asked: Mapping[Key, Choose]) -> None:
-        self._asked.append(asked)
-
     def send(self) -> None:
-        names, absent = _names(self._asked[0]), self._seat.absent()
+        names, absent = _names(self._asked[0]), self._lockstep.absent()
+        share = 1.0 / self._link.wire.world_size
+        terms = []
         for asked in self._asked:
-            energies = self._of_worker(asked, names, absent)
-            self._sum = energies if self._sum is None else self._sum + energies
-        assert self._sum is not None
-        # In float64 to the end: rounded before the sum, simulated and real workers could choose otherwise.
-        self.landing = self._seat.link.sum_(self._sum, GRADIENT, f": {', '.join(names)}")
-        self._seat.link.ledger.floats += self._sum.numel()
+            # In float64 to the end: rounded before, simulated and real workers could choose otherwise.
+            every = torch.cat([torch.atleast_2d(r.energies) for r in asked.values()]).double()
+            for index, name in enumerate(names):
+                if name in absent:
+                    every[index] = 0
+            terms.append(every.sum(0) * share)
+        self._sum = functools.reduce(torch.add, terms)
+        self.landing = self._link.combine_(SUM, self._sum, GRADIENT, f": {', '.join(names)}")
+        self._link.ledger.floats += self._sum.numel()
 
     def answers(self) -> Answers:
-        assert self._sum is not None
-        rung = self._choose(self._sum.float())
-        self._seat.link.agree(f"rung {rung} of the policy's choice")
+        rung = self._lockstep.choose(self._sum.float())
+        self._link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._asked[0], rung)
 
-    def _of_worker(
-        self, asked: Mapping[Key, Choose], names: Sequence[str], absent: Collection[str]
-    ) -> Tensor:
-        every = torch.cat([torch.atleast_2d(r.energies) for r in asked.values()]).double()
-        for index, name in enumerate(names if absent else ()):
-            if name in absent:
-                every[index] = 0
-        return every.sum(0) * (1.0 / self._seat.link.wire.world_size)
+
+SERVED_BY: dict[type, type[Collective]] = {
+    Choose: Choice, Agree: Agreement, Max: Reduction, Mean: Reduction,
+    Gather: Collection, GatherRagged: Collection, AllToAll: Collection,
+}  # fmt: skip
 
 
 def kind(request: Request) -> tuple[int, str]:
     """Requests of one kind share a collective; kinds sort into the order they are served in."""
-    order = (Choose, Agree, Max, Mean, Gather, GatherRagged, AllToAll)
-    dtype = str(_dtype(request)) if isinstance(request, Mean | Max) else ""
-    if isinstance(request, AllToAll) and request.ragged:
-        dtype = "ragged"
-    return order.index(type(request)), dtype
-
-
-def _dtype(request: Mean | Max) -> torch.dtype:
-    tensor = request.tensor
-    return (tensor.tensors[0] if isinstance(tensor, Batch) else tensor).dtype
-
-
-def make_collective(request: Request, seat: Seat, choose: Any) -> Collective:
-    """The collective that serves requests like this one."""
-    match request:
-        case Mean() | Max():
-            return Reduction(seat, _dtype(request), maximum=isinstance(request, Max))
-        case Gather():
-            return Gathering(seat)
-        case GatherRagged():
-            return RaggedGathering(seat)
-        case AllToAll():
-            return AllToAllBatch(seat, ragged=request.ragged)
-        case Agree():
-            return Agreement(seat)
-        case Choose():
-            return Choice(seat, choose)
+    detail = ""
+    if isinstance(request, Mean | Max):
+        tensor = request.tensor
+        detail = str((tensor.tensors[0] if isinstance(tensor, Batch) else tensor).dtype)
+    elif isinstance(request, AllToAll) and request.ragged:
+        detail = "ragged"
+    return list(SERVED_BY).index(type(request)), detail
 
 
 def places(

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dgc_repro.exchange.wire import Pending, Sizes
+from dgc_repro.exchange.wire import BROADCAST, SUM, Pending, Sizes, arriving
 from dgc_repro.kernel.workspace import Workspace
 
 PIECE_BYTES = 1 << 20
@@ -37,70 +37,41 @@ class ProcessGroupWire:
         self._buffers = Workspace()
         self._in_pieces = device.type == "cpu" and dist.get_backend(group) == "gloo"
 
-    def sum_(self, flat: Tensor) -> Pending:
-        return _work(dist.all_reduce(flat, dist.ReduceOp.SUM, group=self.group, async_op=True))
-
-    def max_(self, flat: Tensor) -> Pending:
-        return _work(dist.all_reduce(flat, dist.ReduceOp.MAX, group=self.group, async_op=True))
-
-    def broadcast_(self, flat: Tensor) -> Pending:
-        return _work(
-            dist.broadcast(
-                flat.view(torch.uint8),
-                group_src=0,
-                group=self.group or dist.group.WORLD,
-                async_op=True,
+    def combine_(self, how: str, flat: Tensor) -> Pending:
+        if how == BROADCAST:
+            group = self.group or dist.group.WORLD
+            return Pending(
+                dist.broadcast(flat.view(torch.uint8), group_src=0, group=group, async_op=True)
             )
-        )
+        operation = dist.ReduceOp.SUM if how == SUM else dist.ReduceOp.MAX
+        return Pending(dist.all_reduce(flat, operation, group=self.group, async_op=True))
 
-    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Pending]:
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
+    ) -> tuple[list[list[Tensor]], Pending]:
         (own,) = flats
         assert own.dtype == torch.uint8
-        size = own.numel()
-        rows = self._buffers.scratch((slot,), self.world_size * size, torch.uint8, self.device)
+        come = arriving(self.world_size, own, sizes)
+        flat = self._buffers.scratch((slot,), sum(come), torch.uint8, self.device)
         # Slices, not rows of a matrix: the rows of an empty matrix begin at odd, unaligned places.
-        everybody = [rows[rank * size : (rank + 1) * size] for rank in range(self.world_size)]
-        if self._in_pieces and size > PIECE_BYTES and self.world_size > 1:
-            return everybody, self._gather_in_pieces(everybody, own)
-        work = dist.all_gather_into_tensor(rows, own, group=self.group, async_op=True)
-        return everybody, _work(work)
-
-    def _gather_in_pieces(self, everybody: Sequence[Tensor], own: Tensor) -> Pending:
-        """As many collectives as there are pieces, the same on all ranks: payloads are of one size."""
-        works = []
-        for begin in range(0, own.numel(), PIECE_BYTES):
-            here = slice(begin, begin + PIECE_BYTES)
-            pieces = [row[here] for row in everybody]
-            works.append(_work(dist.all_gather(pieces, own[here], group=self.group, async_op=True)))
-        return _All(works)
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
-    ) -> tuple[list[list[Tensor]], Pending]:
-        (own,), (size,) = flats, sizes
-        assert own.dtype == torch.uint8
-        rows = self._buffers.scratch((slot,), sum(size.come), torch.uint8, self.device)
-        work = dist.all_to_all_single(
-            rows, own, size.come, size.to, group=self.group, async_op=True
-        )
-        return [list(rows.split(size.come))], _work(work)
+        rows = list(flat.split(come))
+        how: Any = {"group": self.group, "async_op": True}
+        if sizes is not None:
+            pending = Pending(dist.all_to_all_single(flat, own, come, sizes[0].to, **how))
+        elif self._in_pieces and own.numel() > PIECE_BYTES and self.world_size > 1:
+            # As many collectives as there are pieces, the same on all ranks: payloads are of one size.
+            cut = [
+                slice(begin, begin + PIECE_BYTES) for begin in range(0, own.numel(), PIECE_BYTES)
+            ]
+            pending = Pending(
+                *[dist.all_gather([row[here] for row in rows], own[here], **how) for here in cut]
+            )
+        else:
+            pending = Pending(dist.all_gather_into_tensor(flat, own, **how))
+        return [rows], pending
 
     def barrier(self) -> None:
         dist.barrier(group=self.group)
-
-
-class _All:
-    """Several collectives that are waited for as one."""
-
-    def __init__(self, pending: Sequence[Pending]) -> None:
-        self._pending = pending
-
-    def is_completed(self) -> bool:
-        return all(one.is_completed() for one in self._pending)
-
-    def wait(self) -> None:
-        for one in self._pending:
-            one.wait()
 
 
 def node_groups(
@@ -118,9 +89,3 @@ def node_groups(
     leaders: Any = dist.new_group(list(range(0, world, node_size)), timeout)
     assert inside is not None, "the workers are a multiple of the node's size"
     return inside, ProcessGroupWire(device, leaders) if rank % node_size == 0 else None
-
-
-def _work(work: dist.Work | None) -> Pending:
-    """What torch returns for a collective of a group that this process is in."""
-    assert work is not None
-    return work

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import SUM, Link
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import native, sums
 from dgc_repro.kernel.batch import Batch, all_finite
@@ -19,7 +19,7 @@ from dgc_repro.kernel.batch import Batch, all_finite
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
     """Sums over processes, by one small allreduce in float64. For local workers: their sums."""
     flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device)
-    link.sum_(flat, purpose, "").wait()
+    link.combine_(SUM, flat, purpose).wait()
     return list(flat.tolist())
 
 

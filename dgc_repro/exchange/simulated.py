@@ -11,9 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.wire import Done, RanksDisagree, Sizes
-
-DONE = Done()
+from dgc_repro.exchange.wire import Pending, RanksDisagree, Sizes
 
 
 class SimulatedWire:
@@ -27,22 +25,15 @@ class SimulatedWire:
         self.rank = 0
         self.device = device or torch.device("cpu")
 
-    def sum_(self, flat: Tensor) -> Done:
-        return DONE
+    def combine_(self, how: str, flat: Tensor) -> Pending:
+        return Pending()
 
-    def max_(self, flat: Tensor) -> Done:
-        return DONE
-
-    def broadcast_(self, flat: Tensor) -> Done:
-        return DONE
-
-    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Done]:
-        assert len(flats) == self.world_size
-        return list(flats), DONE
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
-    ) -> tuple[list[list[Tensor]], Done]:
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
+    ) -> tuple[list[list[Tensor]], Pending]:
+        if sizes is None:
+            assert len(flats) == self.world_size
+            return [list(flats)] * self.world_size, Pending()
         sent = [flat.split(size.to) for flat, size in zip(flats, sizes, strict=True)]
         for worker, size in enumerate(sizes):
             for source, expected in enumerate(size.come):
@@ -51,7 +42,7 @@ class SimulatedWire:
                         f"worker {worker} waits for {expected} bytes from worker {source}, "
                         f"which sends it {sizes[source].to[worker]}"
                     )
-        return [[row[worker] for row in sent] for worker in range(self.world_size)], DONE
+        return [[row[worker] for row in sent] for worker in range(self.world_size)], Pending()
 
     def barrier(self) -> None:
         return

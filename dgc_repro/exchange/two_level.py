@@ -21,8 +21,8 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import NODE, Ledger
 from dgc_repro.exchange.process_group import node_groups
 from dgc_repro.exchange.signals import first_non_finite
-from dgc_repro.exchange.simulated import DONE, SimulatedWire
-from dgc_repro.exchange.wire import Done, Link, Sizes, Wire
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import BROADCAST, Link, Pending, Sizes, Wire, arriving
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import Plan
 
@@ -43,56 +43,33 @@ class BetweenNodes:
         self.device = inside.device
         self._buffers = Workspace()
 
-    def sum_(self, flat: Tensor) -> Done:
+    def combine_(self, how: str, flat: Tensor) -> Pending:
         if self._leaders:
-            self._leaders.sum_(flat).wait()
+            self._leaders.combine_(how, flat).wait()
         return self._hand_on(flat)
 
-    def max_(self, flat: Tensor) -> Done:
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
+    ) -> tuple[list[list[Tensor]], Pending]:
         if self._leaders:
-            self._leaders.max_(flat).wait()
-        return self._hand_on(flat)
-
-    def broadcast_(self, flat: Tensor) -> Done:
-        if self._leaders:
-            self._leaders.broadcast_(flat).wait()
-        return self._hand_on(flat)
-
-    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Done]:
-        (own,) = flats
-        if self._leaders:
-            rows, landing = self._leaders.gather(flats, slot)
-            landing.wait()
+            rows, pending = self._leaders.collect(flats, slot, sizes)
+            pending.wait()
         else:
-            size = own.numel()
-            whole = self._buffers.scratch((slot,), self.world_size * size, torch.uint8, self.device)
-            rows = [whole[node * size : (node + 1) * size] for node in range(self.world_size)]
-        for row in rows:
-            self._hand_on(row)
-        return rows, DONE
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
-    ) -> tuple[list[list[Tensor]], Done]:
-        (size,) = sizes
-        if self._leaders:
-            rows, landing = self._leaders.all_to_all(flats, sizes, slot)
-            landing.wait()
-        else:
-            whole = self._buffers.scratch((slot,), sum(size.come), torch.uint8, self.device)
-            rows = [list(whole.split(size.come))]
+            come = arriving(self.world_size, flats[0], sizes)
+            whole = self._buffers.scratch((slot,), sum(come), torch.uint8, self.device)
+            rows = [list(whole.split(come))]
         for row in rows[0]:
             self._hand_on(row)
-        return rows, DONE
+        return rows, Pending()
 
     def barrier(self) -> None:
         if self._leaders:
             self._leaders.barrier()
         self._inside.barrier()
 
-    def _hand_on(self, flat: Tensor) -> Done:
-        self._inside.broadcast_(flat).wait()
-        return DONE
+    def _hand_on(self, flat: Tensor) -> Pending:
+        self._inside.combine_(BROADCAST, flat).wait()
+        return Pending()
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 Two wires exist: real processes (`process_group.ProcessGroupWire`) and workers that live in this
 process (`simulated.SimulatedWire`). A wire hosts ``local_workers`` of the ``world_size`` workers.
-What reaches `sum_` and `max_` is already combined over the workers hosted here, in rank order.
+What reaches `Wire.combine_` is already combined over the workers hosted here, in rank order.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -27,25 +29,26 @@ FROM_GLOO = re.compile(
 )
 """How the errors of gloo's transport begin: the place in its source, or what a pair says that was closed."""
 
+SUM, MAX, BROADCAST = "sum", "max", "broadcast"
 
-class Pending(Protocol):
-    """A collective under way, such as torch's own `Work`."""
+
+class Pending:
+    """A collective under way. ``works``: its pieces, such as torch's `Work`; none where nothing had to be
+    sent. ``within``: the context in which it is waited for."""
+
+    def __init__(self, *works: Any) -> None:
+        self._works = works
+        self.within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-
-    def wait(self) -> object:
-        """Return when its buffers hold the answer (on a GPU: when the stream will wait for it)."""
-
-
-class Done:
-    """A collective that needed no communication."""
-
-    def is_completed(self) -> bool:
-        return True
+        return all(work.is_completed() for work in self._works)
 
     def wait(self) -> None:
-        return
+        """Return when its buffers hold the answer (on a GPU: when the stream will wait for it)."""
+        with self.within():
+            for work in self._works:
+                work.wait()
 
 
 class Sizes(NamedTuple):
@@ -64,30 +67,26 @@ class Wire(Protocol):
     local_workers: int
     device: torch.device
 
-    def sum_(self, flat: Tensor) -> Pending:
-        """In-place sum over processes. Any floating dtype."""
+    def combine_(self, how: str, flat: Tensor) -> Pending:
+        """Overwrite with the `SUM` or the `MAX` over processes (any floating dtype), or with rank 0's
+        (`BROADCAST`)."""
 
-    def max_(self, flat: Tensor) -> Pending:
-        """In-place maximum over processes."""
-
-    def broadcast_(self, flat: Tensor) -> Pending:
-        """Overwrite with rank 0's."""
-
-    def gather(self, flats: Sequence[Tensor], slot: str) -> tuple[list[Tensor], Pending]:
-        """u8 buffers of one size from the workers hosted here -> those of all workers, rank order.
-
-        They live until the next gather with the same ``slot``."""
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], slot: str
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
     ) -> tuple[list[list[Tensor]], Pending]:
-        """u8 buffers of the workers hosted here, each cut by destination -> for each of these
-        workers what came for it, by source rank.
+        """u8 buffers of the workers hosted here -> for each of these workers what came for it, by source
+        rank. Without ``sizes`` all buffers are of one size, and everybody gets all of them; with
+        ``sizes`` each is cut by destination.
 
-        They live until the next call with the same ``slot``."""
+        What came lives until the next call with the same ``slot``."""
 
     def barrier(self) -> None:
         """Wait for all processes."""
+
+
+def arriving(world_size: int, own: Tensor, sizes: Sequence[Sizes] | None) -> list[int]:
+    """Bytes that come from each rank for the only worker hosted here."""
+    return [own.numel()] * world_size if sizes is None else sizes[0].come
 
 
 class RanksDisagree(RuntimeError):
@@ -102,23 +101,17 @@ class CollectiveFailed(RuntimeError):
         self.asked = asked
 
 
-class Asking:
+@contextmanager
+def asking(asked: str, clock: Clock) -> Iterator[None]:
     """Inside, this process waits for a collective; what breaks off there says which one."""
-
-    __slots__ = ("_asked", "_clock")
-
-    def __init__(self, asked: str, clock: Clock) -> None:
-        self._asked = asked
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        self._clock.waits_for = self._asked
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._clock.waits_for = ""
-        elif isinstance(error, Exception) and is_of_a_collective(error):
-            raise CollectiveFailed(self._asked, error) from error
+    clock.waits_for = asked
+    try:
+        yield
+    except Exception as error:
+        if is_of_a_collective(error):
+            raise CollectiveFailed(asked, error) from error
+        raise
+    clock.waits_for = ""
 
 
 def is_of_a_collective(error: BaseException) -> bool:
@@ -127,24 +120,6 @@ def is_of_a_collective(error: BaseException) -> bool:
     if isinstance(error, DistError):
         return True
     return isinstance(error, RuntimeError) and FROM_GLOO.match(str(error)) is not None
-
-
-class Landing:
-    """A collective under way whose wait is timed as communication. ``asked``: which, in words."""
-
-    __slots__ = ("_asked", "_clock", "_pending")
-
-    def __init__(self, pending: Pending, clock: Clock, asked: str) -> None:
-        self._pending = pending
-        self._clock = clock
-        self._asked = asked
-
-    def is_completed(self) -> bool:
-        return self._pending.is_completed()
-
-    def wait(self) -> None:
-        with self._clock.span("communicate"), Asking(self._asked, self._clock):
-            self._pending.wait()
 
 
 class Link:
@@ -175,49 +150,40 @@ class Link:
         self.node_cost = node_cost
         self._everybody = everybody or self
 
-    def sum_(self, flat: Tensor, purpose: str, label: str) -> Landing:
-        self._before(f"sum {purpose} {label}", flat)
-        self._count(purpose, "allreduce", flat.nbytes, flat.nbytes)
-        asked = _in_words("allreduce", purpose, flat.nbytes)
-        with self.clock.span("communicate"), Asking(asked, self.clock):
-            return Landing(self.wire.sum_(flat), self.clock, asked)
+    def combine_(self, how: str, flat: Tensor, purpose: str, label: str = "") -> Pending:
+        """`Wire.combine_`. ``label``: for the comparison of what ranks ask, such as ": tensor"."""
+        if self.check:
+            self._compare(f"{how} {purpose}", label, flat)
+        collective = BROADCAST if how == BROADCAST else "allreduce"
+        self._count(purpose, collective, flat.nbytes, flat.nbytes)
+        asked = f"{collective} of {purpose} ({flat.nbytes} bytes)"
+        with self._communicating(asked):
+            return self._timed(self.wire.combine_(how, flat), asked)
 
-    def max_(self, flat: Tensor, purpose: str, label: str) -> Landing:
-        self._before(f"max {purpose} {label}", flat)
-        self._count(purpose, "allreduce", flat.nbytes, flat.nbytes)
-        asked = _in_words("allreduce", purpose, flat.nbytes)
-        with self.clock.span("communicate"), Asking(asked, self.clock):
-            return Landing(self.wire.max_(flat), self.clock, asked)
-
-    def broadcast_(self, flat: Tensor, purpose: str, label: str) -> Landing:
-        self._before(f"broadcast {purpose} {label}", flat)
-        self._count(purpose, "broadcast", flat.nbytes, flat.nbytes)
-        asked = _in_words("broadcast", purpose, flat.nbytes)
-        with self.clock.span("communicate"), Asking(asked, self.clock):
-            return Landing(self.wire.broadcast_(flat), self.clock, asked)
-
-    def gather(
-        self, flats: Sequence[Tensor], purpose: str, label: str, slot: str
-    ) -> tuple[list[Tensor], Landing]:
-        self._before(f"gather {purpose} {label}", flats[0])
-        everything = flats[0].nbytes * self.wire.world_size
-        self._count(purpose, "allgather", flats[0].nbytes, everything)
-        asked = _in_words("allgather", purpose, flats[0].nbytes)
-        with self.clock.span("communicate"), Asking(asked, self.clock):
-            rows, pending = self.wire.gather(flats, slot)
-            return rows, Landing(pending, self.clock, asked)
-
-    def all_to_all(
-        self, flats: Sequence[Tensor], sizes: Sequence[Sizes], purpose: str, label: str, slot: str
-    ) -> tuple[list[list[Tensor]], Landing]:
-        if self.check:  # without the buffer's size: it may differ between ranks
-            self._compare(f"alltoall {purpose}{label}")
-            self._compare_pairs(sizes[0], label)
-        self._count(purpose, "alltoall", sum(sizes[0].to), sum(sizes[0].come))
-        asked = f"alltoall of {purpose}"  # without its size: it may differ between ranks
-        with self.clock.span("communicate"), Asking(asked, self.clock):
-            rows, pending = self.wire.all_to_all(flats, sizes, slot)
-            return rows, Landing(pending, self.clock, asked)
+    def collect(
+        self,
+        flats: Sequence[Tensor],
+        purpose: str,
+        label: str,
+        slot: str,
+        sizes: Sequence[Sizes] | None = None,
+    ) -> tuple[list[list[Tensor]], Pending]:
+        """`Wire.collect`, an allgather or an all-to-all. ``label``: as of `combine_`."""
+        payload = flats[0].nbytes
+        if sizes is None:
+            if self.check:
+                self._compare(f"gather {purpose}", label, flats[0])
+            self._count(purpose, "allgather", payload, payload * self.wire.world_size)
+            asked = f"allgather of {purpose} ({payload} bytes)"
+        else:  # without the buffer's size: it may differ between ranks
+            if self.check:
+                self._compare(f"alltoall {purpose}", label)
+                self._compare_pairs(sizes[0], label)
+            self._count(purpose, "alltoall", sum(sizes[0].to), sum(sizes[0].come))
+            asked = f"alltoall of {purpose}"
+        with self._communicating(asked):
+            rows, pending = self.wire.collect(flats, slot, sizes)
+            return rows, self._timed(pending, asked)
 
     def wait(self) -> None:
         """A barrier that is timed as waiting."""
@@ -226,7 +192,7 @@ class Link:
 
     def barrier(self, when: str) -> None:
         """Wait for all processes. Not counted."""
-        with Asking(f"barrier {when}", self.clock):
+        with asking(f"barrier {when}", self.clock):
             self.wire.barrier()
 
     def _count(self, purpose: str, collective: str, payload_bytes: int, answer_bytes: int) -> None:
@@ -241,13 +207,21 @@ class Link:
         if self.check:
             self._compare(text)
 
-    def _before(self, label: str, flat: Tensor) -> None:
-        if self.check:
-            kind, colon, tensors = label.partition(": ")
-            size = f"{flat.dtype} x {flat.numel()}".replace("torch.", "")
-            self._compare(f"{kind.strip()} {size}{colon}{tensors}")
+    @contextmanager
+    def _communicating(self, asked: str) -> Iterator[None]:
+        with self.clock.span("communicate"), asking(asked, self.clock):
+            yield
 
-    def _compare(self, text: str) -> None:
+    def _timed(self, pending: Pending, asked: str) -> Pending:
+        """Its wait is timed as communication."""
+        pending.within = partial(self._communicating, asked)
+        return pending
+
+    def _compare(self, text: str, label: str = "", flat: Tensor | None = None) -> None:
+        """Raise RanksDisagree where ranks ask for different things. ``flat``: of the same size on all."""
+        kind, colon, tensors = label.partition(": ")
+        size = "" if flat is None else f" {flat.dtype} x {flat.numel()}".replace("torch.", "")
+        text = f"{text}{kind}{size}{colon}{tensors}"
         said = self._everybody.tell_all(text, purpose="check")
         for rank, other in enumerate(said):
             if other != said[0]:
@@ -274,32 +248,23 @@ class Link:
     def tell_all(self, text: str, purpose: str | None = "signal") -> list[str]:
         """Every rank's text, in rank order (lengths travel first: they may differ). Workers hosted
         here speak with one voice. Not counted where ``purpose`` is None."""
-        wire = self.wire
-        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=wire.device)
-        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=wire.device).view(
-            torch.uint8
-        )
-        here = wire.local_workers
-        asked = f"allgather of {purpose or 'checkpoint'} texts"
-        with Asking(asked, self.clock):
-            rows, pending = wire.gather([length] * here, "lengths")
-            pending.wait()
-        lengths = [int(row.view(torch.int64)) for row in rows]
+        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.wire.device)
+        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=self.wire.device)
+        told = self._gathered(length.view(torch.uint8), "lengths", purpose)
+        lengths = [int(row.view(torch.int64)) for row in told]
         filled = spoken.new_zeros(max(1, *lengths))
         filled[: spoken.numel()] = spoken
-        with Asking(asked, self.clock):
-            rows, pending = wire.gather([filled] * here, "texts")
-            pending.wait()
-        for sent in (length, filled):
-            if purpose is not None:
-                seconds = self.cost("allgather", sent.nbytes) if self.cost else None
-                self.ledger.add(purpose, "allgather", sent.nbytes, wire.world_size, seconds)
+        rows = self._gathered(filled, "texts", purpose)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
 
-
-def _in_words(collective: str, purpose: str, num_bytes: int) -> str:
-    """A collective for whoever waits in vain. The same on all ranks, as the collective is."""
-    return f"{collective} of {purpose} ({num_bytes} bytes)"
+    def _gathered(self, flat: Tensor, slot: str, purpose: str | None) -> list[Tensor]:
+        with asking(f"allgather of {purpose or 'checkpoint'} texts", self.clock):
+            rows, pending = self.wire.collect([flat] * self.wire.local_workers, slot)
+            pending.wait()
+        if purpose is not None:
+            seconds = self.cost("allgather", flat.nbytes) if self.cost else None
+            self.ledger.add(purpose, "allgather", flat.nbytes, self.wire.world_size, seconds)
+        return rows[0]
 
 
 def _difference(text: str, other: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -295,11 +296,10 @@ class CodeLayouts(Layout):
     """Of a batch: scales (f32) and packed codes (u8) of each tensor."""
 
     def __init__(self, tensors: Sequence[CodeLayout]) -> None:
-        super().__init__(
-            tuple([one.n for one in tensors]),
-            tensors[0].bits,
-            [((one.num_scales, torch.float32), (one.num_packed, torch.uint8)) for one in tensors],
-        )
+        sizes, self.bits = tuple([one.n for one in tensors]), tensors[0].bits
+        scales, packed = [one.num_scales for one in tensors], [one.num_packed for one in tensors]
+        parts = [(scales, torch.float32), (packed, torch.uint8)]
+        super().__init__(sizes, parts, np.array(sizes) * self.bits / 32)
         self.tensors = tuple(tensors)
         self.native = (native.Layout * len(tensors))(*[one.native for one in tensors])
 

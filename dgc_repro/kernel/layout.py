@@ -6,65 +6,76 @@ a multiple of 8 bytes. A part is a stretch of one element type, such as the scal
 
 from __future__ import annotations
 
-import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel.batch import Batch, integers
-
 Kind = tuple[int, torch.dtype]  # length and type of a part
+Numbers = npt.NDArray[np.int64]
 FILL = 8  # bytes
 
 
-class Layout(ABC):
-    """``sizes``: values of each tensor; ``bits``: of a coded value, without scales and levels; ``kinds``: of
-    the parts of each tensor, wider types first; ``starts``: where these begin, in bytes; ``end``: where the
-    last one ends; ``size``: of the buffer. Layouts repeat in each step: make them in a function with a
-    cache."""
+class Layout:
+    """``sizes``: values of each tensor; ``parts``: of each part its length in every tensor (None: this part
+    is left out) and its type, wider types first; ``floats``: size of each tensor in the papers' unit (bits of
+    its values / 32).
+
+    ``lengths`` and ``starts``: i64[parts, tensors], the latter in bytes; ``tensor_bytes``: of the parts of
+    each tensor; ``end``: where the last part ends; ``size``: of the buffer. Layouts repeat in each step:
+    make them in a function with a cache."""
 
     def __init__(
-        self, sizes: tuple[int, ...], bits: int, kinds: Sequence[tuple[Kind, ...]]
+        self,
+        sizes: tuple[int, ...],
+        parts: Sequence[tuple[Numbers | Sequence[int] | None, torch.dtype]],
+        floats: npt.NDArray[np.float64],
     ) -> None:
         self.sizes = sizes
-        self.bits = bits
-        self.kinds = tuple(kinds)
-        starts: list[tuple[int, ...]] = []
-        end = 0
-        for parts in self.kinds:
-            here = []
-            for length, dtype in parts:
-                here.append(-(-end // dtype.itemsize) * dtype.itemsize)
-                end = here[-1] + length * dtype.itemsize
-            starts.append(tuple(here))
-        self.starts = tuple(starts)
-        self._at = [integers(of_part) for of_part in zip(*starts, strict=True)]
-        self.end = end
-        self.size = -(-end // FILL) * FILL
+        self.floats = floats
+        self.present = [i for i, (length, _) in enumerate(parts) if length is not None]
+        self.dtypes = [dtype for _, dtype in parts]
+        none = np.zeros(len(sizes), dtype=np.int64)
+        self.lengths = np.array([none if n is None else n for n, _ in parts], dtype=np.int64)
+        taken = self.lengths * np.array([[dtype.itemsize] for dtype in self.dtypes])
+        self.tensor_bytes: Numbers = taken.sum(0)
+        filled = _up_to(self.tensor_bytes, self.dtypes[self.present[0]].itemsize)
+        first = np.cumsum(filled) - filled
+        self.starts: Numbers = first + np.cumsum(taken, 0) - taken
+        self.end = int((first + self.tensor_bytes).max(initial=0))
+        self.size = -(-self.end // FILL) * FILL
 
-    def of(self, part: int) -> ctypes.Array[ctypes.c_int64]:
+    @cached_property
+    def kinds(self) -> list[tuple[Kind, ...]]:
+        """Lengths and types of the parts of each tensor."""
+        columns = [[(n, self.dtypes[i]) for n in self.lengths[i].tolist()] for i in self.present]
+        return list(zip(*columns, strict=True))
+
+    @property
+    def unit(self) -> torch.dtype:
+        """A type at whose multiples another such buffer may follow this one."""
+        return torch.int64 if self.dtypes[self.present[0]].itemsize == FILL else torch.float32
+
+    def of(self, part: int) -> int:
         """Where this part of each tensor begins, in bytes, as an argument of a C function."""
-        return self._at[part]
+        address: int = self.starts[part].ctypes.data
+        return address
 
-    def bytes_of(self, tensor: int) -> int:
-        """What the parts of a tensor take, without filling."""
-        return sum(length * dtype.itemsize for length, dtype in self.kinds[tensor])
+    def view(self, buffer: Tensor, tensor: int, part: int) -> Tensor:
+        """One part of a tensor. buffer: u8[size]."""
+        dtype = self.dtypes[part]
+        size = int(self.lengths[part, tensor]) * dtype.itemsize
+        start = (
+            int(self.starts[part, tensor]) if size else 0
+        )  # of an empty part it may be unaligned
+        return buffer[start : start + size].view(dtype)
 
     def views(self, buffer: Tensor, tensor: int) -> list[Tensor]:
-        """The parts of a tensor. buffer: u8[size]."""
-        return [
-            buffer[start : start + length * dtype.itemsize].view(dtype)
-            for start, (length, dtype) in zip(self.starts[tensor], self.kinds[tensor], strict=True)
-        ]
-
-    @abstractmethod
-    def decode(
-        self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool
-    ) -> None:
-        """x = or += the sum of weight * decoded over buffers of this layout, in their order."""
+        """The parts of a tensor that are not left out. buffer: u8[size]."""
+        return [self.view(buffer, tensor, part) for part in self.present]
 
     def put(self, buffer: Tensor, values: Tensor) -> None:
         """Write the first parts of all tensors, which are float32. buffer: u8[size]; values: f32, one part
@@ -72,15 +83,14 @@ class Layout(ABC):
         buffer.view(torch.float32).index_copy_(0, _elements(self, buffer.device), values)
 
 
+def _up_to(numbers: Numbers, multiple: int) -> Numbers:
+    return -(-numbers // multiple) * multiple
+
+
 @lru_cache(maxsize=64)
 def _elements(layout: Layout, device: torch.device) -> Tensor:
     """The places of the first parts in a float32 view of the buffer: i64[their lengths together]."""
-    return torch.tensor(
-        [
-            starts[0] // 4 + i
-            for starts, kinds in zip(layout.starts, layout.kinds, strict=True)
-            for i in range(kinds[0][0])
-        ],
-        dtype=torch.int64,
-        device=device,
-    )
+    lengths = layout.lengths[0]
+    before = np.cumsum(lengths) - lengths
+    places = np.repeat(layout.starts[0] // 4 - before, lengths) + np.arange(lengths.sum())
+    return torch.from_numpy(places).to(device)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,8 +38,10 @@ class PowerLayout(Layout):
     tensor."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
-        kinds = [((signs.num_words(n), torch.int32), (n, torch.uint8)) for n in sizes]
-        super().__init__(sizes, 9, kinds)
+        words = [signs.num_words(n) for n in sizes]
+        super().__init__(
+            sizes, [(words, torch.int32), (sizes, torch.uint8)], np.array(sizes) * 9 / 32
+        )
 
     def decode(
         self, x: Batch, buffers: Sequence[Tensor], weight: float, *, accumulate: bool

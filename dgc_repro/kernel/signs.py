@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -43,14 +44,9 @@ class SignLayout(Layout):
 
     def __init__(self, sizes: tuple[int, ...], num_levels: tuple[int, ...]) -> None:
         given = any(num_levels)
-        super().__init__(
-            sizes,
-            1,
-            [
-                (*([(levels, torch.float32)] if given else []), (num_words(n), torch.int32))
-                for n, levels in zip(sizes, num_levels, strict=True)
-            ],
-        )
+        words = [num_words(n) for n in sizes]
+        parts = [(num_levels if given else None, torch.float32), (words, torch.int32)]
+        super().__init__(sizes, parts, np.array(sizes) / 32)
         self.num_levels = num_levels
 
     def decode(

@@ -18,28 +18,27 @@ c/sparse.c; the tensor operations here are the fallback and the reference, with 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import native
-from dgc_repro.kernel.native import INT64 as LONG
-from dgc_repro.kernel.native import INTEGER, POINTER
+from dgc_repro.kernel import codes
 from dgc_repro.kernel.select import index_type
 
 Numbers = npt.NDArray[np.int64]
+Count = TypeVar("Count", int, Numbers)
 INT32, INT64, DELTA16, BITMAP = 0, 1, 2, 3
 FP32, FP16, INT8 = 0, 1, 2
 SHARED = 3  # one float32 value for all places of a tensor
 ESCAPE = 65535
 SCALE_WIDTH = 2048
 LARGEST_HALF = 65504.0
-
-
-_decode_places = native.Function(
-    "dgc_decode_places", INTEGER, POINTER, LONG, LONG, INTEGER, LONG, INTEGER, POINTER
-)
+VALUES = {"fp32": FP32, "fp16": FP16, "int8": INT8}
+"""Name in the settings -> kind."""
+DTYPES = {FP32: torch.float32, FP16: torch.float16, INT8: torch.uint8, SHARED: torch.float32}
 
 
 def plain(n: Numbers) -> Numbers:
@@ -76,15 +75,6 @@ def encode_places(indices: Tensor, n: int, coding: int, words: Tensor) -> None:
 
 def decode_places(words: Tensor, n: int, k: int, coding: int) -> Tensor:
     """The inverse: i32[k] or i64[k]. Raises ValueError where the words do not name k places of n."""
-    kind = index_type(n)
-    if words.device.type == "cpu" and native.library() is not None:
-        indices = torch.empty(k, dtype=kind)
-        num_codes = 2 * words.numel() if coding == DELTA16 else 0
-        if not _decode_places(
-            words.data_ptr(), k, num_codes, coding, n, kind == torch.int64, indices.data_ptr()
-        ):
-            raise broken_places(n, k)
-        return indices
     if coding == BITMAP:
         shifts = torch.arange(8, dtype=torch.uint8, device=words.device)
         bits = (words.view(torch.uint8).view(-1, 1) >> shifts) & 1
@@ -99,7 +89,7 @@ def decode_places(words: Tensor, n: int, k: int, coding: int) -> Tensor:
     inside = places.numel() == 0 or (int(places[0]) >= 0 and int(places[-1]) < n)
     if places.numel() != k or not (ascend and inside):
         raise broken_places(n, k)
-    return places.to(kind)
+    return places.to(index_type(n))
 
 
 def broken_places(n: int, k: int) -> ValueError:
@@ -110,12 +100,36 @@ def broken_places(n: int, k: int) -> ValueError:
     )
 
 
-def decode_values(values: Tensor, scales: Tensor | None, kind: int) -> Tensor:
+def num_scales(k: Count, kind: int) -> Count:
+    """Scales that travel beside k values."""
+    return -(-k // SCALE_WIDTH) if kind == INT8 else 0 * k
+
+
+def code_values(values: Tensor, kind: int, coded: Tensor, scales: Tensor) -> None:
+    """Write values as they travel. values: f32[k] -> coded: f32[k], f16[k], u8[k] or, `SHARED`, f32[1];
+    scales: f32[num_scales]."""
+    if kind == SHARED:
+        coded.fill_(values[0] if values.numel() else 0.0)
+    elif kind == FP32:
+        coded.copy_(values)
+    elif kind == FP16:
+        coded.copy_(values.clamp(-LARGEST_HALF, LARGEST_HALF))
+    else:
+        k = values.numel()
+        quantize = codes.quantizer(8, codes.NEAREST, own_scale=True)
+        unused = torch.zeros((), dtype=torch.int32, device=values.device)
+        whole = k // SCALE_WIDTH * SCALE_WIDTH
+        for start, end, columns in ((0, whole, SCALE_WIDTH), (whole, k, k % SCALE_WIDTH)):
+            if end > start:
+                rows = values[start:end].view(-1, 1, columns)
+                own = scales[start // SCALE_WIDTH : -(-end // SCALE_WIDTH)]
+                quantize(rows, own, unused, unused, coded[start:end].view(-1, columns))
+
+
+def decode_values(coded: Tensor, scales: Tensor, kind: int, k: int) -> Tensor:
     """f32[k], as they are added: the values themselves where they are sent whole."""
-    if kind == FP32:
-        return values
+    if kind in (FP32, SHARED):
+        return coded.expand(k)
     if kind == FP16:
-        return values.float()
-    assert scales is not None
-    k = values.numel()
-    return (values.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]
+        return coded.float()
+    return (coded.to(torch.int32) - 127).float() * scales.repeat_interleave(SCALE_WIDTH)[:k]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dgc_repro.dataset.text import IGNORED
 from dgc_repro.exchange.packing import places, read_parts, write_parts
 from dgc_repro.exchange.signals import share
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import BROADCAST, Link
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import autocast
 from dgc_repro.train.task import TOP, Carried, Part
@@ -63,6 +63,6 @@ def broadcast_buffers(link: Link, module: nn.Module) -> None:
     layout, size = places([(buffer.numel(), buffer.dtype) for buffer in buffers])
     flat = torch.zeros(size, dtype=torch.uint8, device=link.wire.device)
     write_parts(flat, [buffer.reshape(-1) for buffer in buffers], layout)
-    link.broadcast_(flat, "buffer", "").wait()
+    link.combine_(BROADCAST, flat, "buffer").wait()
     for buffer, part in zip(buffers, read_parts(flat, layout), strict=True):
         buffer.copy_(part.view(buffer.shape))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import SUM, Link
 from dgc_repro.network import counters
 from dgc_repro.network.counters import Counters
 from dgc_repro.network.headers import PACKET_HEADER, handed_over
@@ -82,7 +82,7 @@ class InterfaceMeter:
         found = [counted.tx_bytes, counted.rx_bytes, counted.tx_packets, expected]
         # Past the ledger: it is not read now either.
         sums = torch.tensor(found, dtype=torch.float64, device=wire.device)
-        wire.sum_(sums).wait()
+        wire.combine_(SUM, sums).wait()
         for name, value in zip(self._sums, (sums / wire.world_size).tolist(), strict=True):
             self._sums[name] += value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from numeric import dense_bytes
 
 from dgc_repro.bench.aggregation_table import (
     BEGIN,
@@ -17,7 +18,7 @@ from dgc_repro.bench.aggregation_table import (
     rows,
     table,
 )
-from dgc_repro.exchange.aggregation import AUTO, choose, dense_bytes, wire_bytes
+from dgc_repro.exchange.aggregation import AUTO, choose, wire_bytes
 
 
 def test_the_table_holds_what_the_formulas_say() -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from dgc_repro import BlockMomentum, RandomK
 from dgc_repro.compressor.block_momentum import stretch
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import Exchange, Gather, Outcome
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import Exchange, Gather, Outcome
 
 SHAPES = {"weight": (17, 9), "bias": (23,)}
 RATES = (0.0, 0.1, 0.2, 0.2, 0.05, 0.05)  # a warm-up, a plateau, a decay

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from numeric import answered, both_kernels, context, gaussian, heavy_tailed, run
+from numeric import answered, both_kernels, context, dense, gaussian, heavy_tailed, run
 from torch import Tensor
 
 from dgc_repro import (
@@ -34,8 +34,8 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Measurable
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.exchange.requests import Choose
 from dgc_repro.kernel import select
+from dgc_repro.payload.requests import Choose
 from dgc_repro.policy.probed import Probed
 
 METHODS = [
@@ -58,7 +58,7 @@ def test_the_energy_is_what_sending_explains(method: Any) -> None:
     assert energy.dtype == torch.float64
     exact = x.double()
     whole = exact.square().sum()
-    sent = run(method, x, context(path=("energy",))).own.dense().double()
+    sent = dense(run(method, x, context(path=("energy",))).own, x.numel()).double()
     expected = whole - (exact - sent).square().sum()
     assert abs(float(energy - expected)) <= 1e-6 * float(whole)
 
@@ -102,7 +102,7 @@ def test_a_ladder_tells_the_energy_of_what_it_then_sends(
         asked = running.send(index)
         with pytest.raises(StopIteration) as end:
             running.send(answered(asked))
-        rest = exact - end.value.value.own.dense().double()
+        rest = exact - dense(end.value.value.own, x.numel()).double()
         sent = whole - float(rest.square().sum())
         assert float(energies[index]) == pytest.approx(sent, rel=1e-6, abs=1e-6 * whole)
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import torch
-from numeric import Array, both_kernels, context, encoded, hashed_bits, heavy_tailed
+from numeric import Array, both_kernels, context, dense, encoded, hashed_bits, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import Natural
@@ -24,7 +24,7 @@ def reference(x: Array, random: Array) -> Array:
 
 
 def sent(x: Tensor, step: int = 0) -> Tensor:
-    return encoded(Natural(), x, context(step)).dense()
+    return dense(encoded(Natural(), x, context(step)))
 
 
 @both_kernels

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 import torch
 from law_settings.base import Setting
-from laws import play, simulation
-from numeric import Array, both_kernels, context
+from laws import play, simulation, told_by
+from numeric import Array, both_kernels, context, dense
 from tiny_run import configured
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, PowerSGD, UserError
 from dgc_repro.compressor.interface import Compressor, Measurable
 from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.payload import LowRank
-from dgc_repro.exchange.requests import Mean
 from dgc_repro.kernel import lowrank
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.launch.components import build_compressor
+from dgc_repro.payload import LowRank
+from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
 
 SEED = 7  # of laws.simulation
@@ -153,8 +154,8 @@ def test_what_a_worker_sends_is_a_projection(rank: int) -> None:
         with pytest.raises(StopIteration) as end:
             running.send(torch.zeros(rank * 30))
         own = end.value.value.own
-        assert isinstance(own.payload, LowRank)
-        sent = own.dense().view(20, 30).double()
+        assert isinstance(own, LowRank)
+        sent = dense(own, 600).view(20, 30).double()
         left, whole = (m - sent).square().sum(), m.double().square().sum()
         assert float(left + sent.square().sum()) == pytest.approx(float(whole), rel=1e-6)
         assert float(left) < float(whole)
@@ -265,8 +266,8 @@ def test_a_policy_that_must_measure_first_is_refused() -> None:
 
 def test_factors_of_another_size_are_refused() -> None:
     payload = LowRank(Matrices.of(((5, 7), (3, 4)), 2), torch.zeros(16), torch.ones(22))
-    assert payload.num_floats == 38
-    assert payload.by_tensor() == [(96, 24), (56, 14)]
+    told = told_by(payload, Batch(("a", "b"), [torch.zeros(35), torch.zeros(12)]))
+    assert told == {"a": (((10, 4), (14, 4)), 24), "b": (((6, 4), (8, 4)), 14)}
     assert torch.equal(payload.like(payload.parts).q, payload.q)
     with pytest.raises(ValueError, match="factors of another size"):
         payload.like([torch.zeros(16), torch.zeros(20)])

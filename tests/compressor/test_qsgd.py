@@ -7,19 +7,28 @@ import math
 import numpy as np
 import pytest
 import torch
-from numeric import Array, both_kernels, context, encoded, gaussian, hashed_uniform, heavy_tailed
+from numeric import (
+    Array,
+    both_kernels,
+    context,
+    dense,
+    encoded,
+    gaussian,
+    hashed_uniform,
+    heavy_tailed,
+)
 from torch import Tensor
 
 from dgc_repro import QSGD, Uniform
 from dgc_repro.compressor.qsgd import elias_bits, omega_bits
-from dgc_repro.exchange.payload import Alone, num_bytes
+from dgc_repro.payload import Codes, num_bytes
 
 SIZE = 5003
 
 
-def levels_of(own: Alone) -> Tensor:
+def levels_of(own: Codes) -> Tensor:
     """The signed levels as they travel: i64[n]."""
-    levels: Tensor = own.payload.levels()[0]
+    levels: Tensor = own.levels()[0]
     return levels
 
 
@@ -69,7 +78,7 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
     # drawn number and both ends, each within the margin.
     buckets = SIZE / (setting.bucket or SIZE) + 1
     assert close.sum() <= buckets + 10 + 6 * margin.sum()
-    scales, _ = payload.payload.of(0)
+    scales = payload.layout.view(payload.buffer, 0, 0)
     scales = scales.repeat_interleave(setting.bucket or SIZE)[:SIZE].double().numpy()
     np.testing.assert_allclose(scales, step, rtol=2.0**-21)
 
@@ -78,7 +87,7 @@ def test_levels_equal_the_float64_reference_except_on_the_edge_of_a_step(
 def test_its_variance_is_at_most_the_papers(setting: QSGD) -> None:
     """Lemma 3.1: E ||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 (2-norm)."""
     x, count = heavy_tailed(256, 3), 800
-    drawn = torch.stack([encoded(setting, x, context(i)).dense() for i in range(count)]).double()
+    drawn = torch.stack([dense(encoded(setting, x, context(i))) for i in range(count)]).double()
     width = setting.bucket or 256
     error = (drawn - x.double()).square().view(count, -1, width).sum(2).mean(0)
     bound = min(width / setting.levels**2, math.sqrt(width) / setting.levels)
@@ -93,7 +102,7 @@ def test_its_variance_is_at_most_the_papers(setting: QSGD) -> None:
 def test_huge_tiny_and_zero_buckets_stay_finite(levels: int, bucket: int | None) -> None:
     """3e38 squared, and 64 of them under one root, are beyond float32."""
     for x in (torch.full((200,), 3e38), torch.full((200,), -1e-42), torch.zeros(200)):
-        decoded = encoded(QSGD(levels, bucket), x).dense()
+        decoded = dense(encoded(QSGD(levels, bucket), x))
         assert bool(decoded.isfinite().all())
         assert bool((decoded * x >= 0).all())
         assert bool(decoded.any()) == bool(x.abs().max() > 1)
@@ -136,16 +145,16 @@ def test_the_coded_size_is_that_of_the_code_written_out(setting: QSGD) -> None:
             if level:
                 sparse += omega(place - last) + sign + omega(abs(level))
                 last = place
-    assert elias_bits(own.payload) == len(sparse)
-    assert elias_bits(own.payload, dense=True) == len(dense)
+    assert elias_bits(own) == len(sparse)
+    assert elias_bits(own, dense=True) == len(dense)
 
 
 def test_few_levels_of_the_two_norm_take_far_less_than_their_packed_bits() -> None:
     """Theorem 3.2: s = 1 sends about sqrt(d) values of d; packed they are 2 bits each."""
     own = encoded(QSGD(1, 512), gaussian(51_200))
-    assert elias_bits(own.payload) < 0.35 * 8 * num_bytes(own)
-    assert elias_bits(encoded(QSGD(1), torch.zeros(0)).payload) == 0
-    assert elias_bits(encoded(QSGD(1), torch.zeros(9)).payload) == 32
+    assert elias_bits(own) < 0.35 * 8 * num_bytes(own)
+    assert elias_bits(encoded(QSGD(1), torch.zeros(0))) == 0
+    assert elias_bits(encoded(QSGD(1), torch.zeros(9))) == 32
 
 
 @both_kernels
@@ -155,4 +164,4 @@ def test_a_grid_below_the_normal_range_sends_zeros(method: QSGD | Uniform) -> No
     x = torch.zeros(64)
     for factor, is_sent in ((0.99, False), (1.01, True)):
         x[5] = -7 * 2.0**-126 * factor
-        assert bool(encoded(method, x).dense()[5] != 0) == is_sent
+        assert bool(dense(encoded(method, x))[5] != 0) == is_sent

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from laws import played
-from numeric import Array, both_kernels, context, gaussian, hashed_bits, run
+from numeric import Array, both_kernels, context, dense, each_dense, gaussian, hashed_bits, run
 from torch import Tensor
 
 from dgc_repro import RandomK
-from dgc_repro.exchange.payload import Keyed, num_bytes
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Keyed, num_bytes
 
 
 def numbered(n: int) -> Tensor:
@@ -84,7 +84,9 @@ def test_what_is_sent_is_the_definition(
     x = gaussian(n, n)
     expected = reference(x.double().numpy(), density, setting.key(context()), unbiased)
     found = run(setting, x)
-    np.testing.assert_allclose(found.own.dense().numpy(), expected, rtol=2.0**-23)
+    np.testing.assert_allclose(
+        dense(found.own, found.mean.numel()).numpy(), expected, rtol=2.0**-23
+    )
     np.testing.assert_allclose(found.mean.numpy(), expected, rtol=2.0**-23)
     kept = max(1, round(n * density))
     assert num_bytes(found.own) == 4 * kept + (0 if shared else 8)
@@ -110,8 +112,8 @@ def test_values_travel_as_halves_or_as_codes(
     x[places[100]] = 70_000.0
     expected = coded(x.numpy()[places].astype(np.float64))
     found = run(setting, x)
-    assert isinstance(found.own.payload, Keyed)
-    sent, mean = found.own.dense().double().numpy(), found.mean.double().numpy()
+    assert isinstance(found.own, Keyed)
+    sent, mean = dense(found.own, found.mean.numel()).double().numpy(), found.mean.double().numpy()
     assert not sent[np.setdiff1d(np.arange(n), places)].any()
     off = np.abs(sent[places] - expected) > 2.0**-22 * np.abs(expected)
     assert off.sum() <= (0 if values == "fp16" else 2)
@@ -146,7 +148,7 @@ def test_one_value_is_sent_and_of_nothing_nothing() -> None:
 def test_every_entry_is_sent_sometime_the_last_one_too() -> None:
     """50 of 500, 200 steps: an entry is missed with probability 0.9^200 = 7e-10."""
     setting, x = RandomK(0.1), numbered(500)
-    counts = sum((run(setting, x, context(step)).own.dense() != 0).int() for step in range(200))
+    counts = sum((dense(run(setting, x, context(step)).own) != 0).int() for step in range(200))
     assert isinstance(counts, Tensor)
     assert bool((counts > 0).all())
     assert int(counts.sum()) == 200 * 50  # exactly k, none twice
@@ -154,7 +156,7 @@ def test_every_entry_is_sent_sometime_the_last_one_too() -> None:
 
 def test_places_differ_by_step_tensor_and_seed_and_by_worker_only_where_they_should() -> None:
     def sent(shared: bool, **where: Any) -> Tensor:
-        return run(RandomK(0.1, shared=shared), numbered(500), context(**where)).own.dense()
+        return dense(run(RandomK(0.1, shared=shared), numbered(500), context(**where)).own)
 
     for shared in (True, False):
         assert torch.equal(sent(shared), sent(shared))
@@ -174,10 +176,10 @@ def test_what_arrives_tells_its_keys() -> None:
     for values in ("fp32", "fp16", "int8"):
         payload = sent(values)
         unlike = replace(payload, keys=payload.keys + 1)
-        assert not all(map(torch.equal, unlike.dense(), payload.dense()))
+        assert not all(map(torch.equal, each_dense(unlike), each_dense(payload)))
         again = unlike.like([part.clone() for part in payload.parts])
         assert torch.equal(again.keys, payload.keys)
-        assert all(map(torch.equal, again.dense(), payload.dense()))
+        assert all(map(torch.equal, each_dense(again), each_dense(payload)))
 
 
 def test_keys_that_arrive_on_another_device_are_not_read_by_the_host() -> None:
@@ -193,10 +195,10 @@ def test_a_broken_payload_is_refused() -> None:
     with pytest.raises(ValueError, match="another number of values"):
         payload.like([part[:-1]])
     broken = part.clone()
-    broken[payload.layout.header_at[1] // 8] = 2**40
+    broken[payload.layout.starts[0, 1] // 8] = 2**40
     with pytest.raises(ValueError, match="no key of 32 bits"):
         payload.like([broken])
-    broken[payload.layout.header_at[1] // 8] = 2**33 - 3
+    broken[payload.layout.starts[0, 1] // 8] = 2**33 - 3
     with pytest.raises(ValueError, match="type 2, this worker's of type 0 .* one setting `values`"):
         payload.like([broken])
     codes = sent("int8")

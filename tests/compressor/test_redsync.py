@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from laws import Setting, Watched, play, simulation
-from numeric import EPS, Array, both_kernels, context, gaussian, heavy_tailed, largest
+from numeric import EPS, Array, both_kernels, context, dense, gaussian, heavy_tailed, largest
 from torch import Tensor
 
 from dgc_repro import RedSync
 from dgc_repro.compressor.sparsifier import num_kept
-from dgc_repro.exchange.payload import Sparse, num_bytes
 from dgc_repro.kernel import thresholds
+from dgc_repro.payload import Sparse, num_bytes
 
 
 def trimmed_topk(x: Array, k: int) -> Array:
@@ -135,7 +135,7 @@ def test_quantized_moves_places_and_one_value() -> None:
     arrived = payload.like([part.clone() for part in payload.parts])
     expected = torch.zeros(10_000)
     expected[found.indices.long()] = found.values
-    assert torch.equal(arrived.dense(), expected)
+    assert torch.equal(dense(arrived), expected)
     buffer = x.clone()
     arrived.subtract_from_(buffer)
     assert torch.equal(buffer, x - expected)
@@ -149,9 +149,9 @@ def test_a_shared_value_that_arrives_broken_is_an_error() -> None:
             payload.kinds(lengths)
     for wrong in (1, -1, 1 << 40, 1 << 60):
         arrived = payload.like([part.clone() for part in payload.parts])
-        arrived.payload.part(0, 0).add_(wrong)
+        arrived.layout.view(arrived.buffer, 0, 0).add_(wrong)
         with pytest.raises(ValueError, match="^sparse payload: "):
-            arrived.dense()
+            dense(arrived)
 
 
 def test_workers_with_different_counts_average_their_shared_values() -> None:

@@ -12,7 +12,7 @@ import torch
 from law_settings import SETTINGS
 from law_settings.base import EPS, Setting
 from laws import Seen, play, played, same, simulation, tensors, transcript
-from numeric import Array, random_steps, topk, without_c
+from numeric import Array, by_owner, random_steps, topk, without_c
 from torch import Tensor
 
 from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
@@ -67,7 +67,7 @@ def owners_residual(states: list[Any], shards: Shards) -> Tensor:
     """The residuals of all owners, where they belong."""
     total = torch.full((shards.n,), torch.nan)
     for rank, state in enumerate(states):
-        start, end = shards.by_owner()[rank]
+        start, end = by_owner(shards)[rank]
         assert state[OWNER].shape == (end - start,)
         total[start:end] = state[OWNER]
     return total
@@ -169,7 +169,7 @@ def test_mean_and_owners_residual_are_the_average_of_what_was_sent(
             owns = torch.stack([one.own.double() for one in outcomes])
             average, mean = owns.mean(0), outcomes[0].mean.double().view(-1)
             shards = shards_seen(setting.compressor, name, outcomes[0], workers, rung or 0)
-            for rank, (start, end) in enumerate(shards.by_owner()):
+            for rank, (start, end) in enumerate(by_owner(shards)):
                 before, after = owner_of(outcomes[rank].before), owner_of(outcomes[rank].after)
                 if end == start:
                     continue

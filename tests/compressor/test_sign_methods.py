@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from laws import Setting, play, simulation, stepped
-from numeric import Array, both_kernels, encoded, heavy_tailed
+from numeric import Array, both_kernels, dense, encoded, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import EFSignSGD, ErrorFeedback, MomentumCorrection, OneBit, SignSGD
@@ -17,7 +17,7 @@ from dgc_repro.compressor.nesting import check_nesting
 
 
 def decoded(method: OneBit | EFSignSGD | SignSGD, x: Tensor) -> Tensor:
-    return encoded(method, x).dense().view(x.shape)
+    return dense(encoded(method, x)).view(x.shape)
 
 
 # 1-bit SGD.

@@ -19,9 +19,9 @@ from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.requests import Exchange, Outcome
 from dgc_repro.kernel import select
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload.requests import Exchange, Outcome
 from dgc_repro.policy.interface import Plan
 
 X = torch.arange(1.0, 25.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.requests import Exchange
+from dgc_repro.payload.requests import Exchange
 
 
 @dataclass

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_settings.base import Setting
 from laws import play, played, same_bits, simulation
-from numeric import Array, context, heavy_tailed, topk
+from numeric import Array, context, dense, heavy_tailed, topk
 from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
-from dgc_repro.exchange.payload import Sparse
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import Sparse
 from dgc_repro.policy.interface import Plan
 
 
@@ -39,7 +39,7 @@ def reference(x: Array, density: float) -> Array:
 def test_what_is_sent_is_the_definition(size: int, density: float) -> None:
     x = heavy_tailed(size)
     for setting in (TopK(density), TopK(factor=1 / density)):
-        sent = Sparse.one(setting.select(x, context()), setting.indices).dense()
+        sent = dense(Sparse.one(setting.select(x, context()), setting.indices))
         np.testing.assert_array_equal(sent.double().numpy(), reference(x.double().numpy(), density))
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numeric import Array, context, encoded, heavy_tailed
+from numeric import Array, context, dense, encoded, heavy_tailed
 from torch import Tensor
 
 from dgc_repro import QSGD, Natural, RandomK, TernGrad, Uniform
-from dgc_repro.exchange.payload import Alone
 from dgc_repro.kernel.batch import Batch
 
 SIZE, DRAWS = 203, 300
@@ -44,7 +43,7 @@ def sent(method: Any, x: Tensor, step: int) -> Any:
     """The payload of one step."""
     if not isinstance(method, RandomK):
         return encoded(method, x, context(step))
-    return Alone(method.coded(Batch(("w",), [x]), context(step)))
+    return method.coded(Batch(("w",), [x]), context(step))
 
 
 def spread(method: Any, x: Tensor) -> tuple[Array, Array]:
@@ -58,8 +57,8 @@ def spread(method: Any, x: Tensor) -> tuple[Array, Array]:
         low = np.where(size > 0, 2.0 ** np.floor(np.log2(np.where(size > 0, size, 1))), 1.0)
         return low, np.where(size > 0, size / low - 1, 0)
     payload = sent(method, x, 0)
-    (layout,) = payload.payload.layout.tensors
-    step = payload.payload.of(0)[0].double()
+    (layout,) = payload.layout.tensors
+    step = payload.layout.view(payload.buffer, 0, 0).double()
     if layout.per_row:
         step = step.repeat_interleave(layout.width)[:n]
     gap = step.expand(n).numpy()
@@ -77,7 +76,7 @@ def test_the_mean_of_many_draws_is_what_was_given(method: Any, kind: str) -> Non
     x = extremes()[kind]
     total = np.zeros(x.numel())
     for step in range(DRAWS):
-        total += sent(method, x, step).dense().double().numpy()
+        total += dense(sent(method, x, step)).double().numpy()
     given, (gap, share) = x.double().numpy(), spread(method, x)
     off, expected = total / DRAWS - given, DRAWS * share * (1 - share)
     error = gap * np.sqrt(expected) / DRAWS

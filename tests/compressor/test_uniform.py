@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from numeric import Array, both_kernels, context, encoded, hashed_uniform, heavy_tailed
+from numeric import Array, both_kernels, context, dense, encoded, hashed_uniform, heavy_tailed
 
 from dgc_repro import Uniform
 from dgc_repro.compressor.encoding import TENSOR_ROW
 from dgc_repro.compressor.uniform import ROUNDINGS
-from dgc_repro.exchange.payload import Alone
 from dgc_repro.kernel.codes import group, unpack
+from dgc_repro.payload import Codes
 
 SIZE = 5003  # whole rows, whole blocks, and a rest
 
 
-def sent_codes(own: Alone) -> list[Array]:
+def sent_codes(own: Codes) -> list[Array]:
     """The codes as they travel, a row each, filling removed: unpacked from the bytes."""
-    (layout,), (_, packed) = own.payload.layout.tensors, own.payload.of(0)
+    (layout,), packed = own.layout.tensors, own.layout.view(own.buffer, 0, 1)
     _, size = group(layout.bits)
     every = packed.split([layout.body_plane] * size + [layout.tail_plane] * size)
     rows: list[Array] = []
@@ -70,20 +70,20 @@ def reference(x: Array, setting: Uniform, key: int, kind: type) -> list[tuple[Ar
     return found
 
 
-def check_float32(payload: Alone, x: Array, setting: Uniform, key: int) -> None:
+def check_float32(payload: Codes, x: Array, setting: Uniform, key: int) -> None:
     """Codes, scales and decoded values, bit for bit."""
     expected = reference(x, setting, key, np.float32)
     for sent, (code, _, _) in zip(sent_codes(payload), expected, strict=True):
         np.testing.assert_array_equal(sent, code)
     scales = [scale for _, _, scale in expected]
-    sent, _ = payload.payload.of(0)
+    sent = payload.layout.view(payload.buffer, 0, 0)
     np.testing.assert_array_equal(sent, scales if setting.block else scales[:1])
     zero = 2 ** (setting.bits - 1) - 1
     decoded = [(code - zero).astype(np.float32) * scale for code, _, scale in expected]
-    np.testing.assert_array_equal(payload.dense().numpy(), np.concatenate(decoded))
+    np.testing.assert_array_equal(dense(payload).numpy(), np.concatenate(decoded))
 
 
-def check_float64(payload: Alone, x: Array, setting: Uniform, key: int) -> None:
+def check_float64(payload: Codes, x: Array, setting: Uniform, key: int) -> None:
     """Codes, except on the edge of a step, exactly where they may differ, by one: float32 rounds x / s
     with a relative error of at most 2^-22 (four roundings: 1 / Q, s, 1 / s, the product; and 2^-21 more
     toward zero, the margin of the kernel), so a value that close to where the code changes may fall
@@ -127,7 +127,7 @@ def test_a_constant_tensor_comes_back_whatever_the_rounding(bits: int, rounding:
     1 / Q, s and s Q. Random rounding may take one of them a step down, with probability 2^-22 Q."""
     for value in range(1, 200):
         x = torch.full((9,), 0.37 * value)
-        decoded = encoded(Uniform(bits, rounding), x).dense()
+        decoded = dense(encoded(Uniform(bits, rounding), x))
         step = x / (2 ** (bits - 1) - 1)
         exact = (decoded - x).abs() <= 3 * 2.0**-24 * x
         if rounding == "stochastic":

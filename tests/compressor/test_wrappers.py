@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from laws import SETTINGS, Setting, copied, play, simulation
-from numeric import answered, context
+from numeric import answered, context, dense
 from torch import Tensor
 
 from dgc_repro import (
@@ -26,7 +26,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import check_nesting, momentum_of
-from dgc_repro.exchange.requests import Mean
+from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
 
 TOPK = TopK(0.1)
@@ -44,7 +44,7 @@ def test_what_was_sent_is_its_own_and_outlives_the_state_that_is_made_of_it(wrap
     with pytest.raises(StopIteration) as end:
         exchange.send([sent])
     assert sent.any()
-    assert torch.equal(end.value.value.own.dense(), sent)
+    assert torch.equal(dense(end.value.value.own, 2), sent)
     assert not end.value.value.state.get("residual", torch.zeros(1)).any()
 
 

@@ -66,7 +66,7 @@ def gather_in_pieces(extra: int) -> list[bool]:
         return torch.arange(size).add_(rank).to(torch.uint8)
 
     wire = ProcessGroupWire(CPU)
-    rows, pending = wire.gather([sent(wire.rank)], "pieces")
+    (rows,), pending = wire.collect([sent(wire.rank)], "pieces")
     pending.wait()
     assert pending.is_completed()
     return [torch.equal(row, sent(rank)) for rank, row in enumerate(rows)]

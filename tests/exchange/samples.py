@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.exchange.payload import Alone, Whole
-from dgc_repro.exchange.payload import Sparse as SparsePayload
-from dgc_repro.exchange.requests import (
+from dgc_repro.payload import Sparse as SparsePayload
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import (
     Agree,
     AllToAll,
     Exchange,
@@ -53,9 +54,6 @@ class Sparse:
 
     def subtract_from_(self, buffer: Tensor) -> None:
         self.add_to_(buffer, -1.0)
-
-    def dense(self) -> Tensor:
-        raise NotImplementedError("nobody asks here")
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ class SendsBroken:
     def exchange(self, tensor: Tensor, state: State, context: Context) -> Exchange:
         own = SparsePayload.one(TopK(0.2).select(tensor, context))
         if context.rank == self.on_rank:
-            header, words = own.payload.part(0, 0), own.payload.part(0, 1)
+            header, words = (own.layout.view(own.buffer, 0, part) for part in (0, 1))
             if self.what == "header":
                 header.fill_(12345)
             elif self.what == "places":
@@ -194,8 +192,10 @@ class SendsBroken:
             elif self.what == "count":
                 header += 1
             else:
-                fewer = replace(own.payload.layouts, k=own.payload.layouts.k - 1)
-                own = Alone(replace(own.payload, layouts=fewer))
+                fewer = copy.copy(own.layout)
+                fewer.k = fewer.k - 1
+                vars(fewer).pop("sent_lengths", None)  # as it is cached
+                own = replace(own, layout=fewer)
         payloads = yield GatherRagged(own) if self.ragged else Gather(own)
         mean = payloads.mean(context.result(tensor))
         return Outcome(mean.view(tensor.shape), own, state)

@@ -168,14 +168,15 @@ def watch(exchange: Attached, told: dict[str, Any]) -> None:
         hand_over(index, shard)
 
     def counted(send: Callable[..., Any]) -> Callable[..., Any]:
-        def sends(flat: Any, *slot: str) -> Any:
-            told["sent"] += flat[0].nbytes if isinstance(flat, list) else flat.nbytes
-            return send(flat, *slot)
+        def sends(*asked: Any) -> Any:
+            flats = [flat for one in asked for flat in (one if isinstance(one, list) else [one])]
+            told["sent"] += sum(flat.nbytes for flat in flats if isinstance(flat, Tensor))
+            return send(*asked)
 
         return sends
 
     joined.hand_over = noted
-    wire.sum_, wire.max_, wire.gather = map(counted, (wire.sum_, wire.max_, wire.gather))
+    wire.combine_, wire.collect = map(counted, (wire.combine_, wire.collect))
 
 
 def gradients(model: Any, whole: bool = True) -> dict[str, Tensor | None]:

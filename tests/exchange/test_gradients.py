@@ -15,7 +15,7 @@ from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.gradients import in_memory_order
-from dgc_repro.exchange.requests import Exchange, Mean, Outcome
+from dgc_repro.payload.requests import Exchange, Mean, Outcome
 
 EF = Setting("ef", ErrorFeedback(Uniform(3)))
 X = {"x": torch.tensor([1.0, 0.3, -0.2])}

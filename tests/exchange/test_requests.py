@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +16,35 @@ from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.drive import Chooser, drive
+from dgc_repro.exchange.drive import Chooser, Lockstep
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.payload import Whole
-from dgc_repro.exchange.requests import Agree, Choose, Exchange, Gather, Max, Mean, Outcome
 from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link, RanksDisagree
+from dgc_repro.exchange.wire import BROADCAST, SUM, Link, RanksDisagree
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import (
+    Agree,
+    Choose,
+    Exchange,
+    Gather,
+    Max,
+    Mean,
+    Outcome,
+    together,
+)
 
 CPU = torch.device("cpu")
 SHAPES = {"weight": (4, 3), "bias": (5,), "none": (0,)}
+
+
+def drive(
+    workers: list[Mapping[str, Exchange]], link: Link, choose: Chooser | None = None
+) -> list[dict[str, Outcome]]:
+    """Open all workers and finish: one step in one call, with fresh buffers."""
+    lockstep = Lockstep(link, Workspace(), choose)
+    for exchanges in workers:
+        lockstep.open(together(exchanges))  # type: ignore[arg-type]
+    return lockstep.finish()  # type: ignore[return-value]
 
 
 def link_of(workers: int) -> Link:
@@ -242,9 +262,9 @@ def test_the_ledger_agrees_with_a_count_by_hand(
 
 def test_signals_are_counted_under_their_own_name_and_survive_a_checkpoint() -> None:
     link = link_of(2)
-    link.sum_(torch.zeros(3, dtype=torch.float64), "signal", "loss")
-    link.broadcast_(torch.zeros(10), "buffer", "bn")
-    link.sum_(torch.zeros(5), "gradient", "w")
+    link.combine_(SUM, torch.zeros(3, dtype=torch.float64), "signal")
+    link.combine_(BROADCAST, torch.zeros(10), "buffer")
+    link.combine_(SUM, torch.zeros(5), "gradient", ": w")
     ledger = Ledger()
     ledger.load_state_dict(link.ledger.state_dict())
     for metrics in (link.ledger.metrics(), ledger.metrics()):

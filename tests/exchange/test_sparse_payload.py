@@ -6,18 +6,18 @@ import pytest
 import torch
 from jobs import exchanged
 from laws import same
-from numeric import both_kernels
+from numeric import both_kernels, dense
 from samples import SendsBroken
 
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.exchange.payload import Alone, Sparse
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.kernel.select import Selection
+from dgc_repro.payload import Gathered, Sparse
 
 
 def payload(
     indices: str = "int32", values: str = "fp32", places: tuple[int, ...] = (2, 5, 90)
-) -> Alone:
+) -> Sparse:
     chosen = torch.tensor(places, dtype=torch.int32)
     return Sparse.one(Selection(torch.ones(len(places)), chosen, 100), indices, values)
 
@@ -26,18 +26,18 @@ def header(coding: int, kind: int, count: int, magic: int = 0x53) -> int:
     return magic << 56 | coding << 48 | kind << 40 | count
 
 
-def refused(own: Alone, given: int) -> str:
+def refused(own: Sparse, given: int) -> str:
     """What every use of a payload says that arrived with this header."""
     arrived = own.like([part.clone() for part in own.parts])
-    arrived.payload.part(0, 0).fill_(given)
+    arrived.layout.view(arrived.buffer, 0, 0).fill_(given)
     said = set()
     buffer = torch.zeros(100)
     for use in (
         lambda: arrived.copy_to_(buffer, 1.0),
         lambda: arrived.add_to_(buffer, 1.0),
-        lambda: own.copy_sum_to_([arrived], buffer, 1.0),
-        arrived.payload.selections,
-        arrived.dense,
+        lambda: Gathered([own, arrived]).mean(buffer),
+        arrived.selections,
+        lambda: dense(arrived),
     ):
         with pytest.raises(ValueError, match="^sparse payload: ") as told:
             use()
@@ -98,8 +98,8 @@ def test_a_worker_may_send_another_number(indices: str) -> None:
         for places in ((), (99,), tuple(range(0, 100, 2))):
             other = payload(indices, values, places)
             arrived = own.like_ragged(other.parts, other.lengths)
-            assert torch.equal(arrived.dense(), other.dense())
-            assert arrived.dense().nonzero().view(-1).tolist() == list(places)
+            assert torch.equal(dense(arrived), dense(other))
+            assert dense(arrived).nonzero().view(-1).tolist() == list(places)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -123,9 +123,9 @@ def test_places_that_do_not_ascend_are_refused_and_nothing_is_written_beside_the
     if indices == "bitmap":
         chosen = Selection(torch.ones(10), places % 1000, 1000)
     own = Sparse.one(chosen, indices, scratch=lambda label, size, *_: around[:size])
-    assert bool((around[own.payload.num_bytes :] == 7).all())
+    assert bool((around[own.buffer.numel() :] == 7).all())
     with pytest.raises(ValueError, match="ascending places of"):
-        own.dense()
+        dense(own)
 
 
 def test_a_worker_with_another_setting_of_indices_is_named() -> None:

@@ -14,8 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Keyed, KeyedLayout, Sparse
-from dgc_repro.exchange.payload import sparse as sparse_payload
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
@@ -24,6 +22,8 @@ from dgc_repro.kernel.gpu.launch import Launches
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Keyed, KeyedLayout, Sparse
+from dgc_repro.payload import sparse as sparse_payload
 
 # numpy's, of a NaN or of an integer that wraps
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -295,7 +295,7 @@ def test_sparse_payload(indices: str, values: str) -> None:
 @pytest.mark.parametrize(("values", "travels"), [("fp32", False), ("fp16", True), ("int8", True)])
 def test_keyed_payload(values: str, travels: bool) -> None:
     names = tuple(map(str, SIZES))
-    layout = KeyedLayout.of(SIZES, (2, 0, 1, 2100, 20, 60), values, travels)
+    layout = KeyedLayout(SIZES, (2, 0, 1, 2100, 20, 60), values, travels)
     keys = [torch.arange(len(SIZES), dtype=torch.int32) * seed for seed in (12345678, -7)]
 
     def run() -> list[Tensor]:
@@ -346,7 +346,7 @@ def test_a_broken_payload_writes_nothing_outside_its_tensors() -> None:
             broken = sent.buffer.clone()
             source = torch.Generator().manual_seed(damage)
             for i in range(len(SIZES)):
-                words = sent.like([broken.view(torch.int64)]).part(i, 1)
+                words = sent.layout.view(broken, i, 1)
                 words.random_(-(2**31), 2**31 - 1, generator=source)
             with on_gpu():
                 sent.like([broken.view(torch.int64)]).add_to_(Batch(names, inside), 1.0)

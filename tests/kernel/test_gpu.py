@@ -30,10 +30,10 @@ from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
-from dgc_repro.exchange.payload import Gathered
-from dgc_repro.exchange.requests import Gather, Mean
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
+from dgc_repro.payload import Gathered
+from dgc_repro.payload.requests import Gather, Mean
 
 triton = pytest.importorskip("triton", reason="the GPU kernels need Triton")
 

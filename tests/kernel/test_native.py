@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 import torch
-from numeric import encoded
+from numeric import dense, encoded
 
 from dgc_repro import Uniform
 from dgc_repro.kernel import native
@@ -31,7 +31,7 @@ def test_without_a_working_compiler_one_line_says_so(
     native.library.cache_clear()
     try:
         x = torch.randn(100)
-        assert torch.isfinite(encoded(Uniform(4), x).dense()).all()
+        assert torch.isfinite(dense(encoded(Uniform(4), x))).all()
         assert not native.usable(x)
     finally:
         native.library.cache_clear()

@@ -9,9 +9,9 @@ import torch
 from numeric import both_kernels, gaussian, three_threads, without_c
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Keyed, KeyedLayout
 from dgc_repro.kernel import permute
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Keyed, KeyedLayout
 
 CPU = torch.device("cpu")
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 31, 100, 1000, 65_537]
@@ -104,7 +104,10 @@ def test_keys_next_to_each_other_give_selections_that_overlap_as_strangers_do() 
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "int8"])
 def test_both_kernels_gather_and_scatter_the_same_bits(kind: str) -> None:
     sizes, counts = (1, 5, 3000, 0, 200_000, 40), (1, 2, 2500, 0, 70_000, 40)
-    layout, keys = KeyedLayout.of(sizes, counts, kind, True), torch.arange(6, dtype=torch.int32) - 3
+    layout, keys = (
+        KeyedLayout(sizes, counts, kind, True),
+        torch.arange(6, dtype=torch.int32) - 3,
+    )
     x, other = ([gaussian(n, seed) for n in sizes] for seed in (1, 2))
     names = tuple(map(str, sizes))
 
@@ -117,7 +120,7 @@ def test_both_kernels_gather_and_scatter_the_same_bits(kind: str) -> None:
         )
         added, mean, left = ([one.clone() for one in x] for _ in range(3))
         own.add_sum_to_((theirs,), Batch(names, added), -0.7, accumulate=True)
-        own.copy_sum_to_((theirs,), Batch(names, mean), 0.5)
+        own.add_sum_to_((theirs,), Batch(names, mean), 0.5, accumulate=False)
         own.zero_at_(Batch(names, left))
         return [own.buffer, *added, *mean, *left]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from numeric import both_kernels, heavy_tailed, three_threads
+from numeric import both_kernels, dense, heavy_tailed, three_threads
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Signs, vote
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.signs import SignLayout
+from dgc_repro.payload import Signs, vote
 
 SIZES = (1, 2, 31, 32, 33, 100, 4095, 4096, 4097, 8200, 70_001)
 
@@ -30,11 +30,6 @@ def batch(x: Tensor) -> Batch:
     return Batch(("x",), [x])
 
 
-def dense(payload: Signs) -> Tensor:
-    (values,) = payload.dense()
-    return values
-
-
 def by_hand(negative: list[bool], n: int) -> list[int]:
     """Bit p of word j of a row is of value p L + j; a row has 4096 values or what is left."""
     words = []
@@ -51,7 +46,8 @@ def by_hand(negative: list[bool], n: int) -> list[int]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_bit_is_where_the_docstring_says_and_comes_back_as_plus_or_minus_one(size: int) -> None:
     x = heavy_tailed(size, size)
-    (words,) = packed(x).of(0)
+    own = packed(x)
+    (words,) = own.layout.views(own.buffer, 0)
     assert words.numpy().view(np.uint32).tolist() == by_hand((x < 0).tolist(), size)
     assert words.nbytes == 4 * -(-size // 32)
     assert torch.equal(dense(packed(x)), torch.where(x < 0, -1.0, 1.0))

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import same_bits
-from numeric import both_kernels, gaussian, without_c
+from numeric import both_kernels, dense, each_dense, gaussian, without_c
 from torch import Tensor
 
-from dgc_repro.exchange.payload import Alone, Gathered, Sparse, num_bytes
-from dgc_repro.exchange.payload.sparse import CODINGS, SparseLayouts
-from dgc_repro.exchange.payload.values import VALUES
 from dgc_repro.kernel import sparse
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection, index_type
+from dgc_repro.kernel.sparse import VALUES
+from dgc_repro.payload import Gathered, Sparse, num_bytes
+from dgc_repro.payload.sparse import CODINGS, SparseLayout
 
 SIZES = (1, 31, 32, 33, 200, 5000, 70_000, 200_001)
 
@@ -40,8 +40,8 @@ def counts(n: int) -> list[int]:
     return sorted({0, 1, 2, n // 1000, n // 20, n // 3, n} & set(range(n + 1)))
 
 
-def layout(n: int, k: int, indices: str = "int32", values: str = "fp32") -> SparseLayouts:
-    return SparseLayouts.of((n,), (k,), indices, VALUES[values])
+def layout(n: int, k: int, indices: str = "int32", values: str = "fp32") -> SparseLayout:
+    return SparseLayout((n,), (k,), indices, VALUES[values])
 
 
 def size(n: int, k: int, indices: str = "int32", values: str = "fp32") -> int:
@@ -49,19 +49,19 @@ def size(n: int, k: int, indices: str = "int32", values: str = "fp32") -> int:
     return int(layout(n, k, indices, values).tensor_bytes[0])
 
 
-def sent(payload: Alone) -> list[Tensor]:
+def sent(payload: Sparse) -> list[Tensor]:
     """Header, places, scales and values."""
-    return [payload.payload.part(0, which) for which in range(4)]
+    return [payload.layout.view(payload.buffer, 0, part) for part in range(4)]
 
 
-def chosen(payload: Alone) -> Selection:
+def chosen(payload: Sparse) -> Selection:
     """The entries as they are decoded."""
-    (own,) = payload.payload.selections()
+    (own,) = payload.selections()
     assert isinstance(own, Selection)
     return own
 
 
-def decoded(payload: Alone) -> list[Tensor]:
+def decoded(payload: Sparse) -> list[Tensor]:
     """Everything that is read from a payload."""
     entries = chosen(payload)
     n = entries.n
@@ -103,7 +103,7 @@ def test_any_places_come_back(n: int, places: set[float], indices: str) -> None:
     assert same_bits(chosen(payload).indices, wanted)
     assert num_bytes(payload) == size(n, wanted.numel(), indices)
     assert num_bytes(payload) == sum(part.nbytes for part in sent(payload))
-    assert torch.equal(payload.dense().nonzero().view(-1), wanted.long())
+    assert torch.equal(dense(payload).nonzero().view(-1), wanted.long())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_wide_places_come_back() -> None:
     for indices in ("int32", "delta16"):
         payload = Sparse.one(selection, indices)
         coding = sparse.INT64 if indices == "int32" else sparse.DELTA16
-        assert payload.payload.layouts.coding.tolist() == [coding]
+        assert payload.layout.coding.tolist() == [coding]
         assert same_bits(chosen(payload).indices, places)
 
 
@@ -201,7 +201,7 @@ def test_workers_are_added_in_rank_order_by_any_number_of_threads(values: str) -
     ]
     one_by_one = torch.zeros(n)
     for payload in payloads:
-        one_by_one += payload.dense() * torch.tensor(0.2)
+        one_by_one += dense(payload) * torch.tensor(0.2)
     for threads in (1, 2, 3):
         try:
             torch.set_num_threads(threads)
@@ -231,14 +231,14 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
 ) -> None:
     payload = Sparse.one(entries(1000, 50), indices)
     payload = payload.like([part.clone() for part in payload.parts])
-    breaks(payload.payload.part(0, 1))
+    breaks(sent(payload)[1])
     around = torch.full((1200,), 7.0)
     message = "^sparse payload: its places are not 50 ascending places of 1000: "
     for act in (payload.copy_to_, payload.add_to_):
         with pytest.raises(ValueError, match=message):
             act(around[100:1100], 1.0)
     with pytest.raises(ValueError, match=message):
-        payload.payload.selections()
+        payload.selections()
     assert bool((around[:100] == 7).all())
     assert bool((around[1100:] == 7).all())
 
@@ -247,7 +247,7 @@ def test_broken_places_are_an_error_and_nothing_is_written_beside_the_tensor(
 def test_wide_indices_of_a_shard_are_sent_as_its_size_needs(coding: str) -> None:
     places = torch.tensor([5, 9, 70_000])
     payload = Sparse.one(Selection(torch.ones(3), places, 100_000), coding)
-    assert payload.dense().nonzero().view(-1).tolist() == places.tolist()
+    assert dense(payload).nonzero().view(-1).tolist() == places.tolist()
     assert sum(part.nbytes for part in sent(payload)) == size(100_000, 3, coding)
 
 
@@ -269,15 +269,17 @@ def test_a_batch_is_its_tensors_side_by_side_and_each_begins_at_a_multiple_of_8_
     names = tuple("abcd")
     for indices, values in itertools.product(CODINGS, VALUES):
         own = Sparse.of(names, Selections.of(selections), indices, values)
-        assert own.num_bytes == sum(-(-size // 8) * 8 for size, _ in own.by_tensor())
+        assert own.layout.size == sum(-(-size // 8) * 8 for size in own.layout.tensor_bytes)
         for i, selection in enumerate(selections):
             alone = Sparse.one(selection, indices, values)
-            assert own.by_tensor()[i] == (num_bytes(alone), alone.num_floats)
+            assert own.layout.tensor_bytes[i] == num_bytes(alone)
+            assert own.layout.floats[i] == alone.num_floats
             kinds = [(part.numel(), part.dtype) for part in sent(alone)]
             if values != "int8":
                 del kinds[2]  # no scales
-            assert list(own.tensor_kinds[i]) == kinds
+            assert list(own.layout.kinds[i]) == kinds
             assert all(
-                same_bits(own.part(i, which), part) for which, part in enumerate(sent(alone))
+                same_bits(own.layout.view(own.buffer, i, which), part)
+                for which, part in enumerate(sent(alone))
             )
-            assert same_bits(own.dense()[i], alone.dense())
+            assert same_bits(each_dense(own)[i], dense(alone))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.wire import Asking, CollectiveFailed, RanksDisagree
+from dgc_repro.exchange.wire import CollectiveFailed, RanksDisagree, asking
 from dgc_repro.launch import hang_report
 from dgc_repro.launch.hang_report import (
     NO_ANSWER,
@@ -67,13 +67,13 @@ def test_the_line_names_who_did_not_come_where_and_which_key(
 def test_what_breaks_off_inside_a_collective_says_which_one_it_was() -> None:
     clock = Clock(torch.device("cpu"))
     said = "gradient.*closed by peer"
-    with pytest.raises(CollectiveFailed, match=said) as failed, Asking(ASKED, clock):
+    with pytest.raises(CollectiveFailed, match=said) as failed, asking(ASKED, clock):
         raise RuntimeError(CLOSED)
     assert broken_collective(failed.value) == ASKED
     assert clock.waits_for == ASKED  # and the rank is still there, should another ask
-    with pytest.raises(RanksDisagree), Asking(ASKED, clock):
+    with pytest.raises(RanksDisagree), asking(ASKED, clock):
         raise RanksDisagree("rank 1 is about to ask for")
-    with Asking("another", clock):
+    with asking("another", clock):
         assert clock.waits_for == "another"
     assert clock.waits_for == ""
 
@@ -99,7 +99,7 @@ def test_an_error_of_this_ranks_own_inside_a_collective_keeps_its_name_and_text(
     error: RuntimeError, stores: list[dist.Store]
 ) -> None:
     clock = Clock(torch.device("cpu"))
-    with pytest.raises(RuntimeError) as failed, Asking(ASKED, clock):
+    with pytest.raises(RuntimeError) as failed, asking(ASKED, clock):
         raise error
     assert failed.value is error
     call = HangReport(stores[0], 0, 1, 9.0)
@@ -108,7 +108,7 @@ def test_an_error_of_this_ranks_own_inside_a_collective_keeps_its_name_and_text(
 
 
 def test_a_failed_allocation_in_a_gather_is_no_broken_network() -> None:
-    with pytest.raises(RuntimeError) as failed, Asking(ASKED, Clock(torch.device("cpu"))):
+    with pytest.raises(RuntimeError) as failed, asking(ASKED, Clock(torch.device("cpu"))):
         torch.empty(2**60, dtype=torch.uint8)
     assert not isinstance(failed.value, CollectiveFailed)
     assert broken_collective(failed.value) is None

@@ -15,8 +15,7 @@ import pytest
 from synthetic import words
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.payload.sparse import SparseLayouts
-from dgc_repro.exchange.payload.values import VALUES
+from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import page as pages
@@ -24,6 +23,7 @@ from dgc_repro.paper.lecture import allreduce, density, ptb, waiting
 from dgc_repro.paper.page import Page, markdown
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import values
+from dgc_repro.payload.sparse import SparseLayout
 from dgc_repro.study.allreduce import Allreduce
 from dgc_repro.study.density import RandomSupports, RealSupports
 from dgc_repro.study.given import Gradients
@@ -104,7 +104,7 @@ def test_sizes_of_models_and_payloads_are_those_of_the_code() -> None:
     for n in map(int, ptb.NUM_PARAMETERS.values()):
         k = round(ptb.DENSITY * n)
         for coding, indices in ((ptb.INT32, "int32"), (ptb.DELTA16, "auto")):
-            (size,) = SparseLayouts.of((n,), (k,), indices, VALUES["fp32"]).tensor_bytes
+            (size,) = SparseLayout((n,), (k,), indices, VALUES["fp32"]).tensor_bytes
             assert ptb.payload_bytes(n, coding) == size
 
 

@@ -1,7 +1,7 @@
 /* Entries at the first places of a keyed permutation, of every tensor of a batch: gather, scatter. The fallbacks
- * and references, kernel/permute.py and exchange/payload/keyed.py, give the same places and the same bits.
+ * and references, kernel/permute.py and payload/keyed.py, give the same places and the same bits.
  */
-#include "segments.h"
+#include "values.h"
 
 #define BLOCK 512 /* places computed together */
 #define ROUNDS 8        /* of a network on more than SMALL bits */
@@ -90,36 +90,14 @@ typedef struct {
     int32_t kind, travels;
 } keyed_t;
 
-enum { FP32, FP16, INT8 };
-
-#define ROW 2048 /* values with one scale; handled together */
-#define LARGEST_HALF 65504.0f
-#define ZERO_CODE 127
-
-int dgc_narrow(const float *x, int64_t n, uint16_t *to, int kind, float limit, int threads);
-void dgc_widen(const uint16_t *half, float *x, int64_t n, int kind, float weight, float limit, int accumulate, int threads);
-int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads);
-
-/* Values of a row as they travel. */
-static void code_row(float *values, int64_t count, int kind, float *scale, void *coded) {
-    if (kind == INT8) {
-        dgc_quantize_bytes(values, count, ROW, scale, coded, 1);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) { /* a NaN stays one */
-        values[i] = values[i] > LARGEST_HALF ? LARGEST_HALF : values[i] < -LARGEST_HALF ? -LARGEST_HALF : values[i];
-    }
-    dgc_narrow(values, count, coded, 0, LARGEST_HALF, 1);
-}
-
 /* weight * x at the first k places, coded. */
 static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, float *scales,
                    uint8_t *coded, int threads) {
     const permutation_t permutation = permutation_of(n, key);
 #pragma omp parallel for num_threads(threads) if (k >= PARALLEL_FROM && threads > 1) schedule(static)
-    for (int64_t start = 0; start < k; start += ROW) {
-        const int64_t end = k - start < ROW ? k : start + ROW;
-        float row[ROW], *values = kind == FP32 ? (float *)coded + start : row;
+    for (int64_t start = 0; start < k; start += SCALE_WIDTH) {
+        const int64_t end = k - start < SCALE_WIDTH ? k : start + SCALE_WIDTH;
+        float row[SCALE_WIDTH], *values = kind == FP32 ? (float *)coded + start : row;
         for (int64_t first = start; first < end; first += BLOCK) {
             const int count = end - first < BLOCK ? (int)(end - first) : BLOCK;
             int64_t places[BLOCK];
@@ -127,7 +105,8 @@ static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t
             for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 0, 0);
             for (int i = 0; i < count; i++) values[first - start + i] = x[places[i]] * weight;
         }
-        if (kind != FP32) code_row(row, end - start, kind, scales + start / ROW, coded + start * (kind == FP16 ? 2 : 1));
+        if (kind != FP32)
+            code_values(row, end - start, kind, scales + start / SCALE_WIDTH, coded + start * (kind == FP16 ? 2 : 1), 1);
     }
 }
 
@@ -145,16 +124,6 @@ void dgc_keyed_gather_all(int64_t count, const int64_t *n, const float *const *x
     })
 }
 
-/* Values first .. first + count - 1, as they are decoded; BLOCK divides ROW. */
-static const float *values_of(int kind, const float *scales, const uint8_t *coded, int64_t first, int count,
-                              float values[BLOCK]) {
-    if (kind == FP32) return (const float *)coded + first;
-    if (kind == FP16) dgc_widen((const uint16_t *)coded + first, values, count, 0, 1.0f, INFINITY, 0, 1);
-    else
-        for (int i = 0; i < count; i++) values[i] = (float)(coded[first + i] - ZERO_CODE) * scales[first / ROW];
-    return values;
-}
-
 /* x[place of i] += weight * value i; places are distinct, so threads do not meet. */
 static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, int kind, const float *scales,
                     const uint8_t *coded, int threads) {
@@ -163,10 +132,10 @@ static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, i
     for (int64_t first = 0; first < k; first += BLOCK) {
         const int count = k - first < BLOCK ? (int)(k - first) : BLOCK;
         int64_t places[BLOCK];
-        float decoded[BLOCK];
+        float values[BLOCK];
         places_of(&permutation, first, count, places);
         for (int i = 0; i < count; i++) __builtin_prefetch(x + places[i], 1, 0);
-        const float *values = values_of(kind, scales, coded, first, count, decoded);
+        decode_values(kind, scales, coded, first, count, values);
         for (int i = 0; i < count; i++) x[places[i]] += values[i] * weight;
     }
 }

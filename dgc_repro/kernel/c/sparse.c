@@ -4,20 +4,13 @@
  * What arrived may be broken: nothing is written outside the tensor whatever the codes say, and a
  * payload whose codes do not name as many places as it has values is reported.
  */
-#include "segments.h"
-
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include "values.h"
 
 enum { INT32, INT64, DELTA16, BITMAP };
-enum { FP32, FP16, INT8, SHARED };
 
 #define BLOCK 16384     /* values of the tensor that stay in cache while all payloads are added to them */
 #define BATCH 256       /* entries decoded at a time */
 #define ESCAPE 65535    /* as a gap: go on by so many places, no entry */
-#define SCALE_WIDTH 2048
-#define ZERO_CODE 127
 
 typedef struct {
     const void *places;
@@ -112,33 +105,10 @@ static int next_places(const sparse_t *source, cursor_t *cursor, int64_t end, in
     return found;
 }
 
-static inline float half_to_float(uint16_t half) {
-#if defined(__F16C__)
-    return _cvtsh_ss(half);
-#else
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-    if (rest >= 0x7c00) return from_bits((int32_t)(sign | 0x7f800000 | (rest & 0x3ff) << 13));
-    if (rest >= 0x0400) return from_bits((int32_t)(sign | ((rest << 13) + 0x38000000)));
-    const float value = (float)rest * 0x1p-24f;
-    return sign ? -value : value;
-#endif
-}
-
 /* Values first .. first + count - 1; beyond the end of a broken payload they are zero. */
 static void next_values(const sparse_t *source, int64_t first, int count, float *values) {
     const int valid = (int)at_most(count, at_least(0, source->k - first));
-    if (source->kind == SHARED) {
-        for (int i = 0; i < valid; i++) values[i] = *(const float *)source->values;
-    } else if (source->kind == FP32) {
-        memcpy(values, (const float *)source->values + first, valid * sizeof *values);
-    } else if (source->kind == FP16) {
-        const uint16_t *from = (const uint16_t *)source->values + first;
-        for (int i = 0; i < valid; i++) values[i] = half_to_float(from[i]);
-    } else {
-        const uint8_t *from = (const uint8_t *)source->values + first;
-        for (int i = 0; i < valid; i++)
-            values[i] = (float)((int32_t)from[i] - ZERO_CODE) * source->scales[(first + i) / SCALE_WIDTH];
-    }
+    decode_values(source->kind, source->scales, source->values, first, valid, values);
     for (int i = valid; i < count; i++) values[i] = 0;
 }
 
@@ -188,17 +158,15 @@ static int scatter(float *x, int64_t n, int count, const sparse_t *sources, floa
     return -1;
 }
 
-/* The places as integers: indices (64 bits where `wide`) of length k. Whether there are exactly k. num_codes:
- * 16-bit codes of DELTA16. */
-int dgc_decode_places(const void *coded, int64_t k, int64_t num_codes, int coding, int64_t n, int wide,
-                      void *indices) {
-    const sparse_t source = {coded, 0, 0, k, num_codes, coding, FP32};
+/* Places (64 bits where `wide`) and values of the k entries. Whether there are exactly k. */
+static int decode(const sparse_t *source, int64_t n, int wide, void *indices, float *values) {
     cursor_t cursor = {0, 0, -1};
     int64_t places[BATCH], total = 0;
     for (;;) {
         const int64_t code = cursor.code;
-        const int found = next_places(&source, &cursor, n, n, places);
-        if (total + found > k) return 0;
+        const int found = next_places(source, &cursor, n, n, places);
+        if (total + found > source->k) return 0;
+        next_values(source, total, found, values + total);
         for (int i = 0; i < found; i++) {
             if (places[i] < 0) return 0;
             if (wide)
@@ -206,7 +174,7 @@ int dgc_decode_places(const void *coded, int64_t k, int64_t num_codes, int codin
             else
                 ((int32_t *)indices)[total++] = (int32_t)places[i];
         }
-        if (!found && cursor.code == code) return total == k;
+        if (!found && cursor.code == code) return total == source->k;
     }
 }
 
@@ -293,8 +261,18 @@ void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const lay
     })
 }
 
-int dgc_narrow(const float *x, int64_t n, uint16_t *to, int kind, float limit, int threads);
-int dgc_quantize_bytes(const float *x, int64_t n, int64_t width, float *scales, uint8_t *codes, int threads);
+/* Places and values of the entries of every tensor, those of tensor s from starts[s] on. Whether the places
+ * of a tensor are broken. */
+int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind, const uint8_t *buffer,
+                          const int64_t *starts, int wide, void *indices, float *values, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, layout->k, threads, bad, {
+        const sparse_t source = source_of(layout, s, buffer, kind);
+        bad |= !decode(&source, n[s], wide, (uint8_t *)indices + starts[s] * (wide ? 8 : 4), values + starts[s]);
+        (void)inner;
+    })
+    return bad;
+}
 
 /* Write headers, places and values of the chosen entries of every tensor into the buffer of a payload.
  * values, indices (64 bits where `wide`): of all tensors, the first of tensor s at starts[s]. */
@@ -315,23 +293,6 @@ void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layo
             for (int64_t i = 0; i < k; i++) ((int32_t *)words)[i] = (int32_t)((const int64_t *)places)[i];
         else
             encode_places(places, wide, k, n[s], layout->coding[s], words, layout->num_words[s], inner);
-        if (kind == FP32) {
-            memcpy(coded, from, k * sizeof *from);
-        } else if (kind == SHARED) {
-            const float none = 0;
-            memcpy(coded, k ? from : &none, sizeof none);
-        } else if (kind == INT8) {
-            dgc_quantize_bytes(from, k, SCALE_WIDTH, (float *)(buffer + layout->scales_at[s]), coded, inner);
-        } else {
-            for (int64_t start = 0; start < k; start += BATCH) {
-                float limited[BATCH];
-                const int64_t m = at_most(BATCH, k - start);
-                for (int64_t i = 0; i < m; i++) { /* a NaN stays one */
-                    const float value = from[start + i];
-                    limited[i] = value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
-                }
-                dgc_narrow(limited, m, (uint16_t *)coded + start, 0, 65504.0f, 1);
-            }
-        }
+        code_values(from, k, kind, (float *)(buffer + layout->scales_at[s]), coded, inner);
     })
 }

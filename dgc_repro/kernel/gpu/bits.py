@@ -71,7 +71,7 @@ def decode_powers(
 
 
 def _starts(layout: Layout, part: int) -> Numbers:
-    return tuple([starts[part] for starts in layout.starts])
+    return tuple(layout.starts[part].tolist())
 
 
 @jit

@@ -86,7 +86,7 @@ def _table(layout: CodeLayouts) -> npt.NDArray[np.int64]:
     """Numbers of each tensor that the kernels need: i64[7, tensors]."""
     rows = [
         (one.n, one.width, one.body_rows, one.tail_rows, one.tail_width, *starts)
-        for one, starts in zip(layout.tensors, layout.starts, strict=True)
+        for one, starts in zip(layout.tensors, layout.starts.T.tolist(), strict=True)
     ]
     return np.ascontiguousarray(np.array(rows, dtype=np.int64).T)
 

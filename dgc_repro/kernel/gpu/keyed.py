@@ -5,8 +5,9 @@ scales and values begin in the buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,51 +20,59 @@ from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, tile, tiles
 from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
 
-Starts = tuple[Numbers, Numbers, Numbers]  # of headers, scales and values
+
+class Keys(Hashable, Protocol):
+    """`KeyedLayout` of the payload (payload/keyed.py)."""
+
+    sizes: Numbers
+    counts: Numbers
+    starts: npt.NDArray[np.int64]
+    kind: int
+    travels: bool
 
 
-def gather(
-    x: Batch, counts: Numbers, at: Starts, keys: Tensor, buffer: Tensor, kind: int, *, travels: bool,
-    scaled: bool,
-) -> None:  # fmt: skip
+def gather(x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, *, scaled: bool) -> None:
     """Write headers and values. keys: i32[tensors]; ``scaled``: n / k times the values."""
-    programs = tuple([max(1, count) for count in tiles(counts, ENTRIES)])
+    programs = tuple([max(1, count) for count in tiles(layout.counts, ENTRIES)])
     launch(
-        buffer, _gather, programs, _table(x.sizes, counts, at), len(x), x, [buffer], keys, SHARE,
-        KIND=kind, TRAVELS=travels, SCALED=scaled, TILE=ENTRIES,
+        buffer, _gather, programs, _table(layout), len(x), x, [buffer], keys, SHARE,
+        KIND=layout.kind, TRAVELS=layout.travels, SCALED=scaled, TILE=ENTRIES,
     )  # fmt: skip
 
 
 def add_up(
-    x: Batch, counts: Numbers, at: Starts, sources: Sequence[tuple[Tensor, Tensor]], kind: int,
-    weight: float, *, accumulate: bool,
-) -> None:  # fmt: skip
+    x: Batch,
+    layout: Keys,
+    sources: Sequence[tuple[Tensor, Tensor]],
+    weight: float,
+    *,
+    accumulate: bool,
+) -> None:
     """x = or += weight * every payload (its keys and its buffer), in their order."""
     if not accumulate:
         dense.zero(x)
     for keys, buffer in sources:
-        _visit(x, counts, at, keys, [buffer], kind, weight, zero=False)
+        _visit(x, layout, keys, buffer, layout.kind, weight, zero=False)
 
 
-def zero_at(x: Batch, counts: Numbers, at: Starts, keys: Tensor) -> None:
+def zero_at(x: Batch, layout: Keys, keys: Tensor) -> None:
     """x = 0 where a payload has entries."""
-    _visit(x, counts, at, keys, [keys], 0, 0.0, zero=True)
+    _visit(x, layout, keys, keys, 0, 0.0, zero=True)
 
 
 def _visit(
-    x: Batch, counts: Numbers, at: Starts, keys: Tensor, buffers: list[Tensor], kind: int,
-    weight: float, *, zero: bool,
-) -> None:  # fmt: skip
+    x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, kind: int, weight: float, *, zero: bool
+) -> None:
     launch(
-        x.tensors[0], _scatter, tiles(counts, ENTRIES), _table(x.sizes, counts, at), len(x), x, buffers,
+        x.tensors[0], _scatter, tiles(layout.counts, ENTRIES), _table(layout), len(x), x, [buffer],
         keys, weight, KIND=kind, ZERO=zero, TILE=ENTRIES,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=256)
-def _table(sizes: Numbers, counts: Numbers, at: Starts) -> npt.NDArray[np.int64]:
-    bits = [max(0, n - 1).bit_length() for n in sizes]
-    return np.array([sizes, counts, bits, *at], dtype=np.int64)
+def _table(layout: Keys) -> npt.NDArray[np.int64]:
+    bits = [max(0, n - 1).bit_length() for n in layout.sizes]
+    return np.array([layout.sizes, layout.counts, bits, *layout.starts], dtype=np.int64)
 
 
 @jit

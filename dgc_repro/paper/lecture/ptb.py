@@ -105,7 +105,7 @@ QUANTITIES = {
 
 
 def payload_bytes(num_values: float, coding: str) -> int:
-    """Bytes of one sparse payload of a thousandth of the values (exchange/payload/sparse.py, the gradient as
+    """Bytes of one sparse payload of a thousandth of the values (payload/sparse.py, the gradient as
     one tensor): header, places, float32 values. `DELTA16`: 16 bits for each distance, and an escape for
     every 65,535 values passed over."""
     n = int(num_values)

@@ -4,66 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import BatchPayload
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayouts
-from dgc_repro.kernel.layout import Kind, Layout
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
+from dgc_repro.payload.interface import BatchPayload
 
 
 @dataclass(frozen=True, slots=True)
 class Coded(BatchPayload):
     """``layout``: where the parts of each tensor lie in the buffer, and how they are decoded."""
 
-    names: tuple[str, ...]
-    layout: Layout
-    buffer: Tensor  # u8[layout.size]
-    unit: ClassVar[torch.dtype] = torch.float32
-
-    @property
-    def num_bytes(self) -> int:
-        return self.layout.end
-
-    def of(self, tensor: int) -> list[Tensor]:
-        """The parts of one tensor."""
-        return self.layout.views(self.buffer, tensor)
-
-    @property
-    def tensor_kinds(self) -> Sequence[tuple[Kind, ...]]:
-        return self.layout.kinds
-
-    def by_tensor(self) -> list[tuple[int, float]]:
-        layout = self.layout
-        return [(layout.bytes_of(i), n * layout.bits / 32) for i, n in enumerate(layout.sizes)]
-
-    @property
-    def num_floats(self) -> float:
-        return sum(self.layout.sizes) * self.layout.bits / 32
-
-    def like(self, parts: Sequence[Tensor]) -> Self:
-        if [part.numel() for part in parts] != [part.numel() for part in self.parts]:
-            kind = type(self).__name__.lower()
-            raise ValueError(f"{kind} of another size than this worker's: send them with `Gather`")
-        return replace(self, buffer=parts[0].view(torch.uint8))
+    layout: CodeLayouts | SignLayout | PowerLayout
 
     def add_sum_to_(
         self, others: Sequence[Self], batch: Batch, weight: float, *, accumulate: bool
     ) -> None:
         buffers = [self.buffer, *(other.buffer for other in others)]  # `like` gives them one layout
         self.layout.decode(batch, buffers, weight, accumulate=accumulate)
-
-    def dense(self) -> list[Tensor]:
-        """f32[n] of each tensor. For tests and references."""
-        values = [torch.empty(n, device=self.buffer.device) for n in self.layout.sizes]
-        self.copy_to_(Batch(self.names, values), 1.0)
-        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +40,10 @@ class Codes(Coded):
         """code - Q of each value: i64[n] of each tensor."""
         plain = replace(self, buffer=self.buffer.clone())
         for i in range(len(self.names)):
-            plain.of(i)[0].fill_(1.0)
-        return [values.long() for values in plain.dense()]
+            self.layout.view(plain.buffer, i, 0).fill_(1.0)
+        values = [torch.empty(n, device=self.buffer.device) for n in self.layout.sizes]
+        plain.copy_to_(Batch(self.names, values), 1.0)
+        return [tensor.long() for tensor in values]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dgc_repro.exchange.payload.interface import BatchPayload
-from dgc_repro.exchange.payload.values import DTYPES, VALUES, code_values, num_scales
 from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
-from dgc_repro.kernel.batch import Batch, integers
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.payload.interface import BatchPayload
 
 _gather = Function(
     "dgc_keyed_gather_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, POINTER, INTEGER
@@ -42,62 +43,32 @@ class _Table(ctypes.Structure):
     )
 
 
-class KeyedLayout:
-    """Where the header, the scales and the values of each tensor lie in the buffer. ``sizes``: values of
-    each tensor; ``counts``: how many are sent; ``kind``: a name in `VALUES`; ``travels``: whether keys do."""
+class KeyedLayout(Layout):
+    """Header, scales and values of each tensor. ``sizes``: values of each tensor; ``counts``: how many are
+    sent; ``kind``: a name in kernel/sparse.py's `VALUES`; ``travels``: whether keys do."""
 
     def __init__(
-        self, sizes: tuple[int, ...], counts: tuple[int, ...], kind: str, travels: bool
+        self,
+        sizes: tuple[int, ...],
+        counts: tuple[int, ...],
+        kind: str = "fp32",
+        travels: bool = False,
     ) -> None:
-        self.sizes = sizes
         self.counts = counts
-        self.kind = VALUES[kind]
+        self.kind = kernels.VALUES[kind]
         self.travels = travels
-        self.dtype = DTYPES[self.kind]
-        places: list[tuple[int, int, int]] = []
-        end = 0
-        for k in counts:
-            header = -(-end // 8) * 8 if travels else end
-            scales = (
-                -(-(header + 8 * travels) // 4) * 4
-                if self.kind == kernels.INT8
-                else header + 8 * travels
-            )
-            coded = scales + 4 * num_scales(k, self.kind)
-            end = coded + k * self.dtype.itemsize
-            places.append((header, scales, coded))
-        self.num_bytes = end
-        self.size = -(-end // 8) * 8
-        self.header_at, self.scales_at, self.coded_at = self.starts = (
-            tuple([place[0] for place in places]),
-            tuple([place[1] for place in places]),
-            tuple([place[2] for place in places]),
-        )
-        self._kept = [
-            integers(column) for column in (counts, self.header_at, self.scales_at, self.coded_at)
-        ]  # they must outlive the table
+        self.dtype = kernels.DTYPES[self.kind]
+        k = np.array(counts, dtype=np.int64)
+        scales = kernels.num_scales(k, self.kind) if self.kind == kernels.INT8 else None
+        headers = np.ones_like(k) if travels else None
+        parts = [(headers, torch.int64), (scales, torch.float32), (k, self.dtype)]
+        super().__init__(sizes, parts, k * self.dtype.itemsize / 4)
         self.table = _Table(
-            *(ctypes.addressof(column) for column in self._kept), self.kind, int(travels)
+            self.lengths[2].ctypes.data, self.of(0), self.of(1), self.of(2), self.kind, int(travels)
         )
 
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def of(
-        sizes: tuple[int, ...], counts: tuple[int, ...], kind: str = "fp32", travels: bool = False
-    ) -> KeyedLayout:
-        """The same object each time."""
-        return KeyedLayout(sizes, counts, kind, travels)
 
-    def header(self, buffer: Tensor, i: int) -> Tensor:
-        """Of one tensor, as a view: i64[1], where keys travel."""
-        return buffer[self.header_at[i] :][:8].view(torch.int64)
-
-    def values(self, buffer: Tensor, i: int) -> tuple[Tensor, Tensor | None]:
-        """Values of one tensor and their scales if they have any, as views."""
-        scales, coded = self.scales_at[i], self.coded_at[i]
-        values = buffer[coded : coded + self.counts[i] * self.dtype.itemsize].view(self.dtype)
-        has_scales = self.kind == kernels.INT8
-        return values, buffer[scales:coded].view(torch.float32) if has_scales else None
+keyed_layout = lru_cache(maxsize=64)(KeyedLayout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +76,8 @@ class Keyed(BatchPayload):
     """k entries of each tensor, at the first places of the permutation that its key draws
     (kernel/permute.py). Keys travel where workers have keys of their own, else all know them."""
 
-    names: tuple[str, ...]
     layout: KeyedLayout
     keys: Tensor  # i32[tensors]
-    buffer: Tensor  # u8[layout.size]
 
     @classmethod
     def of(
@@ -121,7 +90,7 @@ class Keyed(BatchPayload):
         scaled: bool = False,
     ) -> Keyed:
         """The payload that sends entries of a batch, in a buffer. ``scaled``: n / k times as large."""
-        payload = cls(batch.names, layout, keys, buffer)
+        payload = cls(batch.names, layout, buffer, keys)
         if batch.native:
             _gather(
                 len(batch), batch.lengths, batch.pointers, keys.data_ptr(), ctypes.byref(layout.table),
@@ -131,48 +100,21 @@ class Keyed(BatchPayload):
         if batch.on_gpu:
             from dgc_repro.kernel.gpu import keyed as gpu
 
-            gpu.gather(
-                batch, layout.counts, layout.starts, keys, buffer, layout.kind, travels=layout.travels,
-                scaled=scaled,
-            )  # fmt: skip
+            gpu.gather(batch, layout, keys, buffer, scaled=scaled)
             return payload
         for i, tensor in enumerate(batch.tensors):
             if layout.travels:
-                layout.header(buffer, i).fill_(keys[i].long() + (layout.kind << 32))
+                layout.view(buffer, i, 0).fill_(keys[i].long() + (layout.kind << 32))
             n, k = layout.sizes[i], layout.counts[i]
             drawn = tensor.view(-1)[payload._places(i)] * (n / k if scaled and k else 1.0)
-            parts = zip(layout.values(buffer, i), code_values(drawn, layout.kind), strict=True)
-            for part, own in parts:
-                if part is not None and own is not None:
-                    part.copy_(own)
+            scales, coded = layout.view(buffer, i, 1), layout.view(buffer, i, 2)
+            kernels.code_values(drawn, layout.kind, coded, scales)
         return payload
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """As of `BatchPayload`; without headers, a part may begin where a float32 may."""
-        unit = torch.int64 if self.layout.travels else torch.float32
-        size = unit.itemsize
-        return (self.buffer[: -(-self.num_bytes // size) * size].view(unit),)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.layout.num_bytes
 
     @property
     def coded(self) -> Tensor:
         """The values of all tensors, one after another, where nothing else is sent: f32 or f16."""
-        return self.buffer[: self.num_bytes].view(self.layout.dtype)
-
-    def by_tensor(self) -> list[tuple[int, float]]:
-        layout, found = self.layout, []
-        for k in layout.counts:
-            coded = k * layout.dtype.itemsize
-            found.append((8 * layout.travels + 4 * num_scales(k, layout.kind) + coded, coded / 4))
-        return found
-
-    @property
-    def num_floats(self) -> float:
-        return sum(self.layout.counts) * self.layout.dtype.itemsize / 4
+        return self.buffer[: self.layout.end].view(self.layout.dtype)
 
     def like(self, parts: Sequence[Tensor]) -> Keyed:
         if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
@@ -180,7 +122,7 @@ class Keyed(BatchPayload):
         buffer = parts[0].view(torch.uint8)
         if not self.layout.travels:
             return replace(self, buffer=buffer)
-        headers = parts[0].view(torch.int64)[_words(self.layout.header_at, buffer.device)]
+        headers = parts[0].view(torch.int64)[_words(self.layout, buffer.device)]
         if buffer.device.type == "cpu":
             self._check(headers)
         return replace(self, keys=headers.to(torch.int32), buffer=buffer)  # the lower 32 bits
@@ -200,21 +142,20 @@ class Keyed(BatchPayload):
         if batch.on_gpu:
             from dgc_repro.kernel.gpu import keyed as gpu
 
-            layout, sources = self.layout, [(one.keys, one.buffer) for one in every]
-            gpu.add_up(
-                batch, layout.counts, layout.starts, sources, layout.kind, weight, accumulate=accumulate
-            )  # fmt: skip
+            sources = [(one.keys, one.buffer) for one in every]
+            gpu.add_up(batch, self.layout, sources, weight, accumulate=accumulate)
             return
+        layout = self.layout
         for i, tensor in enumerate(batch.tensors):
             flat = tensor.view(-1)
             if not accumulate:
                 flat.zero_()
             for one in every:
-                coded, scales = self.layout.values(one.buffer, i)
-                values = kernels.decode_values(coded, scales, self.layout.kind)
+                scales, coded = layout.view(one.buffer, i, 1), layout.view(one.buffer, i, 2)
+                values = kernels.decode_values(coded, scales, layout.kind, layout.counts[i])
                 flat[one._places(i)] += values * weight
 
-    def zero_at_(self, batch: Batch) -> None:
+    def _zero_at(self, batch: Batch) -> None:
         if batch.native:
             _zero(
                 len(batch), batch.lengths, batch.pointers, self.keys.data_ptr(),
@@ -224,15 +165,10 @@ class Keyed(BatchPayload):
         if batch.on_gpu:
             from dgc_repro.kernel.gpu import keyed as gpu
 
-            gpu.zero_at(batch, self.layout.counts, self.layout.starts, self.keys)
+            gpu.zero_at(batch, self.layout, self.keys)
             return
         for i, tensor in enumerate(batch.tensors):
             tensor.view(-1).index_fill_(0, self._places(i), 0.0)
-
-    def dense(self) -> list[Tensor]:
-        values = [torch.zeros(n, device=self.buffer.device) for n in self.layout.sizes]
-        self.add_to_(Batch(self.names, values), 1.0)
-        return values
 
     def _places(self, i: int) -> Tensor:
         """i64[k], in the order of the permutation."""
@@ -246,17 +182,17 @@ class Keyed(BatchPayload):
         if not wrong.numel():
             return
         kind, number = int(kinds[wrong[0]]), int(headers[wrong[0]])
-        if kind not in VALUES.values():
+        if kind not in kernels.VALUES.values():
             raise ValueError(
                 f"keyed payload: its header holds {number}, which is no key of 32 bits"
             )
         raise ValueError(
             f"keyed payload: its values are of type {kind}, this worker's of type {self.layout.kind} (of "
-            f"{', '.join(VALUES)}): all workers need one setting `values`"
+            f"{', '.join(kernels.VALUES)}): all workers need one setting `values`"
         )
 
 
 @lru_cache(maxsize=64)
-def _words(starts: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where 8-byte words begin, counted in such words."""
-    return torch.tensor(starts, dtype=torch.int64, device=device) // 8
+def _words(layout: KeyedLayout, device: torch.device) -> Tensor:
+    """Where headers lie, counted in words of 8 bytes."""
+    return torch.from_numpy(layout.starts[0] // 8).to(device)

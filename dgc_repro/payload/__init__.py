@@ -1,8 +1,8 @@
-"""What a worker sends for one tensor, as it is sent.
+"""What a worker sends for a tensor, as it is sent, and what it may ask of the others (requests.py).
 
-A payload is a handful of flat tensors (``parts``) and the few numbers both sides know without being
-told (its *layout*: sizes, bits). Received parts become a payload again with ``like``. Error
-feedback needs one in-place pass over a buffer whatever the method: ``subtract_from_``.
+A payload is a handful of flat tensors (``parts``) and the few numbers that both sides know already (its
+*layout*: sizes, bits). Received parts become a payload again with ``like``. Error feedback needs one
+in-place pass over a buffer whatever the method: ``subtract_from_``.
 
 Letters: n = values of the original tensor, N = workers, k = entries sent.
 
@@ -12,34 +12,29 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Signs`               one bit a value, and what the bits mean (kernel/signs.py)
 `Powers`              a sign and eight exponent bits a value (kernel/powers.py)
 `Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
-`Pieces`              a tensor in stretches, each a payload of its own (compressor/sharded.py)
+`Parted`              several payloads: of a batch tensor by tensor, in parts, or in stretches
 `LowRank`             two thin factors of a matrix
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
 """
 
-from dgc_repro.exchange.payload.coded import Codes, Powers, Signs, vote
-from dgc_repro.exchange.payload.interface import (
-    AnyPayload,
+from dgc_repro.payload.coded import Codes, Powers, Signs, vote
+from dgc_repro.payload.interface import (
+    ALONE,
     BatchPayload,
-    DecodesTogether,
     Gathered,
     Payload,
     num_bytes,
 )
-from dgc_repro.exchange.payload.keyed import Keyed, KeyedLayout
-from dgc_repro.exchange.payload.low_rank import LowRank
-from dgc_repro.exchange.payload.pieces import Pieces
-from dgc_repro.exchange.payload.separate import Alone, Parted, Separate
-from dgc_repro.exchange.payload.sparse import Sparse
-from dgc_repro.exchange.payload.whole import Halves, Whole, Wholes
+from dgc_repro.payload.keyed import Keyed, KeyedLayout, keyed_layout
+from dgc_repro.payload.own import Halves, LowRank, Parted, Wholes
+from dgc_repro.payload.sparse import Sparse
+from dgc_repro.payload.whole import Whole
 
 __all__ = [
-    "Alone",
-    "AnyPayload",
+    "ALONE",
     "BatchPayload",
     "Codes",
-    "DecodesTogether",
     "Gathered",
     "Halves",
     "Keyed",
@@ -47,13 +42,12 @@ __all__ = [
     "LowRank",
     "Parted",
     "Payload",
-    "Pieces",
     "Powers",
-    "Separate",
     "Signs",
     "Sparse",
     "Whole",
     "Wholes",
+    "keyed_layout",
     "num_bytes",
     "vote",
 ]

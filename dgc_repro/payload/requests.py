@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from dgc_repro.exchange.payload import AnyPayload
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload import Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,24 @@ class Agree:
 class Gather:
     """Everybody's payload, where all payloads have parts of the same sizes. Answer: `Gathered`.
 
-    ``layouts``: where sizes differ from rank to rank and everybody knows how, a payload laid out as
-    each rank's (its values do not matter); shorter ones are filled up to the longest.
+    ``layouts``: where the tensors, and so the sizes, differ from rank to rank and everybody knows how, a
+    payload laid out as each rank's (its values do not matter); shorter ones are filled up to the longest.
     """
 
-    payload: AnyPayload
-    layouts: tuple[AnyPayload, ...] | None = None
+    payload: Payload
+    layouts: tuple[Payload, ...] | None = None
+    ragged: ClassVar[bool] = False
+
+    def expects(self, rank: int) -> Payload:
+        """A payload laid out as the one that comes from a rank."""
+        return self.payload if self.layouts is None else self.layouts[rank]
 
 
 @dataclass(frozen=True, slots=True)
-class GatherRagged:
-    """Everybody's payload, where the lengths of parts differ. Answer: `Gathered`.
+class GatherRagged(Gather):
+    """Everybody's payload, where the lengths of parts differ: they travel first. Answer: `Gathered`."""
 
-    ``layouts``: where the tensors differ from rank to rank, a payload of each rank's kind."""
-
-    payload: AnyPayload
-    layouts: tuple[AnyPayload, ...] | None = None
+    ragged: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ class AllToAll:
     ``names``: of the tensors of a batch, for messages.
     """
 
-    payloads: tuple[AnyPayload | None, ...]
-    expected: tuple[AnyPayload | None, ...]
+    payloads: tuple[Payload | None, ...]
+    expected: tuple[Payload | None, ...]
     ragged: bool = False
     names: tuple[str, ...] = ()
+
+    def expects(self, rank: int) -> Payload | None:
+        """As of `Gather`; None where nothing comes."""
+        return self.expected[rank]
 
 
 @dataclass(frozen=True, slots=True)
