@@ -1,8 +1,8 @@
-"""Measure the methods, the exchange and what GraVAC costs, and print the tables.
+"""Measure the methods, the exchange and what GraVAC costs, count what a GPU would do, and print the tables.
 
 make bench                              all tables, about 9 minutes on 2 idle cores
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
-make bench ARGS="--only methods"        one of methods, exchange, layers, gravac
+make bench ARGS="--only methods"        one of methods, exchange, layers, gravac, launches
 
 Tables and figures go to reproduced/bench/; --publish writes them to results/bench/ instead.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dgc_repro.bench import exchange, gravac, layers, methods
+from dgc_repro.bench import exchange, gravac, launches, layers, methods
 from dgc_repro.bench.command_line import TimeLeft, folder_of, parser, run, whole
 from dgc_repro.bench.tables import Machine, Options, Table
 
@@ -21,8 +21,9 @@ TABLES: Mapping[str, Callable[[Options], Table]] = {
     "exchange": exchange.table,
     "layers": layers.table,
     "gravac": gravac.table,
+    "launches": launches.table,
 }
-NOT_IN_QUICK = ("layers",)
+NOT_IN_QUICK = ("layers", "launches")
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
