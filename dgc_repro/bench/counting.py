@@ -11,13 +11,13 @@ operation on them:
 - bytes: what operations read and write (inputs and outputs, whole), and what Triton kernels are handed
   (kernel/gpu/launch.py). Collectives are not among them.
 
-A read is answered with the value that the host itself has sent to the device, or else with an expected one.
-Where a size depends on values (`nonzero`), the operation raises torch's `DynamicOutputShapeException`.
+A read is answered with the values that the host itself has sent to the device, or else as if all gradients
+were finite. Where a size depends on values (`nonzero`), torch raises `DynamicOutputShapeException`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any, Self
@@ -41,17 +41,11 @@ ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
 STORAGE = 48  # bits: of places within a storage
 
 
-def expected(tensor: Tensor) -> Tensor:
-    """The answer to a read that nothing is known of: everything is finite, no rank has met a problem."""
-    return torch.full(tensor.shape, tensor.dtype == torch.bool, dtype=tensor.dtype)
-
-
 class Counting(TorchDispatchMode):
-    """Inside, everything is counted. ``expected``: a CPU tensor for a device tensor that is read."""
+    """Inside, everything is counted."""
 
-    def __init__(self, expected: Callable[[Tensor], Tensor] = expected) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._expected = expected
         self._values: dict[int, bytes] = {}  # by storage: what the host has sent there
         self._inside = ExitStack()
         self.clear()
@@ -59,34 +53,44 @@ class Counting(TorchDispatchMode):
     def clear(self) -> None:
         """Count from zero."""
         self.operations: list[str] = []
-        self.syncs = self.collectives = self.operation_bytes = 0
-        self._triton_before = triton_counts()
+        self.collectives = self._syncs = self._bytes = 0
+        self._before = triton_counts()
 
     @property
-    def triton_launches(self) -> int:
-        """Of our kernels."""
-        return triton_counts()[0] - self._triton_before[0]
+    def triton(self) -> int:
+        """Launches of our own kernels."""
+        return self._of_triton(0)
 
     @property
     def launches(self) -> int:
         """Of all kernels, where each operation is one."""
-        return len(self.operations) + self.triton_launches
+        return len(self.operations) + self.triton
 
     @property
     def bytes_touched(self) -> int:
         """Read and written."""
-        return self.operation_bytes + triton_counts()[1] - self._triton_before[1]
+        return self._bytes + self._of_triton(1)
+
+    @property
+    def syncs(self) -> int:
+        """How often the host has waited for the device."""
+        return self._syncs + self._of_triton(2)
+
+    def _of_triton(self, which: int) -> int:
+        return triton_counts()[which] - self._before[which]
 
     def sync(self, *_: object) -> None:
         """The host waits for the device."""
-        self.syncs += 1
+        self._syncs += 1
 
     def read(self, tensor: Tensor) -> Tensor:
         """The values of a tensor on the device, on the CPU."""
-        self.syncs += 1
+        self._syncs += 1
         known = self._known(tensor)
         with _disable_current_modes():
-            return self._expected(tensor) if known is None else known
+            if known is None:  # all is finite, no rank has met a problem
+                known = torch.full(tensor.shape, tensor.dtype == torch.bool, dtype=tensor.dtype)
+            return known
 
     def numbers(self, tensor: Tensor) -> Any:
         """The same as Python's numbers."""
@@ -140,10 +144,10 @@ class Counting(TorchDispatchMode):
                 self._values.pop(_storage(tensor), None)
             if name in COPIES:
                 self._remember(outputs[0], self._known(inputs[-1]))
-            if not name.startswith(ALLOCATIONS):
+            if not name.startswith(ALLOCATIONS) and any(x.numel() for x in (*inputs, *outputs)):
                 self.operations.append(name)
-                self.operation_bytes += _touched(function, given, named, outputs)
-                self.syncs += _waits(name, inputs, given, named)
+                self._bytes += _touched(function, given, named, outputs)
+                self._syncs += _waits(name, inputs, given, named)
         return answer
 
     def _known(self, tensor: Tensor) -> Tensor | None:
@@ -164,13 +168,14 @@ class Counting(TorchDispatchMode):
                 self._values[_storage(tensor)] = values.numpy().tobytes() * times
 
 
-def triton_counts() -> tuple[int, int]:
-    """Triton launches of this process, and the bytes that they touch on fake tensors."""
+def triton_counts() -> tuple[int, int, int]:
+    """Of our kernels, in this process: launches, bytes that they touch on fake tensors, and reads of their
+    numbers (answered with expected ones)."""
     if not on_gpu(()):  # no Triton here
-        return 0, 0
+        return 0, 0, 0
     from dgc_repro.kernel.gpu.launch import Launches
 
-    return Launches.count, Launches.touched
+    return Launches.count, Launches.touched, getattr(Launches, "reads", 0)
 
 
 @contextmanager

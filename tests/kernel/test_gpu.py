@@ -217,7 +217,7 @@ def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     compressor: Compressor, most: int
 ) -> None:
     counted = exchanged(compressor)
-    assert counted.triton_launches <= most
+    assert counted.triton <= most
     assert len(counted.operations) <= 12, counted.operations
-    assert exchanged(compressor, SIZES[:3]).triton_launches <= counted.triton_launches
+    assert exchanged(compressor, SIZES[:3]).triton <= counted.triton
     assert exchanged(compressor).syncs == 0  # tables of a layout are sent once
