@@ -12,7 +12,7 @@ operation on them:
   (kernel/gpu/launch.py). Collectives are not among them.
 
 A read is answered with the values that the host itself has sent to the device, or else as if all gradients
-were finite. Where a size depends on values (`nonzero`), torch raises `DynamicOutputShapeException`.
+were finite. Where a size depends on values (`nonzero`), torch raises DynamicOutputShapeException.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -53,6 +53,7 @@ class Counting(TorchDispatchMode):
     def clear(self) -> None:
         """Count from zero."""
         self.operations: list[str] = []
+        self.unanswered = ""  # an operation whose result has a size that depends on values
         self.collectives = self._syncs = self._bytes = 0
         self._before = triton_counts()
 
@@ -88,8 +89,11 @@ class Counting(TorchDispatchMode):
         self._syncs += 1
         known = self._known(tensor)
         with _disable_current_modes():
-            if known is None:  # all is finite, no rank has met a problem
-                known = torch.full(tensor.shape, tensor.dtype == torch.bool, dtype=tensor.dtype)
+            if (
+                known is None
+            ):  # one bool says that all is well; zeros are no flags, and a mask without entries
+                well = tensor.dtype == torch.bool and tensor.dim() == 0
+                known = torch.full(tensor.shape, well, dtype=tensor.dtype)
             return known
 
     def numbers(self, tensor: Tensor) -> Any:
@@ -132,7 +136,11 @@ class Counting(TorchDispatchMode):
             values = self.read(inputs[0])
             with _disable_current_modes():
                 return values.to(named.get("dtype") or values.dtype)
-        answer = function(*given, **named)
+        try:
+            answer = function(*given, **named)
+        except DynamicOutputShapeException:
+            self.unanswered = str(function)
+            raise
         outputs = _tensors(answer)
         if function.namespace == "c10d":
             self.collectives += 1
