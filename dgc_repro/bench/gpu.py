@@ -51,8 +51,8 @@ def table(options: Options) -> Table:
     given = [f"model.width={options.width}"] if options.width else []
     about = (
         f"{torch.cuda.get_device_name()}; heavy-tailed gradients of ResNet101 (44.5 M values in 314 tensors "
-        "at full width), methods as conf/compressor/ has them, layer by layer. Step: one worker's exchange with "
-        "nobody, in multiples of a copy of all gradients timed right before; median of "
+        "at full width), methods as conf/compressor/ has them, layer by layer. Step: one worker's exchange "
+        "with nobody, in multiples of a copy of all gradients timed right before; median of "
         f"{repeats} pairs (middle half). Means: of {WORKERS} simulated workers, beside those of the CPU."
     )
     return Table(
@@ -75,7 +75,7 @@ def rows(
     base = [f"model={MODEL}", *overrides, "scale=none", "policy=fixed", "train.epochs=1"]
     shapes = shapes_of(composed(base), CLASSES)
     given = [heavy_tailed(shapes, worker) for worker in range(WORKERS)]
-    made = []
+    made: list[Row] = []
     for name, own in (methods() if cases is None else cases).items():
         config = composed([*base, *own, "policy=fixed"])
         compressor = build_compressor(config, build_policy(config))
