@@ -1,8 +1,8 @@
-"""Measure the methods, the exchange and what GraVAC costs, and print the tables.
+"""Measure the methods, the exchange and what GraVAC costs, count what a GPU would do, and print the tables.
 
 make bench                              all tables, about 9 minutes on 2 idle cores
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
-make bench ARGS="--only methods"        one of methods, exchange, layers, gravac
+make bench ARGS="--only methods"        one of methods, exchange, layers, gravac, launches, gpu
 
 Tables and figures go to reproduced/bench/; --publish writes them to results/bench/ instead.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dgc_repro.bench import exchange, gravac, layers, methods
+import torch
+
+from dgc_repro.bench import exchange, gpu, gravac, launches, layers, methods
 from dgc_repro.bench.command_line import TimeLeft, folder_of, parser, run, whole
 from dgc_repro.bench.tables import Machine, Options, Table
 
@@ -21,8 +23,10 @@ TABLES: Mapping[str, Callable[[Options], Table]] = {
     "exchange": exchange.table,
     "layers": layers.table,
     "gravac": gravac.table,
+    "launches": launches.table,
+    "gpu": gpu.table,
 }
-NOT_IN_QUICK = ("layers",)
+NOT_IN_QUICK = ("layers", "launches")
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -35,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     made.add_argument("--repeats", type=whole, help="pairs measured of everything")
     given = made.parse_args(arguments)
     options = Options(given.quick, given.values, given.width, given.repeats)
-    skipped = NOT_IN_QUICK if given.quick else ()
+    skipped = {
+        *(NOT_IN_QUICK if given.quick else ()),
+        *(() if torch.cuda.is_available() else ("gpu",)),
+    }
     names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
     tables = {name: TABLES[name](options) for name in names}
     left = TimeLeft("bench", {name: table.seconds for name, table in tables.items()})

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from dgc_repro.bench.counting import CUDA, Counting
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -164,33 +163,13 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
 
 
 SIZES = (*([64, 64 * 64 * 9, 64 * 256] * 100), 2048 * 1000, 1000)
-FAKE = FakeTensorMode()  # one for all: cached tables belong to it
-FREE = ("device", "empty", "new_empty", "lift_fresh", "view", "slice", "split", "detach", "expand")
 
 
-class Operations(TorchDispatchMode):
-    """Count operations that start a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, given: Any = (), named: Any = None
-    ) -> Any:
-        name = function.overloadpacket.__name__
-        if not name.startswith(FREE):
-            self.names.append(name)
-        return function(*given, **(named or {}))
-
-
-def exchanged(compressor: Compressor, sizes: Sequence[int] = SIZES) -> tuple[int, list[str]]:
-    """Kernels and operations of one exchange of fake CUDA tensors with another worker, who sends the same."""
-    from dgc_repro.kernel.gpu.launch import Launches
-
+def exchanged(compressor: Compressor, sizes: Sequence[int] = SIZES) -> Counting:
+    """One exchange of fake CUDA tensors with another worker, who sends the same."""
     workspace = Workspace()
-    with FAKE, Operations() as operations:
-        tensors: list[Tensor] = [torch.empty(n, device="cuda") for n in sizes]
+    with Counting() as counting:
+        tensors: list[Tensor] = [torch.empty(n, device=CUDA) for n in sizes]
         names = tuple(f"p{i}" for i in range(len(sizes)))
         batch = Batch(names, tensors)
         assert batch.on_gpu
@@ -198,14 +177,13 @@ def exchanged(compressor: Compressor, sizes: Sequence[int] = SIZES) -> tuple[int
             "batch", 0, 0, 0, 2, None, (0, 0), workspace, own_is_read=False, into=tensors
         )
         states = [compressor.init(tensor) for tensor in tensors]
-        before = Launches.count
-        operations.names.clear()
+        counting.clear()
         exchange = exchange_all(compressor, batch, states, context)
         request = next(exchange)
         answer: Any
         if isinstance(request, Gather):
             other = request.payload.like([part.clone() for part in request.payload.parts])
-            operations.names.remove("clone")
+            counting.operations.remove("clone")
             answer = Gathered([request.payload, other])
         else:
             assert isinstance(request, Mean)
@@ -214,7 +192,7 @@ def exchanged(compressor: Compressor, sizes: Sequence[int] = SIZES) -> tuple[int
             exchange.send(answer)
         outcome = ended.value.value
         assert all(mean.is_cuda for mean in outcome.mean)
-        return Launches.count - before, list(operations.names)
+        return counting
 
 
 @pytest.mark.parametrize(
@@ -238,7 +216,8 @@ def exchanged(compressor: Compressor, sizes: Sequence[int] = SIZES) -> tuple[int
 def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     compressor: Compressor, most: int
 ) -> None:
-    launches, operations = exchanged(compressor)
-    assert launches <= most
-    assert len(operations) <= 12, operations
-    assert exchanged(compressor, SIZES[:3])[0] <= launches
+    counted = exchanged(compressor)
+    assert counted.triton <= most
+    assert len(counted.operations) <= 12, counted.operations
+    assert exchanged(compressor, SIZES[:3]).triton <= counted.triton
+    assert exchanged(compressor).syncs == 0  # tables of a layout are sent once

@@ -6,7 +6,7 @@ content, for each stream: they are uploaded again only when an address or a size
 waits for the GPU.
 
 `Launches.count` says how many kernels were started. On tensors of `FakeTensorMode` launches are counted and
-skipped, so that they can be counted without a GPU.
+skipped, so that they can be counted without a GPU (bench/counting.py).
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ Numbers = tuple[int, ...]
 
 
 class Launches:
-    """How many kernels this process has started."""
+    """How many kernels this process has started, and an estimate of the bytes that those on fake tensors
+    would read and write (`_touched`)."""
 
     count = 0
+    touched = 0
 
 
 def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options: Any) -> None:
@@ -43,6 +45,7 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
         return
     Launches.count += 1
     if isinstance(on, FakeTensor):
+        Launches.touched += sum(_touched(argument, counts, options) for argument in arguments)
         return
     device = on.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -64,6 +67,22 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
     """An array on the device, without waiting for it."""
     return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+
+def _touched(argument: Any, counts: Numbers, options: dict[str, Any]) -> int:
+    """Bytes of an argument that a kernel reads and writes: all of it, but of a batch no more values than its
+    tiles hold (a kernel that visits k entries has tiles for k). Sums that are added to count twice."""
+    if isinstance(argument, Batch):
+        sizes = argument.sizes
+        # WIDTH: of a tile of words of a sparse payload, which hold at most two places each
+        tile = options.get("TILE", 2 * options.get("WIDTH", 0)) * options.get("TILES", 1)
+        if tile and len(counts) == len(sizes):
+            sizes = tuple([min(n, count * tile) for n, count in zip(sizes, counts, strict=True)])
+        twice = options.get("ACCUMULATE", False) or not options.get("ZERO", True)
+        return 4 * sum(sizes) * (1 + twice)
+    if isinstance(argument, list):
+        return sum(tensor.nbytes for tensor in dict.fromkeys(argument))
+    return argument.nbytes if isinstance(argument, Tensor | np.ndarray) else 0
 
 
 def _on_device(argument: Any, device: torch.device, stream: int) -> Any:

@@ -1,0 +1,284 @@
+"""What a step of each method would ask of a GPU: launches, host syncs, collectives and bytes.
+
+Counted on fake CUDA tensors (bench/counting.py), so that no GPU is needed and nothing is measured. A method
+is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is the one of
+`attach` and of the trainer: `AfterBackward.open` of gradients that are there, and `settle`, which agrees and
+exchanges. torch's communication hooks get the buckets that DDP makes, and so does plain DDP: its reducer is
+C++ behind autograd, which does not run on fake tensors, so `plain` repeats what it does to a bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.distributed_c10d import _get_default_group
+
+from dgc_repro.bench.counting import CUDA, Counting, fake_workers
+from dgc_repro.bench.tables import Options, Row, Table
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.interface import nested
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.sparsifier import Selecting
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ddp import AfterBackward
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.settle import settle
+from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.batch import on_gpu
+from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.paths import options
+
+WORKERS = 2
+MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # classes or words
+JUDGED = "resnet101"  # the model of the targets
+GPUS = {"T4": 300e9, "V100": 900e9}  # bytes a second
+LAUNCH_SECONDS, SYNC_SECONDS = 5e-6, 30e-6
+BUCKETS = [1 << 20, 25 << 20]  # bytes: the first of DDP's buckets, and the others
+STEPS, HOOK_STEPS = 2, 4  # the last one is counted; torch's PowerSGD compresses from the third
+COLUMNS = {
+    "model": "model",
+    "method": "method",
+    "wrap": "wrap",
+    "launches": "launches",
+    "of them Triton": "triton",
+    "at most": "launches_at_most",
+    "verdict": "launches_verdict",
+    "host syncs": "syncs",
+    "at most ": "syncs_at_most",
+    "verdict ": "syncs_verdict",
+    "collectives": "collectives",
+    "by the ledger": "ledger",
+    "MB touched": "touched_mb",
+    **{f"{gpu} ms (modelled)": f"modelled_{gpu.lower()}_ms" for gpu in GPUS},
+}
+Config = Mapping[str, Any]
+Shapes = Mapping[str, torch.Size]
+
+
+def table(options: Options) -> Table:
+    """Of `make bench`."""
+    about = (
+        f"Counted on fake CUDA tensors, not measured; {WORKERS} workers, of which the other sends what this "
+        "one sends. The methods are those of conf/compressor/; layer by layer (magnitude: one vector), after "
+        "backward. An operation of torch counts as one launch; views, allocations and collectives do not "
+        "count. Bytes: what operations read and write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 "
+        "GB/s) + 5 microseconds a launch + 30 a host sync, all one after another, without communication. "
+        "Targets are for ResNet101. Other work on the machine changes nothing."
+    )
+    if not on_gpu(()):
+        about += " Triton is not installed or switched off: counted is what runs without it."
+    given = [f"model.width={options.width}"] if options.width else []
+    return Table("launches", "Launches", about, COLUMNS, partial(rows, given), 60)
+
+
+def methods() -> dict[str, list[str]]:
+    """Overrides by method: every compressor as its YAML has it, and 8 bits with error feedback."""
+    found = {name: [f"compressor={name}"] for name in options("compressor")}
+    fed = ["compressor=uniform", "wrap=[per_layer,error_feedback]"]
+    return {"dense": found.pop("dense"), **found, "uniform + error feedback": fed}
+
+
+def rows(
+    overrides: Sequence[str] = (),
+    models: Mapping[str, int] = MODELS,
+    cases: Mapping[str, Sequence[str]] | None = None,
+) -> list[Row]:
+    """A row for each model and method, torch's first. ``overrides``: for the models that have such a key."""
+    made: list[Row] = []
+    cases = methods() if cases is None else cases
+    with fake_workers(WORKERS):
+        for model, classes in models.items():
+            sizes = [*overrides] if model.startswith("resnet") else []
+            base = [f"model={model}", *sizes, "scale=none", "policy=fixed", "train.epochs=1"]
+            shapes = shapes_of(composed(base), classes)
+            for name, hook in HOOKS.items():
+                made.append({"model": model, "method": name, **count_hook(hook, shapes)})
+            for name, own in cases.items():
+                config = composed([*base, *own, "policy=fixed"])
+                wrap = ", ".join(config["wrap"])
+                row = count_exchange(config, shapes, judged=model == JUDGED)
+                made.append({"model": model, "method": name, "wrap": wrap, **row})
+    return made
+
+
+def shapes_of(config: Config, classes: int) -> Shapes:
+    """The parameters of a model at full size."""
+    with torch.device("meta"):
+        model = component(config["model"], "model").build(classes)
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
+    """The step of a method of ours."""
+    compressor = build_compressor(config, policy := build_policy(config))
+    leaf = list(nested(compressor))[-1]
+    with Counting() as counting:
+        parameters = {n: nn.Parameter(torch.empty(s, device=CUDA)) for n, s in shapes.items()}
+        for parameter in parameters.values():
+            parameter.grad = torch.empty_like(parameter)
+        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(torch.device("cpu")))
+        unit = config["exchange"]["unit"]
+        exchange = GradientExchange(compressor, parameters, link, unit=unit)
+        junction, plan = AfterBackward(exchange, parameters), policy.plan(policy.init(), 0)
+        junction.begin(plan)
+        for _ in range(STEPS):
+            counting.clear()
+            link.ledger.clear()
+            with suppress(DynamicOutputShapeException):
+                finite = junction.open(0) is None
+                settle(link, exchange, junction, [], plan, finite=finite)
+            if counting.unanswered:
+                return {"launches_verdict": f"reads the host ({counting.unanswered})"}
+        return counted(counting) | {
+            "ledger": sum(link.ledger.calls_by_collective().values()),
+            **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),
+            **(judge("syncs", counting.syncs, syncs_at_most(leaf)) if judged else {}),
+        }
+
+
+def counted(counting: Counting) -> dict[str, Any]:
+    """The columns that every row has."""
+    touched, launches, syncs = counting.bytes_touched, counting.launches, counting.syncs
+    waiting = LAUNCH_SECONDS * launches + SYNC_SECONDS * syncs
+    return {
+        "launches": launches,
+        "triton": counting.triton,
+        "syncs": syncs,
+        "collectives": counting.collectives,
+        "touched_mb": touched / 1e6,
+        **{
+            f"modelled_{gpu.lower()}_ms": 1e3 * (touched / rate + waiting)
+            for gpu, rate in GPUS.items()
+        },
+    }
+
+
+def judge(what: str, number: int, at_most: int | None) -> dict[str, Any]:
+    """A target and whether it is met."""
+    if at_most is None:
+        return {}
+    return {
+        f"{what}_at_most": at_most,
+        f"{what}_verdict": "met" if number <= at_most else "missed",
+    }
+
+
+def launches_at_most(leaf: object) -> int | None:
+    """The target of a method."""
+    if isinstance(leaf, Dense):
+        return None
+    if isinstance(leaf, PowerSGD):
+        return 300
+    return 80 if isinstance(leaf, Selecting) else 40
+
+
+def syncs_at_most(leaf: object) -> int:
+    """The signals of a step, and the sizes of payloads where they differ between workers."""
+    return 2 if getattr(leaf, "ragged", False) else 1
+
+
+Hook = Callable[[Any], Any]
+
+
+def buckets_of(shapes: Shapes) -> list[Any]:
+    """DDP's buckets, where gradients come in the reverse order of parameters: what hooks use of a
+    `GradBucket`."""
+    every = [*shapes.values()][::-1]
+    like = [torch.empty(shape, device="meta") for shape in every]
+    groups, _ = _compute_bucket_assignment_by_size(like, BUCKETS)
+    made = []
+    for number, group in enumerate(groups):
+        sizes = [every[i].numel() for i in group]
+        flat = torch.empty(sum(sizes), device=CUDA)
+        cut = zip(flat.split(sizes), group, strict=True)
+        views, last = [part.view(every[i]) for part, i in cut], number == len(groups) - 1
+        told = {"index": number, "buffer": flat, "gradients": views, "is_last": last}
+        made.append(SimpleNamespace(**{name: partial(lambda x: x, x) for name, x in told.items()}))
+    return made
+
+
+def plain(bucket: Any) -> None:
+    """DDP's reducer with gradient_as_bucket_view: it divides each gradient, and sums the bucket."""
+    for gradient in bucket.gradients():
+        gradient.div_(WORKERS)
+    dist.all_reduce(bucket.buffer())
+
+
+def powersgd() -> Hook:
+    """torch's PowerSGD, rank 4, from the third step on (the earliest that DDP allows)."""
+    state = torch_powersgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    return partial(torch_powersgd.powerSGD_hook, state)
+
+
+HOOKS: Mapping[str, Callable[[], Hook]] = {
+    "plain DDP": lambda: plain,
+    "torch's fp16 hook": lambda: partial(fp16_compress_hook, _get_default_group()),
+    "torch's PowerSGD hook, rank 4": powersgd,
+}
+
+
+def count_hook(hook: Callable[[], Hook], shapes: Shapes) -> Row:
+    """The step of one of torch's hooks."""
+    with Counting() as counting, hooks_on_a_gpu(counting):
+        run, buckets = hook(), buckets_of(shapes)
+        for _ in range(HOOK_STEPS):
+            counting.clear()
+            for bucket in buckets:
+                run(bucket)
+        return counted(counting)
+
+
+class Landed:
+    """A collective of a hook, which needs its answer: the `fake` process group gives none."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def get_future(self) -> Landed:
+        return self
+
+    def then(self, callback: Callable[[Landed], Any]) -> Landed:
+        return Landed(callback(self))
+
+    def wait(self) -> Any:
+        return self._answer
+
+    value = wait
+
+
+@contextmanager
+def hooks_on_a_gpu(counting: Counting) -> Iterator[None]:
+    """Inside, collectives answer, and torch's PowerSGD hook waits for the device after each bucket, as it
+    does where there is one."""
+    begin = dist.all_reduce
+
+    def all_reduce(tensor: Tensor, **settings: Any) -> Landed:
+        begin(tensor, **settings)
+        return Landed([tensor])
+
+    class Torch:
+        cuda = SimpleNamespace(is_available=lambda: True, synchronize=counting.sync)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+    with (
+        patch.object(torch_powersgd, "torch", Torch()),
+        patch.object(dist, "all_reduce", all_reduce),
+    ):
+        yield

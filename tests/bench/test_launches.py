@@ -1,0 +1,95 @@
+"""What a step would ask of a GPU is counted on fake tensors, without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dgc_repro.bench import launches
+from dgc_repro.bench.counting import CUDA, Counting, fake_workers
+
+
+def test_operations_are_launches_and_reads_are_syncs() -> None:
+    with Counting() as counting:
+        x = torch.empty(1000, device=CUDA)
+        y = torch.add(x, 1)
+        y.view(10, 100)[2:].mul_(2)
+        assert (counting.launches, counting.syncs) == (2, 0)
+        assert counting.bytes_touched == 4 * (1000 + 1000) + 4 * (800 + 800)
+        assert bool((x > 0).all())
+        assert (counting.launches, counting.syncs) == (4, 1)
+        torch.cuda.synchronize()
+        sent = torch.tensor([3, 4])
+        sent.to(CUDA, non_blocking=True)
+        assert (counting.launches, counting.syncs) == (5, 2)
+        assert sent.tolist() == [3, 4]
+        sent.to(CUDA)
+        assert (counting.launches, counting.syncs) == (6, 3)
+
+
+def test_every_worker_sends_what_this_one_sends() -> None:
+    with fake_workers(2), Counting() as counting:
+        own = torch.tensor([3, 4]).to(CUDA)
+        everybody = torch.empty(4, dtype=torch.int64, device=CUDA)
+        dist.all_gather_into_tensor(everybody, own)
+        assert everybody[2:].tolist() == [3, 4]
+        assert (counting.collectives, counting.syncs) == (1, 2)
+        everybody.add_(1)
+        assert everybody.tolist() == [0, 0, 0, 0]  # nobody knows
+
+
+def test_a_row_has_launches_syncs_and_the_collectives_of_the_ledger() -> None:
+    cases = {name: launches.methods()[name] for name in ("dense", "uniform", "topk", "dgc")}
+    sizes = ["model.width=4", "model.blocks=[1,1,1,1]"]
+    made = launches.rows(sizes, {"resnet101": 10}, cases)
+    rows = {row["method"]: row for row in made}
+    plain, fp16, powersgd = (rows[name] for name in launches.HOOKS)
+    assert plain["launches"] == 53  # parameters
+    assert fp16["launches"] == 3 * fp16["collectives"]
+    assert powersgd["collectives"] == 3 * plain["collectives"]
+    assert powersgd["syncs"] == plain["collectives"]  # once a bucket
+    for name in cases:
+        row = rows[name]
+        if "launches" not in row:
+            assert row["launches_verdict"].startswith("reads the host")
+            continue
+        assert row["collectives"] == row["ledger"] > 0
+        assert row["launches"] >= row["triton"] > 0
+        assert row.get("launches_verdict") == (None if name == "dense" else row["launches_verdict"])
+        modelled = row["touched_mb"] / 300 + 5e-3 * row["launches"] + 30e-3 * row["syncs"]
+        assert row["modelled_t4_ms"] == pytest.approx(modelled)
+
+
+class Names(TorchDispatchMode):
+    """The operations that change something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
+        if function._schema.is_mutable:
+            self.names.append(function.overloadpacket.__name__)
+        return function(*given, **(named or {}))
+
+
+def test_plain_ddp_is_what_torchs_reducer_does() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        model = DistributedDataParallel(module, gradient_as_bucket_view=True)
+        for _ in range(3):
+            with Names() as found:
+                model(torch.ones(1, 4)).sum().backward()
+    finally:
+        dist.destroy_process_group()
+    reduced = [name for name in found.names if name in ("div_", "mul_", "copy_")]
+    assert reduced == ["div_"] * 4
