@@ -3,7 +3,8 @@
 Tensors are fake CUDA tensors (`FakeTensorMode`): they have a size and no values. A `Counting` sees every
 operation on them:
 
-- launches: torch operations but views and allocations, each as one kernel, and Triton launches;
+- launches: torch operations but views and allocations, each as one kernel (`_kernels` has the exceptions),
+  and Triton launches;
 - collectives of `torch.distributed`, which the `fake` process group answers at once. Every worker is taken
   to send what this one sends;
 - host syncs: where the host waits for the device. That is every read of a value, every copy to the host, and
@@ -38,6 +39,10 @@ FAKE = FakeTensorMode(allow_non_fake_inputs=True)  # one for all: cached tensors
 ALLOCATIONS = ("empty", "new_empty", "_unsafe_view", "resize_", "set_")
 COPIES = ("_to_copy", "copy_")
 ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
+IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
+"""A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists), and so many chunks
+of so many values; with CUDA 13 it takes more."""
+IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
 STORAGE = 48  # bits: of places within a storage
 
 
@@ -153,7 +158,7 @@ class Counting(TorchDispatchMode):
             if name in COPIES:
                 self._remember(outputs[0], self._known(inputs[-1]))
             if not name.startswith(ALLOCATIONS) and any(x.numel() for x in (*inputs, *outputs)):
-                self.operations.append(name)
+                self.operations += [name] * _kernels(name, given)
                 self._bytes += _touched(function, given, named, outputs)
                 self._syncs += _waits(name, inputs, given, named)
         return answer
@@ -205,6 +210,16 @@ def _storage(tensor: Tensor) -> int:
 def _on_gpu(tensor: Tensor) -> bool:
     """Asking a fake tensor for its device costs a dispatch."""
     return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+def _kernels(name: str, given: Any) -> int:
+    """How many kernels an operation starts: one, but for many tensors more (torch's MultiTensorApply.cuh and
+    Shape.cu)."""
+    lists = [_tensors(one) for one in given if isinstance(one, list | tuple)]
+    if name.startswith("_foreach_"):
+        chunks = sum(-(-x.numel() // CHUNK) for x in lists[0])
+        return max(-(-len(lists[0]) // IN_LISTS[len(lists) - 1]), -(-chunks // CHUNKS))
+    return -(-len(lists[0]) // IN_CAT) if name in ("cat", "stack") else 1
 
 
 def _waits(name: str, inputs: list[Tensor], given: Any, named: Any) -> bool:

@@ -75,10 +75,11 @@ def table(options: Options) -> Table:
     about = (
         f"Counted on fake CUDA tensors, not measured; {WORKERS} workers, of which the other sends what this "
         "one sends. The methods are those of conf/compressor/; layer by layer (magnitude: one vector), after "
-        "backward. An operation of torch counts as one launch; views, allocations and collectives do not "
-        "count. Bytes: what operations read and write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 "
-        "GB/s) + 5 microseconds a launch + 30 a host sync, all one after another, without communication. "
-        "Targets are for ResNet101. Other work on the machine changes nothing."
+        "backward. An operation of torch counts as one launch (on a list of tensors, as what torch starts); "
+        "views, allocations and collectives do not count. MB touched: what operations and kernels read and "
+        "write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 GB/s) + 5 microseconds a launch + 30 a "
+        "host sync, all one after another, without communication. Targets are for ResNet101. Other work on "
+        "the machine changes nothing."
     )
     if not on_gpu(()):
         about += " Triton is not installed or switched off: counted is what runs without it."
