@@ -40,8 +40,8 @@ ALLOCATIONS = ("empty", "new_empty", "_unsafe_view", "resize_", "set_")
 COPIES = ("_to_copy", "copy_")
 ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
 IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
-"""A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists), and so many chunks
-of so many values; with CUDA 13 it takes more."""
+"""A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists) and so many
+chunks of so many values; with CUDA 13 it takes more."""
 IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
 STORAGE = 48  # bits: of places within a storage
 

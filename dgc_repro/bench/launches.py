@@ -140,11 +140,13 @@ def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
         for _ in range(STEPS):
             counting.clear()
             link.ledger.clear()
+            happened = False
             with suppress(DynamicOutputShapeException):
                 finite = junction.open(0) is None
-                settle(link, exchange, junction, [], plan, finite=finite)
+                happened, *_ = settle(link, exchange, junction, [], plan, finite=finite)
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
+            assert happened
         return counted(counting) | {
             "ledger": sum(link.ledger.calls_by_collective().values()),
             **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),
