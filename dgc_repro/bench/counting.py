@@ -58,8 +58,9 @@ class Counting(TorchDispatchMode):
     def clear(self) -> None:
         """Count from zero."""
         self.operations: list[str] = []
+        self.waits: list[str] = []  # for the device, but those of `triton_counts`
         self.unanswered = ""  # an operation whose result has a size that depends on values
-        self.collectives = self._syncs = self._bytes = 0
+        self.collectives = self._bytes = 0
         self._before = triton_counts()
 
     @property
@@ -80,18 +81,18 @@ class Counting(TorchDispatchMode):
     @property
     def syncs(self) -> int:
         """How often the host has waited for the device."""
-        return self._syncs + self._of_triton(2)
+        return len(self.waits) + self._of_triton(2)
 
     def _of_triton(self, which: int) -> int:
         return triton_counts()[which] - self._before[which]
 
     def sync(self, *_: object) -> None:
         """The host waits for the device."""
-        self._syncs += 1
+        self.waits.append("synchronize")
 
-    def read(self, tensor: Tensor) -> Tensor:
+    def read(self, tensor: Tensor, by: str) -> Tensor:
         """The values of a tensor on the device, on the CPU."""
-        self._syncs += 1
+        self.waits.append(by)
         known = self._known(tensor)
         with _disable_current_modes():
             if (
@@ -101,9 +102,9 @@ class Counting(TorchDispatchMode):
                 known = torch.full(tensor.shape, well, dtype=tensor.dtype)
             return known
 
-    def numbers(self, tensor: Tensor) -> Any:
+    def numbers(self, tensor: Tensor, by: str = "tolist") -> Any:
         """The same as Python's numbers."""
-        values = self.read(tensor)
+        values = self.read(tensor, by)
         with _disable_current_modes():
             return values.tolist()
 
@@ -136,9 +137,9 @@ class Counting(TorchDispatchMode):
             with _disable_current_modes():  # the host's own work has real values
                 return function(*given, **named)
         if name == "_local_scalar_dense":
-            return self.numbers(inputs[0].view(()))
+            return self.numbers(inputs[0].view(()), "item")
         if name == "_to_copy" and to is not None and to.type == "cpu":
-            values = self.read(inputs[0])
+            values = self.read(inputs[0], name)
             with _disable_current_modes():
                 return values.to(named.get("dtype") or values.dtype)
         try:
@@ -160,7 +161,8 @@ class Counting(TorchDispatchMode):
             if not name.startswith(ALLOCATIONS) and any(x.numel() for x in (*inputs, *outputs)):
                 self.operations += [name] * _kernels(name, given)
                 self._bytes += _touched(function, given, named, outputs)
-                self._syncs += _waits(name, inputs, given, named)
+                if _waits(name, inputs, given, named):
+                    self.waits.append(name)
         return answer
 
     def _known(self, tensor: Tensor) -> Tensor | None:
