@@ -68,7 +68,7 @@ lint: $(INSTALLED) ## lint, and check the format, changing nothing
 types: $(INSTALLED) ## type-check the package (mypy --strict)
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## print the speed tables, about 9 minutes on 2 idle cores (ARGS=--quick: a minute)
+bench: $(INSTALLED) ## print the speed tables, about 10 minutes on 2 idle cores (ARGS=--quick: a minute)
 	$(BIN)/python scripts/bench.py $(ARGS)
 
 bench-network: $(INSTALLED) ## print what compression is worth on shaped links, about half an hour (ARGS="--model resnet18")

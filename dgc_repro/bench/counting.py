@@ -3,7 +3,8 @@
 Tensors are fake CUDA tensors (`FakeTensorMode`): they have a size and no values. A `Counting` sees every
 operation on them:
 
-- launches: torch operations but views and allocations, each as one kernel, and Triton launches;
+- launches: torch operations but views and allocations, each as one kernel (`_kernels` has the exceptions),
+  and Triton launches;
 - collectives of `torch.distributed`, which the `fake` process group answers at once. Every worker is taken
   to send what this one sends;
 - host syncs: where the host waits for the device. That is every read of a value, every copy to the host, and
@@ -38,6 +39,10 @@ FAKE = FakeTensorMode(allow_non_fake_inputs=True)  # one for all: cached tensors
 ALLOCATIONS = ("empty", "new_empty", "_unsafe_view", "resize_", "set_")
 COPIES = ("_to_copy", "copy_")
 ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
+IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
+"""A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists) and so many
+chunks of so many values; with CUDA 13 it takes more."""
+IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
 STORAGE = 48  # bits: of places within a storage
 
 
@@ -53,8 +58,9 @@ class Counting(TorchDispatchMode):
     def clear(self) -> None:
         """Count from zero."""
         self.operations: list[str] = []
+        self.waits: list[str] = []  # for the device, but those of `triton_counts`
         self.unanswered = ""  # an operation whose result has a size that depends on values
-        self.collectives = self._syncs = self._bytes = 0
+        self.collectives = self._bytes = 0
         self._before = triton_counts()
 
     @property
@@ -75,18 +81,18 @@ class Counting(TorchDispatchMode):
     @property
     def syncs(self) -> int:
         """How often the host has waited for the device."""
-        return self._syncs + self._of_triton(2)
+        return len(self.waits) + self._of_triton(2)
 
     def _of_triton(self, which: int) -> int:
         return triton_counts()[which] - self._before[which]
 
     def sync(self, *_: object) -> None:
         """The host waits for the device."""
-        self._syncs += 1
+        self.waits.append("synchronize")
 
-    def read(self, tensor: Tensor) -> Tensor:
+    def read(self, tensor: Tensor, by: str) -> Tensor:
         """The values of a tensor on the device, on the CPU."""
-        self._syncs += 1
+        self.waits.append(by)
         known = self._known(tensor)
         with _disable_current_modes():
             if (
@@ -96,9 +102,9 @@ class Counting(TorchDispatchMode):
                 known = torch.full(tensor.shape, well, dtype=tensor.dtype)
             return known
 
-    def numbers(self, tensor: Tensor) -> Any:
+    def numbers(self, tensor: Tensor, by: str = "tolist") -> Any:
         """The same as Python's numbers."""
-        values = self.read(tensor)
+        values = self.read(tensor, by)
         with _disable_current_modes():
             return values.tolist()
 
@@ -131,9 +137,9 @@ class Counting(TorchDispatchMode):
             with _disable_current_modes():  # the host's own work has real values
                 return function(*given, **named)
         if name == "_local_scalar_dense":
-            return self.numbers(inputs[0].view(()))
+            return self.numbers(inputs[0].view(()), "item")
         if name == "_to_copy" and to is not None and to.type == "cpu":
-            values = self.read(inputs[0])
+            values = self.read(inputs[0], name)
             with _disable_current_modes():
                 return values.to(named.get("dtype") or values.dtype)
         try:
@@ -153,9 +159,10 @@ class Counting(TorchDispatchMode):
             if name in COPIES:
                 self._remember(outputs[0], self._known(inputs[-1]))
             if not name.startswith(ALLOCATIONS) and any(x.numel() for x in (*inputs, *outputs)):
-                self.operations.append(name)
+                self.operations += [name] * _kernels(name, given)
                 self._bytes += _touched(function, given, named, outputs)
-                self._syncs += _waits(name, inputs, given, named)
+                if _waits(name, inputs, given, named):
+                    self.waits.append(name)
         return answer
 
     def _known(self, tensor: Tensor) -> Tensor | None:
@@ -205,6 +212,16 @@ def _storage(tensor: Tensor) -> int:
 def _on_gpu(tensor: Tensor) -> bool:
     """Asking a fake tensor for its device costs a dispatch."""
     return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
+
+
+def _kernels(name: str, given: Any) -> int:
+    """How many kernels an operation starts: one, but for many tensors more (torch's MultiTensorApply.cuh and
+    Shape.cu)."""
+    lists = [_tensors(one) for one in given if isinstance(one, list | tuple)]
+    if name.startswith("_foreach_"):
+        chunks = sum(-(-x.numel() // CHUNK) for x in lists[0])
+        return max(-(-len(lists[0]) // IN_LISTS[len(lists) - 1]), -(-chunks // CHUNKS))
+    return -(-len(lists[0]) // IN_CAT) if name in ("cat", "stack") else 1
 
 
 def _waits(name: str, inputs: list[Tensor], given: Any, named: Any) -> bool:

@@ -75,10 +75,11 @@ def table(options: Options) -> Table:
     about = (
         f"Counted on fake CUDA tensors, not measured; {WORKERS} workers, of which the other sends what this "
         "one sends. The methods are those of conf/compressor/; layer by layer (magnitude: one vector), after "
-        "backward. An operation of torch counts as one launch; views, allocations and collectives do not "
-        "count. Bytes: what operations read and write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 "
-        "GB/s) + 5 microseconds a launch + 30 a host sync, all one after another, without communication. "
-        "Targets are for ResNet101. Other work on the machine changes nothing."
+        "backward. An operation of torch counts as one launch (on a list of tensors, as what torch starts); "
+        "views, allocations and collectives do not count. MB touched: what operations and kernels read and "
+        "write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 GB/s) + 5 microseconds a launch + 30 a "
+        "host sync, all one after another, without communication. Targets are for ResNet101. Other work on "
+        "the machine changes nothing."
     )
     if not on_gpu(()):
         about += " Triton is not installed or switched off: counted is what runs without it."
@@ -139,11 +140,13 @@ def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
         for _ in range(STEPS):
             counting.clear()
             link.ledger.clear()
+            happened = False
             with suppress(DynamicOutputShapeException):
                 finite = junction.open(0) is None
-                settle(link, exchange, junction, [], plan, finite=finite)
+                happened, *_ = settle(link, exchange, junction, [], plan, finite=finite)
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
+            assert happened
         return counted(counting) | {
             "ledger": sum(link.ledger.calls_by_collective().values()),
             **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),

@@ -1,6 +1,6 @@
 """Measure the methods, the exchange and what GraVAC costs, count what a GPU would do, and print the tables.
 
-make bench                              all tables, about 9 minutes on 2 idle cores
+make bench                              all tables, about 10 minutes on 2 idle cores
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
 make bench ARGS="--only methods"        one of methods, exchange, layers, gravac, launches, gpu
 

@@ -31,6 +31,9 @@ def test_operations_are_launches_and_reads_are_syncs() -> None:
         assert sent.tolist() == [3, 4]
         sent.to(CUDA)
         assert (counting.launches, counting.syncs) == (6, 3)
+        counting.clear()
+        torch._foreach_add_([torch.empty(10, device=CUDA) for _ in range(200)], 1)
+        assert counting.launches == 2
 
 
 def test_every_worker_sends_what_this_one_sends() -> None:
