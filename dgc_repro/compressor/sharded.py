@@ -40,7 +40,7 @@ from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, sele
 from dgc_repro.exchange.payload import BatchPayload, Gathered, Pieces
 from dgc_repro.exchange.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Unchecked
 
 ROW = 4096  # values that are not parted, where the method has no ``block`` or ``bucket``
 OWNER = "owner_residual"
@@ -152,13 +152,14 @@ class Sharded(Measured):
         context: Context,
     ) -> tuple[Pieces, tuple[BatchPayload, ...]]:
         """The payload of every shard: together, and by owner."""
-        unchecked: set[str] = set()
+        unchecked = Unchecked()
         pieces = []
         for rank, (starts, ends) in enumerate(stretches):
             some = batch.slices(starts, ends)
             labels = tuple([f"shard{one.owned_by(rank)}" for one in shards])
             pieces.append(compressed(self.method, some, context.within(labels)))
             unchecked |= some.unchecked
+            batch.unchecked.peaks += some.unchecked.peaks
         batch.unchecked.difference_update(set(batch.names) - unchecked)
         return Pieces(tuple(pieces), tuple(stretches), batch.sizes), tuple(pieces)
 

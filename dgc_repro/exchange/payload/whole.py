@@ -67,7 +67,7 @@ class Wholes:
         return Wholes(self.batch.like([part.view(like.shape) for part, like in shaped]))
 
     def subtract_from_(self, batch: Batch) -> None:
-        if batch.native and self.batch.native:
+        if (batch.native and self.batch.native) or (batch.on_gpu and self.batch.on_gpu):
             kernels.add(batch, self.batch.tensors, batch.tensors, -1.0)
             return
         for tensor, values in zip(batch.tensors, self.batch.tensors, strict=True):
