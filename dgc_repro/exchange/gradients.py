@@ -196,7 +196,7 @@ class GradientExchange:
 
     def energies(self, plan: Plan) -> Tensor:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over
-        tensors but the absent ones, averaged over the workers hosted here. f64[3 or 6], f64[0] where nothing
+        tensors but the absent ones, averaged over the workers hosted here: f64[3 or 6]. Empty where nothing
         is measured."""
         size = (6 if plan.norms else 3) if plan.measures else 0
         total = torch.zeros(size, dtype=torch.float64, device=self.link.wire.device)

@@ -63,9 +63,9 @@ def settle(
     flag = (not finite) + CHANGED * (missing != exchange.missing)
     exchange.missing = missing
     here = torch.tensor([flag, *numbers], dtype=torch.float64)
-    signal = torch.cat(
-        [here.to(link.wire.device, non_blocking=True), _energies(link, exchange, plan)]
-    )
+    signal = here.to(link.wire.device, non_blocking=True)
+    if plan.measures:
+        signal = torch.cat([signal, _energies(link, exchange, plan)])
     if (doubt := exchange.doubt()) is not None:
         signal[0] += doubt
     flags, *sums = share(link, signal)

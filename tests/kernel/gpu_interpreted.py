@@ -4,7 +4,6 @@ test_gpu.py runs this file in a process of its own: Triton reads TRITON_INTERPRE
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,15 +19,17 @@ from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.ddp import AfterBackward
+from dgc_repro.exchange.ddp import AfterBackward, Junction
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.payload import Keyed, KeyedLayout, Sparse
 from dgc_repro.exchange.payload import sparse as sparse_payload
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.two_level import InsideNodes
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
@@ -150,27 +151,37 @@ def test_what_reads_every_value_leaves_whether_it_is_finite(odd: bool) -> None:
         assert len(x.unchecked.peaks) == 1  # they are known
 
 
-def test_a_step_is_discarded_where_the_gpu_has_met_what_is_not_finite() -> None:
+@pytest.mark.parametrize("unit", ["layer", "model"])
+@pytest.mark.parametrize("node_size", [1, 2])
+@pytest.mark.parametrize(
+    "method", [ErrorFeedback(EFSignSGD()), SignSGD(), Dense()], ids=lambda x: type(x).__name__
+)
+def test_a_step_is_discarded_where_the_gpu_has_met_what_is_not_finite(
+    method: Compressor, node_size: int, unit: str
+) -> None:
     """No kernel of the CPU looks, and the name is read afterwards."""
     like = {str(n): torch.zeros(n) for n in (40, 2100)}
-    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
     parameters = {name: nn.Parameter(one) for name, one in like.items()}
-    methods = ErrorFeedback(EFSignSGD()), SignSGD(), Dense()
-    for method, unit in itertools.product(methods, ("layer", "model")):
-        exchange = GradientExchange(method, parameters, link, unit=unit)
-        junction = AfterBackward(exchange, parameters)
+    nodes, everybody = (
+        Link(SimulatedWire(n), Ledger(), Clock(torch.device("cpu"))) for n in (2, 2 * node_size)
+    )
+    exchange = GradientExchange(method, parameters, nodes, unit=unit)
+    junction: Junction = AfterBackward(exchange, parameters)
+    if node_size > 1:
+        junction = InsideNodes(exchange, parameters, SimulatedWire(node_size), node_size)
+    finite = [None] * (2 * node_size)
+    for broken in (None, "2100", None):
         junction.begin(Plan(0))
-        for broken in (None, "2100", None):
-            with on_gpu():
-                for worker in range(2):
-                    for name, parameter in parameters.items():
-                        parameter.grad = torch.randn(like[name].shape)
-                        if worker == 1 and name == broken:
-                            parameter.grad[2050] = math.nan
-                    assert junction.open(worker) is None
-                happened, _, _ = settle(link, exchange, junction, [], Plan(0), finite=True)
-            assert happened == (broken is None)
-            assert exchange.named([None, None]) == [None, broken]
+        with on_gpu():
+            for worker, _ in enumerate(finite):
+                for name, parameter in parameters.items():
+                    parameter.grad = torch.randn(like[name].shape)
+                    if worker == 1 and name == broken:
+                        parameter.grad[2050] = math.nan
+                assert junction.open(worker) is None
+            happened, *_ = settle(everybody, exchange, junction, [], Plan(0), finite=True)
+        assert happened == (broken is None)
+        assert exchange.named(finite) == [None, broken, *finite[2:]]
 
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 2.0, math.nan, math.inf])
