@@ -3,6 +3,7 @@ a gradient that is not finite."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -11,9 +12,8 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel import batch as batches
 from dgc_repro.kernel import native
-from dgc_repro.kernel.batch import Batch, Peaks, all_finite
+from dgc_repro.kernel.batch import INFINITE, Batch, Peaks, all_finite
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
@@ -27,10 +27,19 @@ def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal"
 
 def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
     """The name of a tensor that holds a NaN or an infinity; of those on a GPU, what nobody has read yet."""
-    on_gpu = {n: t for n, t in tensors.items() if batches.on_gpu([t]) and t.is_contiguous()}
-    others = {n: t for n, t in tensors.items() if n not in on_gpu} if on_gpu else tensors
-    peaks = batches.peaks(Batch(tuple(on_gpu), list(on_gpu.values()))) if on_gpu else []
-    return _first_here(others), peaks
+    here: dict[str, Tensor] = {}
+    on_gpu: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.device.type == "cpu":
+            here[name] = tensor
+        elif tensor.numel():
+            on_gpu.setdefault(tensor.dtype, {})[name] = tensor
+    peaks = []
+    for same in on_gpu.values():
+        largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
+        bits = torch.where(largest.isfinite(), 0, INFINITE).int()
+        peaks.append(Peaks(tuple(same), (1,) * len(same), bits))
+    return _first_here(here), peaks
 
 
 def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
@@ -40,7 +49,7 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _first_here(tensors: Mapping[str, Tensor]) -> str | None:
-    """The same without the kernels of the GPU."""
+    """The same of tensors on the CPU."""
     here = {n: t for n, t in tensors.items() if native.usable(t) and t.is_contiguous()}
     if here and not all_finite(Batch(tuple(here), list(here.values()))):
         return next(name for name, tensor in here.items() if not native.all_finite(tensor))

@@ -217,14 +217,6 @@ def energies(x: Batch) -> Tensor:
     return found
 
 
-def peaks(x: Batch) -> list[Peaks]:
-    """What a kernel on the GPU finds of tensors that nothing has checked."""
-    from dgc_repro.kernel.gpu import dense
-
-    dense.check(x)
-    return x.unchecked.peaks
-
-
 def all_finite(x: Batch) -> bool:
     """Whether no value is a NaN or an infinity, where the C kernels can be had."""
     return bool(_finite(len(x), x.lengths, x.pointers, torch.get_num_threads()))

@@ -41,6 +41,7 @@ from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.fsdp import PerUnit
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.payload import Gathered
@@ -382,4 +383,37 @@ def test_the_host_waits_for_the_gpu_once_a_step(compressor: Compressor, plan: Pl
                 happened, *_ = settle(link, exchange, Outside(exchange), [1.0], plan, finite=True)
             assert happened
             if step:  # tables are uploaded in the first
+                assert operations.waits == ["tolist"]
+
+
+class OneUnit:
+    """What a unit of FSDP's hands over, without the model."""
+
+    def __init__(self, given: dict[str, Tensor]) -> None:
+        self._given = given
+
+    def parts(self, shard: Tensor) -> dict[str, Tensor]:
+        return self._given
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("compressor", [ErrorFeedback(TopK(0.01)), SignSGD(), PowerSGD()], ids=repr)
+def test_units_of_fsdp_wait_for_the_gpu_once_a_step_in_all(compressor: Compressor) -> None:
+    gpu = torch.device("cuda")
+    no_stream = patch.object(torch.cuda, "current_stream"), patch.object(Tensor, "record_stream")
+    with FAKE, Operations() as operations, no_stream[0], no_stream[1], operations.reading():
+        link = Link(SimulatedWire(1, gpu), Ledger(), Clock(torch.device("cpu")))
+        parameters = {f"p{i}": torch.empty(*one, device=gpu) for i, one in enumerate(SHAPES[:6])}
+        exchange = GradientExchange(compressor, parameters, link)
+        names = list(parameters)
+        units: Any = [OneUnit({n: parameters[n] for n in names[i : i + 2]}) for i in (0, 2, 4)]
+        junction = PerUnit(exchange, units)
+        for step in range(3):
+            operations.waits.clear()
+            junction.begin(Plan(0))
+            for i in range(3):
+                junction.hand_over(i, torch.empty(1, device=gpu))
+            assert junction.open(0) is None
+            assert settle(link, exchange, junction, [], Plan(0), finite=True)[0]
+            if step:
                 assert operations.waits == ["tolist"]

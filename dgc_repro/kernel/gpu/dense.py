@@ -65,12 +65,6 @@ def _scale(owner, first, sizes, to, x, weight, largest, READ: tl.constexpr, TILE
     tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
 
 
-def check(x: Batch) -> None:
-    """Have `Batch.unchecked` hold whether all values are finite."""
-    counts, largest = _peaks_of_tiles(x)
-    launch(x.tensors[0], _parts, counts, x.sizes, x, None, largest, KIND=PEAKS, TILE=TILE)
-
-
 def _peaks_of_tiles(x: Batch) -> tuple[Numbers, Tensor]:
     """How many tiles each tensor has, and a place for the bits of the largest magnitude in each: i32[tiles].
     A kernel that reads every value fills it."""
