@@ -307,6 +307,7 @@ def targets(rows: Sequence[Row], head: str) -> str:
                 "measured": shown(row),
                 "verdict": row[verdict],
                 "step ms": f"{row['step_ms']:.1f}",
+                "processor ms": f"{row['processor_ms']:.1f}",
                 "what the step's ms went to, compute aside": row.get("where", ""),
             }
             for row in judged[target]
@@ -318,7 +319,13 @@ def targets(rows: Sequence[Row], head: str) -> str:
     ]
     texts = ["# Network", head, markdown_table(pd.DataFrame(counts))]
     if missed:
-        texts += ["## Missed", markdown_table(pd.DataFrame(missed))]
+        bound = [r for r in rows if _is_bound_by_the_processor(r)]
+        over = sum(r.get("limit_verdict", "").endswith("missed") for r in rows)
+        why = (
+            f"Of the {over} points beyond the link's limit, the processor binds {len(bound)}: its time "
+            f"of the step alone is more than {LIMIT_AT_MOST} x the limit, whatever overlaps."
+        )
+        texts += ["## Missed", why, markdown_table(pd.DataFrame(missed))]
     silent = dict.fromkeys(
         f"{r['exchange']} ({r['model']}, {r['workers']} workers): {r['does_not_run']}"
         for r in rows
@@ -327,6 +334,15 @@ def targets(rows: Sequence[Row], head: str) -> str:
     if silent:
         texts.append(f"Does not run: {'; '.join(silent)}")
     return "\n\n".join(texts) + "\n"
+
+
+def _is_bound_by_the_processor(row: Row) -> bool:
+    """Whether a point misses the link's limit, and the processor's time of a step is beyond it as well: no
+    order of the same work could meet it."""
+    if not row.get("limit_verdict", "").endswith("missed"):
+        return False
+    limit: float = row.get("overlap_limit_ms", row["limit_ms"])
+    return bool(row["processor_ms"] > LIMIT_AT_MOST * limit)
 
 
 def _place(row: Row) -> str:

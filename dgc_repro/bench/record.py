@@ -1,13 +1,15 @@
 """Recorded gradients: what the trainer computes, a file a worker, kept under runs/gradients/.
 
 A few steps of dense training on one simulated worker; then, with the parameters held as they are,
-a gradient a worker, each on a batch of its own: what the workers of a data-parallel step have before
-their exchange. Beside them the layers' multiply-adds, which say how a step's compute is spread.
+a gradient a worker, each on a batch of its own as far as the data go: what the workers of a
+data-parallel step have before their exchange. Beside them the layers' multiply-adds, which say how a
+step's compute is spread.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -121,10 +123,11 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
     hooks = [part.register_forward_hook(partial(count, name)) for name, part in leaves]
     before = [parameter.detach().clone() for parameter in run.module.parameters()]
     gradients: dict[str, Tensor] = {}
+    again = itertools.cycle(batches)  # the embedded text makes fewer batches than workers need
     for worker in range(workers):
-        batch = next(batches, None)
+        batch = next(again, None)
         if batch is None:
-            raise UserError(f"workers: the data make {STEPS + worker} steps, too few for {workers}")
+            raise UserError(f"workers: the data make {STEPS} steps, too few for {workers}")
         train_step(run, batch)
         gradients = {name: g.detach() for name, g in gradients_of(run).items()}
         torch.save(gradients, folder / f"worker-{worker}.pt")

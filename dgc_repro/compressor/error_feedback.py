@@ -55,7 +55,8 @@ class ErrorFeedback(ByBatch):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         residuals = [state["residual"] for state in states]
-        fed = kernels.add(batch, residuals, context.spares("residual", residuals))
+        to = context.spares("residual", residuals)
+        fed = kernels.add(batch, residuals, to, measured=context.measures)
         del batch  # with many simulated workers this frees each one's gradient in turn
         inside = context.within("error_feedback", reads_own=True)
         inner = [state["inner"] for state in states]

@@ -67,6 +67,11 @@ class Context:
     tell_energies: Callable[[tuple[str, ...], Tensor], None] | None = None
     rungs: Sequence[int | None] | None = None
 
+    @property
+    def measures(self) -> bool:
+        """Whether a ladder in here will look at the energies of what it is given."""
+        return self.tell_energies is not None or None in (self.rungs or [self.rung])
+
     def within(
         self,
         label: str | tuple[str, ...],

@@ -22,7 +22,7 @@ from dgc_repro.kernel import native, select
 from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 
 _add = Function(
-    "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, INTEGER
+    "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, POINTER, INTEGER
 )  # fmt: skip
 _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
 _finite = Function("dgc_finite_all", INTEGER, INT64, POINTER, POINTER, INTEGER)
@@ -61,12 +61,14 @@ class Peaks(NamedTuple):
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
-    A batch and all batches computed from it share ``unchecked``."""
+    A batch and all batches computed from it share ``unchecked``. ``energies``: see the function of this name;
+    where they are known already, until the tensors are written to."""
 
     __slots__ = (
         "_addresses",
         "_on_gpu",
         "_pointers",
+        "energies",
         "names",
         "native",
         "sizes",
@@ -87,6 +89,7 @@ class Batch:
             tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
         )
         self.unchecked = Unchecked(names) if unchecked is None else unchecked
+        self.energies: Tensor | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
         self._on_gpu: bool | None = None
@@ -160,8 +163,16 @@ def _has_triton() -> bool:
     return os.environ.get("DGC_REPRO_COMPILE", "1") != "0" and find_spec("triton") is not None
 
 
-def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0) -> Batch:
-    """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``.
+def add(
+    a: Batch,
+    b: Sequence[Tensor],
+    to: Sequence[Tensor],
+    weight: float = 1.0,
+    *,
+    measured: bool = False,
+) -> Batch:
+    """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``. ``measured``:
+    somebody will ask for the energies of ``to``; C finds them in the same pass.
 
     Raises ValueError where the sizes differ."""
     total, term = a.like(to), a.like(b)
@@ -171,9 +182,10 @@ def add(a: Batch, b: Sequence[Tensor], to: Sequence[Tensor], weight: float = 1.0
             f"{a.names[wrong]}: a state of {term.sizes[wrong]} values for a tensor of {a.sizes[wrong]}"
         )
     if a.native and term.native and total.native:
+        total.energies = torch.empty(len(a), dtype=torch.float64) if measured else None
         if _add(
             len(a), a.lengths, total.pointers, a.pointers, term.pointers, weight,
-            torch.get_num_threads(),
+            total.energies.data_ptr() if total.energies is not None else None, torch.get_num_threads(),
         ):  # fmt: skip
             total.found_finite()
         return total
@@ -206,6 +218,8 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
 
 def energies(x: Batch) -> Tensor:
     """||x||^2 of each tensor: f64[tensors]. No square overflows."""
+    if x.energies is not None:
+        return x.energies
     if x.on_gpu:
         from dgc_repro.kernel.gpu import dense
 

@@ -245,6 +245,17 @@ def test_a_step_with_overlap_and_compute_is_judged_by_the_overlapped_limit() -> 
     assert (alone.get("overlap_limit_x"), alone["limit_verdict"]) == (None, "met")
 
 
+def test_what_the_processor_alone_takes_too_long_for_is_counted() -> None:
+    wire = 1e6 * 8 / 1e8 * 1514 / 1448
+    rows = judged(
+        {**point("topk1", False, 2 * wire), "processor_seconds": [1.2 * wire] * 3},
+        {**point("dgc", False, 2 * wire), "processor_seconds": [1.1 * wire] * 3},
+        {**point("dense", False, wire), "processor_seconds": [1.2 * wire] * 3},
+    )
+    text = tables.targets(list(rows.values()), "")
+    assert "Of the 2 points beyond the link's limit, the processor binds 1:" in text
+
+
 def test_fewer_than_three_steps_are_indicative() -> None:
     rows = judged(
         {**point("dense", False, 0.5), "seconds": [0.5, 0.5]},

@@ -13,7 +13,9 @@ from laws import same_bits
 from numeric import Array, both_kernels, hashed_bits, heavy_tailed, three_threads
 from torch import Tensor
 
+from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
@@ -241,6 +243,17 @@ def test_scratch_is_used_again_and_never_read_and_written_at_once() -> None:
     ours = select.topk(values, 450, scratch=scratch)
     assert same_bits(ours.values, expected.values)
     assert same_bits(ours.indices, expected.indices)
+
+
+@both_kernels
+def test_a_sum_tells_the_energies_that_a_pass_of_its_own_finds() -> None:
+    sizes = (0, 1, 65_535, 65_536, 200_001)
+    a, b = ([torch.randn(n) for n in sizes] for _ in range(2))
+    batch = Batch(tuple(map(str, sizes)), a)
+    with three_threads():
+        total = kernels.add(batch, b, [torch.empty_like(x) for x in a], 0.5, measured=True)
+    found = kernels.energies(total)
+    assert same_bits(found, kernels.energies(Batch(batch.names, list(total.tensors))))
 
 
 @both_kernels

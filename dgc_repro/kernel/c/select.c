@@ -418,24 +418,6 @@ void dgc_topk_all(int64_t count, const int64_t *n, const float *const *x, int ru
     })
 }
 
-/* The sum of squares, in the same order whatever the number of threads. */
-double dgc_energy(const float *x, int64_t n, int threads) {
-    enum { PART = 65536 };
-    const int64_t parts = (n + PART - 1) / PART;
-    const int parallel = parts > 1 && threads > 1;
-    double sums[parts + 1], total = 0;
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
-    for (int64_t p = 0; p < parts; p++) {
-        const int64_t end = smaller(n, (p + 1) * PART);
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = p * PART; i < end; i++) sum += (double)x[i] * (double)x[i];
-        sums[p] = sum;
-    }
-    for (int64_t p = 0; p < parts; p++) total += sums[p];
-    return total;
-}
-
 /* Bytes of scratch to choose what is beyond a threshold, with room for so many. */
 int64_t dgc_above_scratch(int64_t n, int64_t capacity) {
     return num_pieces(n) * (int64_t)sizeof(piece_t) + 8 * capacity;
