@@ -19,7 +19,10 @@ from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward, Junction
@@ -77,6 +80,9 @@ def tensors(seed: int = 0, *, odd: bool = True) -> list[Tensor]:
         found[5][7] = math.inf
         found[5][70] = -math.inf
     return found
+
+
+CONTEXT = Context("batch", 0, 0, 0, 2, None, (0, 0), Workspace())
 
 
 def batch(seed: int = 0, *, odd: bool = True) -> Batch:
@@ -139,6 +145,10 @@ def test_what_reads_every_value_leaves_whether_it_is_finite(odd: bool) -> None:
             lambda x: batches.scale(x, torch.tensor(0.5), x),
             batches.energies,
             sums.peaks,
+            lambda x: narrow.narrow(x, torch.empty(sum(SIZES), dtype=torch.bfloat16)),
+            lambda x: SignSGD().encode_batch(x, CONTEXT),
+            lambda x: Natural().encode_batch(x, CONTEXT),
+            lambda x: QSGD(7).encode_batch(x, CONTEXT),
         ):
             x = batch(odd=odd)
             x.tensors[1 if odd else 0].fill_(3e38)

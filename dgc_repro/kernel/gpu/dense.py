@@ -13,7 +13,7 @@ from torch import Tensor
 from triton import jit
 
 from dgc_repro.kernel.batch import Batch, starts
-from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, tile, tiles
+from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, peaks_of, tile, tiles
 
 TILE = 2048
 MAGNITUDES, SQUARES, PEAKS = 0, 1, 2
@@ -26,10 +26,10 @@ COLUMNS, HEIGHT, STEP = (
 
 def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float) -> None:
     """to = a + weight * b, rounded once."""
-    counts, largest = _peaks_of_tiles(a)
+    counts = tiles(a.sizes, TILE)
     launch(
-        a.tensors[0], _add, counts, a.sizes, to, a, list(b), weight, largest, PLAIN=weight == 1.0,
-        TILE=TILE,
+        a.tensors[0], _add, counts, a.sizes, to, a, list(b), weight, peaks_of(a, counts),
+        PLAIN=weight == 1.0, TILE=TILE,
     )  # fmt: skip
 
 
@@ -47,10 +47,10 @@ def _add(owner, first, sizes, to, a, b, weight, largest, PLAIN: tl.constexpr, TI
 
 def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
     """to = weight * x."""
-    counts, largest = _peaks_of_tiles(x)
+    counts = tiles(x.sizes, TILE)
     launch(
-        x.tensors[0], _scale, counts, x.sizes, to, x, weight, largest, READ=isinstance(weight, Tensor),
-        TILE=TILE,
+        x.tensors[0], _scale, counts, x.sizes, to, x, weight, peaks_of(x, counts),
+        READ=isinstance(weight, Tensor), TILE=TILE,
     )  # fmt: skip
 
 
@@ -63,15 +63,6 @@ def _scale(owner, first, sizes, to, x, weight, largest, READ: tl.constexpr, TILE
     factor = tl.load(weight) if READ else weight
     tl.store(floats(to, s) + i, value * factor, mask=there)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
-
-
-def _peaks_of_tiles(x: Batch) -> tuple[Numbers, Tensor]:
-    """How many tiles each tensor has, and a place for the bits of the largest magnitude in each: i32[tiles].
-    A kernel that reads every value fills it."""
-    counts = tiles(x.sizes, TILE)
-    largest = x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
-    x.found_peaks(counts, largest)
-    return counts, largest
 
 
 def zero(x: Batch) -> None:
@@ -88,18 +79,22 @@ def _zero(owner, first, sizes, x, TILE: tl.constexpr):
 
 def narrow(x: Batch, to: Tensor, limit: float) -> None:
     """As in kernel/narrow.py. ``limit``: the largest number of the type of ``to``."""
+    counts = tiles(x.sizes, TILE)
     launch(
-        to, _narrow, tiles(x.sizes, TILE), x.sizes, starts(x.sizes), to.view(torch.int16), x, limit,
+        to, _narrow, counts, x.sizes, starts(x.sizes), to.view(torch.int16), x, limit, peaks_of(x, counts),
         HALF=to.dtype == torch.float16, TILE=TILE,
     )  # fmt: skip
 
 
 @jit
-def _narrow(owner, first, sizes, starts, to, x, limit, HALF: tl.constexpr, TILE: tl.constexpr):
+def _narrow(
+    owner, first, sizes, starts, to, x, limit, largest, HALF: tl.constexpr, TILE: tl.constexpr
+):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
     there = i < tl.load(sizes + s)
     value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
     kept = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
     kept = tl.where(magnitude(value) == 0x7F800000, value, kept)
     if HALF:
@@ -142,7 +137,8 @@ def _widen(
 def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     """sum |x| or sum x^2 of each tensor (f64[tensors], in an order of the device; not of `PEAKS`), and
     max|x|, NaN where there is one (f32[tensors])."""
-    on, (counts, largest) = x.tensors[0], _peaks_of_tiles(x)
+    on, counts = x.tensors[0], tiles(x.sizes, TILE)
+    largest = peaks_of(x, counts)
     sums = on.new_empty(sum(counts), dtype=torch.float64)
     totals = on.new_empty(len(x), dtype=torch.float64)
     peaks = on.new_empty(len(x), dtype=torch.float32)
