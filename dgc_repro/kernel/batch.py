@@ -172,7 +172,7 @@ def add(
     measured: bool = False,
 ) -> Batch:
     """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``. ``measured``:
-    somebody will ask for the energies of ``to``; C finds them in the same pass.
+    somebody will ask for the energies of ``to``; kernels find them in the same pass.
 
     Raises ValueError where the sizes differ."""
     total, term = a.like(to), a.like(b)
@@ -192,7 +192,7 @@ def add(
     if a.on_gpu:
         from dgc_repro.kernel.gpu import dense
 
-        dense.add(a, b, total, weight)
+        dense.add(a, b, total, weight, measured=measured)
         return total
     for one, two, three in zip(a.tensors, b, to, strict=True):
         torch.add(one, two, alpha=weight, out=three)

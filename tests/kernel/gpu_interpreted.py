@@ -135,6 +135,15 @@ def test_sums_are_equal_to_rounding_and_peaks_to_the_bit() -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_sum_tells_the_energies_that_a_pass_of_its_own_finds(weight: float) -> None:
+    with on_gpu():
+        x = batch(odd=False)
+        total = batches.add(x, tensors(2, odd=False), x.tensors, weight, measured=True)
+        assert total.energies is not None
+        same(total.energies, batches.energies(Batch(total.names, total.tensors)))
+
+
 @pytest.mark.parametrize("odd", [False, True])
 def test_what_reads_every_value_leaves_whether_it_is_finite(odd: bool) -> None:
     """Without a pass of its own, and told apart by tensor; a sum that overflows says nothing."""

@@ -105,7 +105,7 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
     ]
     return [
         (launch._scan, {"WIDTH": 1024}),
-        *((dense._add, {"PLAIN": plain, "TILE": 2048}) for plain in (False, True)),
+        *((dense._add, {"PLAIN": a, "MEASURED": a, "TILE": 2048}) for a in (False, True)),
         *((dense._scale, {"READ": read, "TILE": 2048}) for read in (False, True)),
         (dense._column_parts, {"HEIGHT": dense.HEIGHT, **columns}),
         (dense._fold_columns, columns),
@@ -276,7 +276,7 @@ def exchanged(
         batch = Batch(names, tensors)
         assert batch.on_gpu
         context = Context(
-            "batch", 0, 0, 0, 2, None, (0, 0), workspace, own_is_read=False, into=tensors
+            "batch", 0, 0, 0, 2, 0, (0, 0), workspace, own_is_read=False, into=tensors
         )
         states = [compressor.init(tensor) for tensor in tensors]
         before = Launches.count

@@ -17,32 +17,39 @@ from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, peak
 
 TILE = 2048
 MAGNITUDES, SQUARES, PEAKS = 0, 1, 2
-COLUMNS, HEIGHT, STEP = (
-    128,
-    1024,
-    16,
-)  # columns of a tile; rows that it sums, and how many at a time
+COLUMNS, HEIGHT = 128, 1024  # columns of a tile, and rows that it sums
+STEP = 16  # rows at a time
 
 
-def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float) -> None:
-    """to = a + weight * b, rounded once."""
-    counts = tiles(a.sizes, TILE)
+def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float, *, measured: bool) -> None:
+    """to = a + weight * b, rounded once. ``measured``: with its energies."""
+    on, counts = a.tensors[0], tiles(a.sizes, TILE)
+    largest = peaks_of(a, counts)
+    sums = on.new_empty(sum(counts) * measured, dtype=torch.float64)
     launch(
-        a.tensors[0], _add, counts, a.sizes, to, a, list(b), weight, peaks_of(a, counts),
-        PLAIN=weight == 1.0, TILE=TILE,
+        on, _add, counts, a.sizes, to, a, list(b), weight, largest, sums, PLAIN=weight == 1.0,
+        MEASURED=measured, TILE=TILE,
     )  # fmt: skip
+    if measured:
+        to.energies = _folded(counts, sums, largest, SQUARES)[0]
 
 
 @jit
-def _add(owner, first, sizes, to, a, b, weight, largest, PLAIN: tl.constexpr, TILE: tl.constexpr):
+def _add(
+    owner, first, sizes, to, a, b, weight, largest, sums, PLAIN: tl.constexpr, MEASURED: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
     there = i < tl.load(sizes + s)
     x = tl.load(floats(a, s) + i, mask=there, other=0.0)
-    y = tl.load(floats(b, s) + i, mask=there)
+    y = tl.load(floats(b, s) + i, mask=there, other=0.0)
     total = x + y if PLAIN else tl.fma(y, tl.zeros_like(y) + weight, x)
     tl.store(floats(to, s) + i, total, mask=there)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(x), 0))
+    if MEASURED:
+        wide = total.to(tl.float64)
+        tl.store(sums + tl.program_id(0), tl.sum(wide * wide, 0))
 
 
 def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
@@ -140,22 +147,18 @@ def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     on, counts = x.tensors[0], tiles(x.sizes, TILE)
     largest = peaks_of(x, counts)
     sums = on.new_empty(sum(counts), dtype=torch.float64)
-    totals = on.new_empty(len(x), dtype=torch.float64)
-    peaks = on.new_empty(len(x), dtype=torch.float32)
     launch(on, _parts, counts, x.sizes, x, sums, largest, KIND=kind, TILE=TILE)
+    return _folded(counts, sums, largest, kind)
+
+
+def _folded(counts: Numbers, sums: Tensor, largest: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+    """`summed` from what each tile has."""
+    totals = sums.new_empty(len(counts))
+    peaks = sums.new_empty(len(counts), dtype=torch.float32)
     launch(
-        on,
-        _fold,
-        (1,) * len(x),
-        counts,
-        starts(counts),
-        sums,
-        largest,
-        totals,
-        peaks,
-        KIND=kind,
+        sums, _fold, (1,) * len(counts), counts, starts(counts), sums, largest, totals, peaks, KIND=kind,
         WIDTH=1024,
-    )
+    )  # fmt: skip
     return totals, peaks
 
 
