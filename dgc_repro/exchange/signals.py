@@ -37,7 +37,7 @@ def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
     peaks = []
     for same in on_gpu.values():
         largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
-        bits = torch.where(largest.isfinite(), 0, INFINITE).int()
+        bits = largest.isfinite().logical_not().int() * INFINITE
         peaks.append(Peaks(tuple(same), (1,) * len(same), bits))
     return _first_here(here), peaks
 
