@@ -20,13 +20,14 @@ import ctypes
 import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.batch import Batch, integers, on_gpu, starts
+from dgc_repro.kernel.batch import Batch, integers, starts
 from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 
 _DEPENDENT = 2.0**-22
@@ -138,9 +139,7 @@ def directions(last: Batch, of: Matrices, keys: Callable[[], counter.Numbers], o
     where the squares of m would. A row that is zero (the first step; a gradient of lower rank) or not
     finite has none: it gets a random one from the key of its matrix (i32[matrices]).
     """
-    if _one_launch(last, of):
-        from dgc_repro.kernel.gpu import lowrank as gpu
-
+    if gpu := _on_gpu(last, of):
         gpu.directions(last, of, keys(), out)
         return
     lost = np.ones(len(last), dtype=np.uint8)
@@ -155,8 +154,13 @@ def directions(last: Batch, of: Matrices, keys: Callable[[], counter.Numbers], o
             _drawn(last.tensors[i], int(drawn_from[i]), each[i])
 
 
-def _one_launch(x: Batch, of: Matrices) -> bool:
-    return x.on_gpu and of.r <= MOST_IN_ONE_LAUNCH
+def _on_gpu(x: Batch, of: Matrices) -> Any:
+    """kernel/gpu/lowrank.py, where it can work on these matrices."""
+    if not (x.on_gpu and of.r <= MOST_IN_ONE_LAUNCH):
+        return None
+    from dgc_repro.kernel.gpu import lowrank as gpu
+
+    return gpu
 
 
 def _drawn(q: Tensor, key: int, out: Tensor) -> None:
@@ -182,9 +186,7 @@ def times(m: Batch, of: Matrices, q: Tensor, p: Tensor) -> None:
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    if _one_launch(m, of):
-        from dgc_repro.kernel.gpu import lowrank as gpu
-
+    if gpu := _on_gpu(m, of):
         gpu.times(m, of, q, p)
         return
     for own, its_q, its_p in zip(of.each(m), of.each_q(q), of.each_p(p), strict=True):
@@ -203,9 +205,7 @@ def orthonormal(p: Tensor, of: Matrices, work: Tensor, out: Tensor) -> None:
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    if on_gpu([p]) and of.r <= MOST_IN_ONE_LAUNCH:
-        from dgc_repro.kernel.gpu import lowrank as gpu
-
+    if gpu := _on_gpu(Batch(("p",), [p]), of):
         gpu.orthonormal(p, of, _DEPENDENT, work, out)
         return
     for own, its_work, unit in zip(of.each_p(p), of.each_p(work), of.each_p(out), strict=True):
@@ -234,9 +234,7 @@ def transposed_times(m: Batch, of: Matrices, p: Tensor, partial: Tensor, q: Tens
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    if _one_launch(m, of):
-        from dgc_repro.kernel.gpu import lowrank as gpu
-
+    if gpu := _on_gpu(m, of):
         gpu.transposed_times(m, of, p, q)
         return
     for own, its_p, its_q in zip(of.each(m), of.each_p(p), of.each_q(q), strict=True):
@@ -251,9 +249,7 @@ def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumu
             torch.get_num_threads(),
         )  # fmt: skip
         return
-    if _one_launch(x, of):
-        from dgc_repro.kernel.gpu import lowrank as gpu
-
+    if gpu := _on_gpu(x, of):
         gpu.outer(x, of, p, q, weight, accumulate=accumulate)
         return
     for own, its_p, its_q in zip(of.each(x), of.each_p(p), of.each_q(q), strict=True):

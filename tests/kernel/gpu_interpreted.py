@@ -58,7 +58,6 @@ def on_gpu() -> Iterator[None]:
         patch.object(native, "library", lambda: None),
         patch.object(batches, "on_gpu", lambda tensors: True),
         patch.object(sparse_payload, "on_gpu", lambda tensors: True),
-        patch.object(lowrank, "on_gpu", lambda tensors: True),
     ):
         before = Launches.count
         yield
