@@ -19,7 +19,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help install test test-slow test-oldest test-all check format lint types bench bench-network validate-network \
-	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish notebook clean
+	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish docs notebook clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduce
 
 publish: $(INSTALLED) ## (maintainers) rebuild results/ itself from its pools, with its overview
 	$(BIN)/python -m dgc_repro.paper --publish $(ARGS)
+
+docs: $(INSTALLED) ## run the laws of all methods and build the docs site into build/site
+	-$(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/compressor/test_laws.py --junitxml=build/laws.xml
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
+	@echo "written to build/site/index.html"
 
 notebook: $(INSTALLED) ## execute the notebooks into reproduced/notebooks/
 	@mkdir -p reproduced/notebooks
