@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from dgc_repro.checked import Positive, checked, one_of
@@ -46,7 +47,7 @@ class ClipLocal(ByBatch):
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         assert context.gradient_norm is not None, "clip_local needs the norm of the whole gradient"
         factor = self.factor(context.gradient_norm(), context.world_size)
-        if factor < 1:
+        if isinstance(factor, Tensor) or factor < 1:
             clipped = batch.like(context.buffers("clipped", batch))
             kernels.scale(batch, factor, clipped)
             batch = clipped
@@ -55,9 +56,12 @@ class ClipLocal(ByBatch):
         outcome = yield from exchange_all(self.inner, batch, inner, inside)
         return Outcome(outcome.mean, outcome.own, [{"inner": state} for state in outcome.state])
 
-    def factor(self, norm: float, num_workers: int) -> float:
-        """What the gradient of this norm is multiplied by: 1 where it is short enough, or a NaN."""
+    def factor(self, norm: float | Tensor, num_workers: int) -> float | Tensor:
+        """What the gradient of this norm is multiplied by: 1 where it is short enough, or a NaN. Of a tensor:
+        f32[]."""
         limit = self.threshold * num_workers**-0.5
         if self.of == SHARE:
             limit *= num_workers
+        if isinstance(norm, Tensor):
+            return torch.where(norm > limit, limit / norm, 1.0).float()
         return limit / norm if norm > limit else 1.0

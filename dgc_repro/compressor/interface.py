@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.payload import Parted
 from dgc_repro.payload.requests import Exchange, Outcome, together
@@ -37,8 +37,9 @@ class Context:
     see energies first (`Choose`).
     ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
     whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
-    ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for; None where
-    nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where nobody says.
+    ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for (on a GPU a
+    tensor, f64[]); None where nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where
+    nobody says.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
     ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for norms.
     ``tell_energies``: takes the energies that `Choose` would, with the names of their tensors, where the
@@ -59,7 +60,7 @@ class Context:
     path: tuple[Any, ...] = ()
     own_is_read: bool = True
     into: Any = None  # Tensor, of a batch Sequence[Tensor]
-    gradient_norm: Callable[[], float] | None = None
+    gradient_norm: Callable[[], float | Tensor] | None = None
     learning_rate: float = 1.0
     selection: Any = None  # Selection, of a batch Sequence[Selection]
     raw_energy: Tensor | None = None
@@ -147,8 +148,8 @@ class Context:
     def results(self, batch: Batch) -> Batch:
         """The same for a batch."""
         if self.into is not None:
-            return Batch(batch.names, self.into, set())
-        return Batch(batch.names, self.buffers("mean", batch), set())
+            return Batch(batch.names, self.into, Unchecked())
+        return Batch(batch.names, self.buffers("mean", batch), Unchecked())
 
     def spare(self, label: str, current: Tensor) -> Tensor:
         """A reused buffer for the successor of ``current``, a tensor of the state."""

@@ -63,11 +63,11 @@ class Ladder(ByBatch):
             energies = self._energies(batch, selections, context)
             if asking:
                 names = tuple(batch.names[i] for i in asking)
-                answer = yield Choose(energies[asking], names)
+                answer = yield Choose(_rows(energies, asking), names)
                 planned = [answer if rung is None else rung for rung in planned]
             if context.tell_energies is not None:
                 told = [i for i in range(len(batch)) if i not in set(asking)]
-                context.tell_energies(tuple(batch.names[i] for i in told), energies[told])
+                context.tell_energies(tuple(batch.names[i] for i in told), _rows(energies, told))
         places: dict[int, list[int]] = {}
         for i, rung in enumerate(planned):
             if rung is None or not 0 <= rung < len(self.rungs):
@@ -150,3 +150,8 @@ class Ladder(ByBatch):
         if context.raw_energy is not None:
             columns += [context.raw_energy.sqrt(), *(e.clamp(min=0).sqrt() for e in columns[1:])]
         return torch.stack(columns, 1)
+
+
+def _rows(energies: Tensor, places: Sequence[int]) -> Tensor:
+    """Those of some tensors. (A list of places would be uploaded to a GPU, which waits.)"""
+    return energies if len(places) == len(energies) else energies[places]

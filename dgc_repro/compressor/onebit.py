@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,8 +60,8 @@ def _matrices(
 ) -> tuple[Tensor, Tensor]:
     """How many rows each column of a batch has (f64[columns]), and where the two levels of the columns
     of one tensor stand in a list of all first levels and then all second ones (i64[2 columns])."""
-    counts = torch.tensor(columns)
-    rows = torch.tensor([n // max(1, count) for n, count in zip(sizes, columns, strict=True)])
-    places = torch.arange(int(counts.sum())).split(list(columns))
-    order = torch.cat([torch.cat([own, own + int(counts.sum())]) for own in places])
-    return rows.double().repeat_interleave(counts).to(device), order.to(device)
+    rows = [n // max(1, count) for n, count in zip(sizes, columns, strict=True)]
+    of_columns = np.repeat(np.array(rows, dtype=np.float64), columns)
+    places = np.split(np.arange(sum(columns)), np.cumsum(columns)[:-1])
+    order = np.concatenate([level + own for own in places for level in (0, sum(columns))])
+    return torch.from_numpy(of_columns).to(device), torch.from_numpy(order).to(device)

@@ -24,7 +24,7 @@ gradient was zero for a while is not lost. Columns of Q are scaled by powers of 
 their directions matter, and gradients below 1e-19 would underflow.
 Matrices of one shape are not stacked into one product, as torch's hook does: these kernels read each where
 it lies in a third of the time that stacks and torch.bmm take on a CPU (results/bench, stacked.md). On a
-GPU, where it is the number of operations started that counts, it may pay; that is not measured.
+GPU one launch multiplies all matrices, of whatever shapes, where they lie.
 Silent: what a matrix is, for a convolution: output channels x the rest, as in the authors' code
 (channels-last permutes columns, which changes nothing but which number each of the first Q gets).
 The first Q: Box and Muller's normals from (seed, step, name, place in the nest), the same on all workers.
@@ -36,7 +36,7 @@ r x cols: ``p`` and ``q``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated
 
 import torch
@@ -111,20 +111,17 @@ class PowerSGD(ByBatch):
         p = context.scratch("p", sum(of.p_sizes), f32, device)
         q = context.scratch("q", sum(of.q_sizes), f32, device)
 
-        lost = lowrank.directions(Batch(batch.names, last), of, q)
-        if lost:
-            keys, each = context.keys(batch.names, shared=True), of.each_q(q)
-            for i in lost:
-                lowrank.drawn(last[i], int(keys[i]), each[i])
+        keys = partial(context.keys, batch.names, shared=True)
+        lowrank.directions(Batch(batch.names, last), of, keys, q)
         lowrank.times(batch, of, q, p)  # P = M Q
         if batch.native and native.all_finite(p):  # each row of p has met every value of m
             batch.found_finite()
         mean_p = yield Mean(p, names=batch.names)
 
         work = context.scratch("work", p.numel(), torch.float64, device)
-        partial = context.scratch("partial", of.num_partial, f32, device)
+        sums = context.scratch("partial", of.num_partial, f32, device)
         lowrank.orthonormal(mean_p, of, work, p)
-        lowrank.transposed_times(batch, of, p, partial, q)  # Q_i = M^T P
+        lowrank.transposed_times(batch, of, p, sums, q)  # Q_i = M^T P
         mean_q = yield Mean(q, names=batch.names)
 
         following = context.spares("q", last)

@@ -38,7 +38,7 @@ from dgc_repro.compressor.interface import Compressor, Context, Measured, State,
 from dgc_repro.compressor.residual import check_residual
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.payload import BatchPayload, Gathered, Parted
 from dgc_repro.payload.requests import AllToAll, Exchange, Gather, GatherRagged, Outcome
 
@@ -148,13 +148,14 @@ class Sharded(Measured):
         context: Context,
     ) -> tuple[Parted, tuple[BatchPayload, ...]]:
         """The payload of every shard: together, and by owner."""
-        unchecked: set[str] = set()
+        unchecked = Unchecked()
         pieces = []
         for rank, (starts, ends) in enumerate(stretches):
             some = batch.slices(starts, ends)
             labels = tuple([f"shard{one.owned_by(rank)}" for one in shards])
             pieces.append(compressed(self.method, some, context.within(labels)))
             unchecked |= some.unchecked
+            batch.unchecked.peaks += some.unchecked.peaks
         batch.unchecked.difference_update(set(batch.names) - unchecked)
         own = Parted(tuple(pieces), lambda whole: [whole.slices(*ends) for ends in stretches])
         return own, tuple(pieces)

@@ -167,7 +167,8 @@ class Attached:
                 "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
                 "catch this error to leave the step out"
             )
-            refuse_non_finite(self._everybody, [bad], exchange.step, "gradient", fix)
+            bad_here = exchange.named([bad])
+            refuse_non_finite(self._everybody, bad_here, exchange.step, "gradient", fix)
         for name, parameter in self._parameters.items():
             if name not in exchange.absent:
                 parameter.grad = torch.full_like(parameter, math.inf)

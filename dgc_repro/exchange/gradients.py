@@ -33,10 +33,10 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.drive import Chooser, Lockstep
-from dgc_repro.exchange.signals import first_non_finite
+from dgc_repro.exchange.signals import check
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import INFINITE, Batch, Peaks
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import Plan
 
@@ -72,6 +72,7 @@ class GradientExchange:
     ``non_finite``: workers hosted here that opened, in this step, a gradient with a NaN or an
     infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so nobody could
     tell afterwards: agree on it before `commit`, and `discard` instead.
+    ``peaks``: the same for gradients on a GPU, by worker and part, not read yet: see `doubt` and `named`.
     ``missing``: parameters that had no gradient here in the last step; ``absent``: on no rank
     (exchange/settle.py). The states of absent parameters do not change.
     """
@@ -106,6 +107,8 @@ class GradientExchange:
         self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
         self._under_way: dict[int, Lockstep] = {}
         self.non_finite: dict[int, str] = {}
+        self.peaks: dict[tuple[int, int], list[Peaks]] = {}
+        self._last_peaks = self.peaks  # of the step before
         # The first worker's gradients of this step: where the means may be written.
         self._means: dict[int, Sequence[Tensor]] = {}  # by part
         self._opened: dict[int, tuple[str, ...]] = {}  # the names in a part
@@ -138,9 +141,11 @@ class GradientExchange:
         exchange = exchange_all(self.compressor, batch, states, context)
         del batch, context
         self._under_way[part].open(exchange)
-        whole = MODEL in unchecked
-        unseen = {name: g for name, g in gradients.items() if whole or name in unchecked}
-        if bad := first_non_finite(unseen):
+        seen = [] if self.unit == MODEL else unchecked.peaks  # one vector cannot tell the tensor
+        whole = self.unit == MODEL and bool(unchecked or unchecked.peaks)
+        bad, peaks = check({n: g for n, g in gradients.items() if whole or n in unchecked})
+        self.peaks[worker, part] = seen + peaks
+        if bad:
             self.non_finite.setdefault(worker, bad)
 
     def restart(self, part: int = 0) -> None:
@@ -175,19 +180,31 @@ class GradientExchange:
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
 
-    def energies(self, plan: Plan) -> list[float]:
+    def doubt(self) -> Tensor | None:
+        """1 where `peaks` hold a NaN or an infinity, else 0: f64[]. None where there are none."""
+        bits = [one.bits for every in self.peaks.values() for one in every]
+        return torch.cat(bits).ge(INFINITE).any().double() if bits else None
+
+    def named(self, bad: Sequence[str | None]) -> list[str | None]:
+        """A tensor that was not finite in the last step, for each worker hosted here, where ``bad`` has those
+        that were known before `settle`. This waits for the GPU."""
+        found = list(bad)
+        for (worker, _), every in sorted(self._last_peaks.items()):
+            for one in every:
+                found[worker] = found[worker] or one.first_non_finite()
+        return found
+
+    def energies(self, plan: Plan) -> Tensor:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over
-        tensors but the absent ones, averaged over the workers hosted here. Empty: nothing is measured."""
-        if not plan.measures:
-            return []
-        total = torch.zeros(
-            6 if plan.norms else 3, dtype=torch.float64, device=self.link.wire.device
-        )
+        tensors but the absent ones, averaged over the workers hosted here: f64[3 or 6]. Empty where nothing
+        is measured."""
+        size = (6 if plan.norms else 3) if plan.measures else 0
+        total = torch.zeros(size, dtype=torch.float64, device=self.link.wire.device)
         for told in self._energies:
             names = sorted(told.keys() - self.absent)  # by name: buckets come in another order
             if names:
                 total += torch.stack([told[name] for name in names]).sum(0)
-        return list((total / len(self._energies)).tolist())
+        return total / len(self._energies)
 
     def commit(self) -> None:
         """Make the states of the finished exchange current: the step has happened."""
@@ -229,6 +246,7 @@ class GradientExchange:
             energies.clear()
         self._means.clear()
         self.non_finite.clear()
+        self._last_peaks, self.peaks = self.peaks, {}
         self.step += 1
 
     def _initial(self) -> dict[str, State]:
@@ -248,7 +266,7 @@ class GradientExchange:
         return {name: self.compressor.init(tensor) for name, tensor in tensors.items()}
 
     def _context(
-        self, worker: int, batch: Batch, plan: Plan, norm: Callable[[], float], part: int
+        self, worker: int, batch: Batch, plan: Plan, norm: Callable[[], float | Tensor], part: int
     ) -> Context:
         energies = self._energies[worker]
 
@@ -297,9 +315,11 @@ class GradientExchange:
         return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
 
 
-def _norm(gradients: Mapping[str, Tensor], batch: Batch) -> float:
-    """||g|| of one worker's whole gradient, of which the batch is made. In f64 only where f32 overflows: 10
-    times the cost."""
+def _norm(gradients: Mapping[str, Tensor], batch: Batch) -> float | Tensor:
+    """||g|| of one worker's whole gradient, of which the batch is made. On a CPU in f64 only where f32
+    overflows: 10 times the cost."""
+    if batch.on_gpu:
+        return kernels.energies(batch).sum().sqrt()
     found = list(gradients.values())
     norm = float(torch.stack(torch._foreach_norm(found)).double().norm())
     if not math.isfinite(norm):

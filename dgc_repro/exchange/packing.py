@@ -22,7 +22,7 @@ from torch import Tensor
 from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.payload.requests import (
@@ -156,7 +156,7 @@ def _shaped(flat: Tensor, batches: Sequence[Batch]) -> list[Batch]:
     sizes = [size for batch in batches for size in batch.sizes]
     views = iter(flat.split(sizes))
     return [
-        Batch(batch.names, [next(views).view(x.shape) for x in batch.tensors], set())
+        Batch(batch.names, [next(views).view(x.shape) for x in batch.tensors], Unchecked())
         for batch in batches
     ]
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import MODEL, GradientExchange
@@ -54,12 +55,20 @@ def settle(
     ``link``: between all workers. ``plan``: of this step. ``finite``: whether all gradients here are.
     Returns whether the step has happened, the sums of ``numbers`` over processes, and what the plan
     measures (`GradientExchange.energies`), averaged over workers. Raises UserError on all ranks.
+
+    On a GPU what kernels have found joins the signals on the device: this is the one place where the process
+    waits for it (`GradientExchange.named` says afterwards which tensor was not finite).
     """
     missing = junction.missing
     flag = (not finite) + CHANGED * (missing != exchange.missing)
     exchange.missing = missing
-    energies = _energies(link, exchange, plan)
-    flags, *sums = share(link, [flag, *numbers, *energies])
+    here = torch.tensor([flag, *numbers], dtype=torch.float64)
+    signal = here.to(link.wire.device, non_blocking=True)
+    if plan.measures:
+        signal = torch.cat([signal, _energies(link, exchange, plan)])
+    if (doubt := exchange.doubt()) is not None:
+        signal[0] += doubt
+    flags, *sums = share(link, signal)
     sums, energies = sums[: len(numbers)], sums[len(numbers) :]
     num_bad, changed = divmod(flags, 1)
     if changed:
@@ -83,6 +92,6 @@ def settle(
     return True, sums, energies
 
 
-def _energies(link: Link, exchange: GradientExchange, plan: Plan) -> list[float]:
+def _energies(link: Link, exchange: GradientExchange, plan: Plan) -> Tensor:
     """What the plan measures, summed over the workers hosted here."""
-    return [link.wire.local_workers * energy for energy in exchange.energies(plan)]
+    return exchange.energies(plan) * link.wire.local_workers

@@ -3,6 +3,7 @@ a gradient that is not finite."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -11,34 +12,49 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import SUM, Link
-from dgc_repro.kernel import batch as batches
-from dgc_repro.kernel import native, sums
-from dgc_repro.kernel.batch import Batch, all_finite
+from dgc_repro.kernel import native
+from dgc_repro.kernel.batch import INFINITE, Batch, Peaks, all_finite
 
 
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
-    """Sums over processes, by one small allreduce in float64. For local workers: their sums."""
-    flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device)
+    """Sums over processes, by one small allreduce in float64. For local workers: their sums.
+
+    On a GPU the process waits here, and nowhere else in a step whose payloads are not ragged."""
+    flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device, non_blocking=True)
     link.combine_(SUM, flat, purpose).wait()
     return list(flat.tolist())
 
 
-def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor that holds a NaN or an infinity; None if all are finite.
+def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
+    """The name of a tensor that holds a NaN or an infinity; of those on a GPU, what nobody has read yet."""
+    here: dict[str, Tensor] = {}
+    on_gpu: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.device.type == "cpu":
+            here[name] = tensor
+        elif tensor.numel():
+            on_gpu.setdefault(tensor.dtype, {})[name] = tensor
+    peaks = []
+    for same in on_gpu.values():
+        largest = torch.stack(torch._foreach_norm(list(same.values()), math.inf))
+        bits = largest.isfinite().logical_not().int() * INFINITE
+        peaks.append(Peaks(tuple(same), (1,) * len(same), bits))
+    return _first_here(here), peaks
 
-    One pass over each, and on a GPU one transfer in all.
-    """
+
+def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor that holds a NaN or an infinity; None if all are finite. One pass over each."""
+    name, peaks = check(tensors)
+    return name or next(filter(None, (one.first_non_finite() for one in peaks)), None)
+
+
+def _first_here(tensors: Mapping[str, Tensor]) -> str | None:
+    """The same of tensors on the CPU."""
     here = {n: t for n, t in tensors.items() if native.usable(t) and t.is_contiguous()}
     if here and not all_finite(Batch(tuple(here), list(here.values()))):
         return next(name for name, tensor in here.items() if not native.all_finite(tensor))
-    on_gpu = {n: t for n, t in tensors.items() if batches.on_gpu([t]) and t.is_contiguous()}
-    if on_gpu:
-        finite = sums.peaks(Batch(tuple(on_gpu), list(on_gpu.values()))).isfinite()
-        if not bool(finite.all()):
-            return tuple(on_gpu)[int(finite.int().argmin())]
     # Lowest and highest together propagate NaN.
-    looked_at = here | on_gpu
-    others = ((n, t) for n, t in tensors.items() if n not in looked_at and t.numel())
+    others = ((n, t) for n, t in tensors.items() if n not in here and t.numel())
     extremes = [(name, torch.aminmax(tensor)) for name, tensor in others]
     if not extremes:
         return None

@@ -119,6 +119,7 @@ class InsideNodes:
         node, place = divmod(worker, self._node_size)
         self._node.open(place, self._after.gradients(worker), Plan(0), part=node)
         bad = self._node.non_finite.get(place)
+        found = self._node.peaks[place, node]
         if place == self._node.link.wire.local_workers - 1:
             means = self._node.finish(part=node)
             self._node.commit()
@@ -126,6 +127,8 @@ class InsideNodes:
                 self._ledger.take_over(self._counted, NODE)
             self._counted.clear()
             self._hand_over(node, means)
+            self._exchange.peaks.pop((node, 0), None)  # what counts is each worker's own gradient
+        self._exchange.peaks[worker, -1] = found
         return bad
 
     @property

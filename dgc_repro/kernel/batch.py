@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,14 +30,39 @@ _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, I
 
 
 CPU = torch.device("cpu")
+INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie above
+
+
+class Unchecked(set[str]):
+    """Names of the tensors that no kernel has checked for NaN and infinities yet.
+
+    ``peaks``: what kernels on a GPU have found of the others. Nobody has read it."""
+
+    def __init__(self, names: Iterable[str] = (), peaks: Iterable[Peaks] = ()) -> None:
+        super().__init__(names)
+        self.peaks = list(peaks)
+
+
+class Peaks(NamedTuple):
+    """The largest magnitudes in tensors on a GPU, tile by tile."""
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]  # tiles of each tensor
+    bits: Tensor  # i32[tiles]: of the largest magnitude; a NaN's lie above those of infinity
+
+    def first_non_finite(self) -> str | None:
+        """The name of a tensor that holds a NaN or an infinity. This waits for the GPU."""
+        bad = (self.bits >= INFINITE).cpu().numpy()
+        if not bad.any():
+            return None
+        return self.names[int(np.repeat(np.arange(len(self.counts)), self.counts)[bad.argmax()])]
 
 
 class Batch:
     """Contiguous tensors of one device, by name. They are float32, unless they are only averaged.
 
-    ``unchecked``: names of the tensors that no kernel has checked for NaN and infinities yet. A batch and all
-    batches computed from it share the set. ``energies``: see the function of this name; where they
-    are known already, until the tensors are written to."""
+    A batch and all batches computed from it share ``unchecked``. ``energies``: see the function of this name;
+    where they are known already, until the tensors are written to."""
 
     __slots__ = (
         "_addresses",
@@ -53,7 +80,7 @@ class Batch:
         self,
         names: tuple[str, ...],
         tensors: Sequence[Tensor],
-        unchecked: set[str] | None = None,
+        unchecked: Unchecked | None = None,
     ) -> None:
         self.names = names
         self.tensors = tensors
@@ -61,7 +88,7 @@ class Batch:
         self.native = native.library() is not None and all(
             tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
         )
-        self.unchecked = set(names) if unchecked is None else unchecked
+        self.unchecked = Unchecked(names) if unchecked is None else unchecked
         self.energies: Tensor | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         self._addresses: tuple[int, ...] | None = None
@@ -119,6 +146,12 @@ class Batch:
         """A kernel has read every value and met neither NaN nor infinity."""
         self.unchecked.difference_update(self.names)
 
+    def found_peaks(self, counts: tuple[int, ...], bits: Tensor) -> None:
+        """A kernel on the GPU has read every value. Arguments: as of `Peaks`."""
+        if not self.unchecked.isdisjoint(self.names):
+            self.unchecked.peaks.append(Peaks(self.names, counts, bits))
+            self.found_finite()
+
 
 def on_gpu(tensors: Sequence[Tensor]) -> bool:
     """Whether these are float32 tensors on a GPU, and Triton may be used."""
@@ -139,7 +172,7 @@ def add(
     measured: bool = False,
 ) -> Batch:
     """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``. ``measured``:
-    somebody will ask for the energies of ``to``; C finds them in the same pass.
+    somebody will ask for the energies of ``to``; kernels find them in the same pass.
 
     Raises ValueError where the sizes differ."""
     total, term = a.like(to), a.like(b)
@@ -159,15 +192,15 @@ def add(
     if a.on_gpu:
         from dgc_repro.kernel.gpu import dense
 
-        dense.add(a, b, total, weight)
+        dense.add(a, b, total, weight, measured=measured)
         return total
     for one, two, three in zip(a.tensors, b, to, strict=True):
         torch.add(one, two, alpha=weight, out=three)
     return total
 
 
-def scale(x: Batch, weight: float, to: Batch) -> None:
-    """to = weight * x; may be one batch."""
+def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
+    """to = weight * x; may be one batch. A weight that is a tensor is f32[], on the GPU."""
     if x.native and to.native:
         if _scale(
             len(x), x.lengths, to.pointers, x.pointers, weight, torch.get_num_threads()

@@ -1,11 +1,12 @@
 """Tall, thin matrix products, orthogonal rows, random directions: what low-rank methods are made of.
 
 In C for the CPU (c/lowrank.c), where every sum has one order whatever the alignment of its operands
-and the number of threads, and each product reads or writes the large matrix once. Elsewhere matrix
-products of torch's, which round in another order: both are within the rounding of a sum of the same
+and the number of threads, and each product reads or writes the large matrix once. On a GPU, Triton kernels do
+the same for all matrices in one launch (gpu/lowrank.py). Elsewhere matrix
+products of torch's. All three round in orders of their own: they are within the rounding of a sum of the same
 terms, not equal bit for bit. Replicas agree because all of them compute the same from the same averaged
 factors: all ranks need one kind of processor and kernel (drift ends a run once an epoch).
-On a GPU leave torch.backends.cuda.matmul.allow_tf32 off:
+Without Triton, leave torch.backends.cuda.matmul.allow_tf32 off on a GPU:
 factors cut to 11 bits would make an error feedback owe something else than was not sent.
 
 Letters: m = matrix, f32[rows, cols]; r = rank; p = f32[r, rows]; q = f32[r, cols]: factors lie row by
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +33,7 @@ from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
 _DEPENDENT = 2.0**-22
 """A row of which less than this share is left, without its part along the rows before, is one of
 them but for float32's rounding."""
+MOST_IN_ONE_LAUNCH = 64  # the highest rank for kernel/gpu: it keeps factors in shared memory
 _MOST_CHUNKS, _LEAST_ROWS = 16, 64  # as in c/lowrank.c
 _PARALLEL_FROM = 65536  # values: as in c/common.h
 
@@ -127,27 +131,40 @@ def normals(size: int, key: int, device: torch.device) -> Tensor:
     return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(2 * math.pi * angle)).float()
 
 
-def directions(last: Batch, of: Matrices, out: Tensor) -> list[int]:
+def directions(last: Batch, of: Matrices, keys: Callable[[], counter.Numbers], out: Tensor) -> None:
     """out = the rows of every q in ``last``, each times a power of two, so that the sum of |q| in a row is at
     most 1.
 
     Only directions matter, and so a product with m can neither overflow nor leave float32's range
     where the squares of m would. A row that is zero (the first step; a gradient of lower rank) or not
-    finite has none. Returns the matrices where this may be so: they are left out, `drawn` gives theirs.
+    finite has none: it gets a random one from the key of its matrix (i32[matrices]).
     """
-    if not last.native:
-        return list(range(len(last)))
-    lost = np.empty(len(last), dtype=np.uint8)
-    _scale_rows(
-        ctypes.byref(of.table), of.r, last.pointers, out.data_ptr(), lost.ctypes.data,
-        torch.get_num_threads(),
-    )  # fmt: skip
-    found: list[int] = lost.nonzero()[0].tolist()
-    return found
+    if gpu := _on_gpu(last, of):
+        gpu.directions(last, of, keys(), out)
+        return
+    lost = np.ones(len(last), dtype=np.uint8)
+    if last.native:
+        _scale_rows(
+            ctypes.byref(of.table), of.r, last.pointers, out.data_ptr(), lost.ctypes.data,
+            torch.get_num_threads(),
+        )  # fmt: skip
+    if lost.any():
+        drawn_from, each = keys(), of.each_q(out)
+        for i in lost.nonzero()[0].tolist():
+            _drawn(last.tensors[i], int(drawn_from[i]), each[i])
 
 
-def drawn(q: Tensor, key: int, out: Tensor) -> None:
-    """The same for one q (f32[r, cols]); rows without a direction get a random one from ``key``."""
+def _on_gpu(x: Batch, of: Matrices) -> Any:
+    """kernel/gpu/lowrank.py, where it can work on these matrices."""
+    if not (x.on_gpu and of.r <= MOST_IN_ONE_LAUNCH):
+        return None
+    from dgc_repro.kernel.gpu import lowrank as gpu
+
+    return gpu
+
+
+def _drawn(q: Tensor, key: int, out: Tensor) -> None:
+    """The same for one q (f32[r, cols])."""
     r, cols = q.shape
     largest = q.abs().amax(1, keepdim=True)
     lost = (largest == 0) | ~torch.isfinite(largest)
@@ -169,6 +186,9 @@ def times(m: Batch, of: Matrices, q: Tensor, p: Tensor) -> None:
             torch.get_num_threads(),
         )  # fmt: skip
         return
+    if gpu := _on_gpu(m, of):
+        gpu.times(m, of, q, p)
+        return
     for own, its_q, its_p in zip(of.each(m), of.each_q(q), of.each_p(p), strict=True):
         torch.mm(its_q, own.t(), out=its_p)
 
@@ -184,6 +204,9 @@ def orthonormal(p: Tensor, of: Matrices, work: Tensor, out: Tensor) -> None:
             ctypes.byref(of.table), of.r, p.data_ptr(), _DEPENDENT, work.data_ptr(), out.data_ptr(),
             torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if gpu := _on_gpu(Batch(("p",), [p]), of):
+        gpu.orthonormal(p, of, _DEPENDENT, work, out)
         return
     for own, its_work, unit in zip(of.each_p(p), of.each_p(work), of.each_p(out), strict=True):
         _orthonormal_rows(own, its_work, unit)
@@ -211,6 +234,9 @@ def transposed_times(m: Batch, of: Matrices, p: Tensor, partial: Tensor, q: Tens
             torch.get_num_threads(),
         )  # fmt: skip
         return
+    if gpu := _on_gpu(m, of):
+        gpu.transposed_times(m, of, p, q)
+        return
     for own, its_p, its_q in zip(of.each(m), of.each_p(p), of.each_q(q), strict=True):
         torch.mm(its_p, own, out=its_q)
 
@@ -222,6 +248,9 @@ def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumu
             ctypes.byref(of.table), of.r, x.pointers, p.data_ptr(), q.data_ptr(), weight, accumulate,
             torch.get_num_threads(),
         )  # fmt: skip
+        return
+    if gpu := _on_gpu(x, of):
+        gpu.outer(x, of, p, q, weight, accumulate=accumulate)
         return
     for own, its_p, its_q in zip(of.each(x), of.each_p(p), of.each_q(q), strict=True):
         own.addmm_(its_p.t(), its_q, beta=1.0 if accumulate else 0.0, alpha=weight)

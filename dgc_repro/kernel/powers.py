@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native, signs
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import INFINITE, Batch
 from dgc_repro.kernel.layout import Layout
-from dgc_repro.kernel.sums import INFINITE
 
 LARGEST = 254  # the exponent of 2^127, float32's largest power of two
 

@@ -23,7 +23,6 @@ from dgc_repro.kernel.batch import Batch, integers
 BLOCK, LANES = 4096, 512
 WIDE = 256  # a matrix of fewer columns is seen as one of nearly so many, and these are folded
 TALL = 256  # rows of a matrix that are added up in order
-INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie above
 
 _sums = native.Function(
     "dgc_sums_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.INTEGER,
@@ -98,6 +97,10 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
     """Of every column of every tensor, one tensor's after another's: the sum of its values that are not
     negative (NaN among them), the sum of the negative ones, and how many these are: f64[3, all columns]. A
     tensor has n = rows x columns values; an empty one has no column."""
+    if x.on_gpu:
+        from dgc_repro.kernel.gpu import dense
+
+        return dense.column_parts(x, columns)
     if not x.native:
         shaped = zip(x.tensors, columns, strict=True)
         found = [_parts_of(tensor.view(-1), count) for tensor, count in shaped if count]

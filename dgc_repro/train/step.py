@@ -67,6 +67,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     if not happened:
         if not skips:
             fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
+            bad = exchange.named(bad)
             refuse_non_finite(run.link, bad, progress.step + 1, "train.on_nonfinite", fix)
         for buffer, before in zip(run.module.buffers(), buffers, strict=True):
             buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of

@@ -20,7 +20,8 @@ from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.sharded import OWNER, Sharded, Shards
 from dgc_repro.exchange import gradients
 from dgc_repro.exchange.gradients import GradientExchange, fits, structure
-from dgc_repro.exchange.signals import first_non_finite
+from dgc_repro.exchange.signals import check
+from dgc_repro.kernel.batch import Peaks
 from dgc_repro.policy.interface import Plan
 
 
@@ -199,11 +200,11 @@ def test_a_gradient_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = simulation(Setting("any", Sharded(Uniform(8))), 3, {"x": torch.empty(10_000)})
     looked_at: list[list[str]] = []
 
-    def look(tensors: Mapping[str, Tensor]) -> str | None:
+    def look(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
         looked_at.append(list(tensors))
-        return first_non_finite(tensors)
+        return check(tensors)
 
-    monkeypatch.setattr(gradients, "first_non_finite", look)
+    monkeypatch.setattr(gradients, "check", look)
     for worker, last in enumerate((1.0, torch.nan)):
         gradient = {"x": torch.ones(10_000)}
         gradient["x"][9_000] = last

@@ -86,8 +86,8 @@ def branches(
             fed = {n: g + exchange.states[worker][n]["residual"] for n, g in own.items()}
             told["own"].append(own_gain(fed, factor))
             exchange.open(worker, own, plan)
-        energies = [wire.local_workers * energy for energy in exchange.energies(plan)]
-        heard = share(link, energies) if energies else []
+        energies = exchange.energies(plan) * wire.local_workers
+        heard = share(link, energies) if len(energies) else []
         for mean in exchange.finish().values():
             bits.update(mean.numpy().tobytes())
         exchange.commit()

@@ -12,18 +12,38 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from numeric import EPS
+from torch import Tensor, nn
 
+from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor, Context
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ddp import AfterBackward, Junction
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.settle import settle
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.two_level import InsideNodes
+from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as batches
-from dgc_repro.kernel import chosen, codes, narrow, native, powers, signs, sums
+from dgc_repro.kernel import chosen, codes, lowrank, narrow, native, powers, signs, sums
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 from dgc_repro.kernel.gpu.launch import Launches
+from dgc_repro.kernel.lowrank import Matrices
 from dgc_repro.kernel.powers import PowerLayout
 from dgc_repro.kernel.signs import SignLayout
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.payload import Keyed, KeyedLayout, Sparse
 from dgc_repro.payload import sparse as sparse_payload
+from dgc_repro.policy.interface import Plan
 
 # numpy's, of a NaN or of an integer that wraps
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -59,6 +79,9 @@ def tensors(seed: int = 0, *, odd: bool = True) -> list[Tensor]:
         found[5][7] = math.inf
         found[5][70] = -math.inf
     return found
+
+
+CONTEXT = Context("batch", 0, 0, 0, 2, None, (0, 0), Workspace())
 
 
 def batch(seed: int = 0, *, odd: bool = True) -> Batch:
@@ -109,6 +132,175 @@ def test_sums_are_equal_to_rounding_and_peaks_to_the_bit() -> None:
             found = batches.energies(x), *sums.squares(x), sums.magnitudes(x)
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_a_sum_tells_the_energies_that_a_pass_of_its_own_finds(weight: float) -> None:
+    with on_gpu():
+        x = batch(odd=False)
+        total = batches.add(x, tensors(2, odd=False), x.tensors, weight, measured=True)
+        assert total.energies is not None
+        same(total.energies, batches.energies(Batch(total.names, total.tensors)))
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_what_reads_every_value_leaves_whether_it_is_finite(odd: bool) -> None:
+    """Without a pass of its own, and told apart by tensor; a sum that overflows says nothing."""
+    with on_gpu():
+        for read in (
+            lambda x: batches.add(x, [torch.full_like(one, 3e38) for one in x.tensors], x.tensors),
+            lambda x: batches.scale(x, 0.5, x),
+            lambda x: batches.scale(x, torch.tensor(0.5), x),
+            batches.energies,
+            sums.peaks,
+            lambda x: narrow.narrow(x, torch.empty(sum(SIZES), dtype=torch.bfloat16)),
+            lambda x: SignSGD().encode_batch(x, CONTEXT),
+            lambda x: Natural().encode_batch(x, CONTEXT),
+            lambda x: QSGD(7).encode_batch(x, CONTEXT),
+        ):
+            x = batch(odd=odd)
+            x.tensors[1 if odd else 0].fill_(3e38)
+            read(x)
+            (found,) = x.unchecked.peaks
+            assert not x.unchecked
+            assert found.first_non_finite() == (str(SIZES[0]) if odd else None)
+        read(x)
+        assert len(x.unchecked.peaks) == 1  # they are known
+
+
+@pytest.mark.parametrize("unit", ["layer", "model"])
+@pytest.mark.parametrize("node_size", [1, 2])
+@pytest.mark.parametrize(
+    "method", [ErrorFeedback(EFSignSGD()), Uniform(8), Dense()], ids=lambda x: type(x).__name__
+)
+def test_a_step_is_discarded_where_the_gpu_has_met_what_is_not_finite(
+    method: Compressor, node_size: int, unit: str
+) -> None:
+    """No kernel of the CPU looks, and the name is read afterwards."""
+    like = {str(n): torch.zeros(n) for n in (40, 2100)}
+    parameters = {name: nn.Parameter(one) for name, one in like.items()}
+    nodes, everybody = (
+        Link(SimulatedWire(n), Ledger(), Clock(torch.device("cpu"))) for n in (2, 2 * node_size)
+    )
+    exchange = GradientExchange(method, parameters, nodes, unit=unit)
+    junction: Junction = AfterBackward(exchange, parameters)
+    if node_size > 1:
+        junction = InsideNodes(exchange, parameters, SimulatedWire(node_size), node_size)
+    finite = [None] * (2 * node_size)
+    # The tensors of one vector, and what the second simulated worker adds to a dense mean, are looked at.
+    on_cpu = unit == "model" or (isinstance(method, Dense) and node_size == 1)
+    for broken in (None, "2100", None):
+        junction.begin(Plan(0))
+        with on_gpu():
+            bad = []
+            for worker, _ in enumerate(finite):
+                for name, parameter in parameters.items():
+                    parameter.grad = torch.randn(like[name].shape)
+                    if worker == node_size and name == broken:
+                        parameter.grad[2050] = math.nan
+                bad.append(junction.open(worker))
+            happened, *_ = settle(everybody, exchange, junction, [], Plan(0), finite=not any(bad))
+        assert on_cpu or bad == finite
+        assert happened == (broken is None)
+        assert exchange.named(bad) == [broken if i == node_size else None for i in range(len(bad))]
+
+
+@pytest.mark.parametrize("norm", [0.5, 1.0, 2.0, math.nan, math.inf])
+def test_the_factor_of_a_norm_on_the_gpu_is_that_of_a_number(norm: float) -> None:
+    clip = ClipLocal(Dense(), 1.0)
+    factor = clip.factor(torch.tensor(norm, dtype=torch.float64), 2)
+    assert torch.equal(factor, torch.tensor(clip.factor(norm, 2)))
+
+
+SHAPES = ((66, 130), (1, 1), (3, 700), (40, 5), (200, 1))
+
+
+@pytest.mark.parametrize("r", [1, 3, 20])
+def test_thin_products(r: int) -> None:
+    """Sums of the same terms in another order: off by at most (terms + 1) EPS of their magnitudes. What is
+    subtracted is what is decoded."""
+    of = Matrices.of(SHAPES, r)
+    source = torch.Generator().manual_seed(r)
+    m = [torch.randn(shape, generator=source) for shape in SHAPES]
+    p, q = (torch.randn(sum(n), generator=source) for n in (of.p_sizes, of.q_sizes))
+    names, decoded = tuple(map(str, SHAPES)), [torch.empty_like(one) for one in m]
+    by_rows, by_columns, left = torch.empty_like(p), torch.empty_like(q), [one.clone() for one in m]
+    with on_gpu():
+        lowrank.times(Batch(names, m), of, q, by_rows)
+        lowrank.transposed_times(Batch(names, m), of, p, torch.empty(0), by_columns)
+        lowrank.outer(Batch(names, decoded), of, p, q, 0.5, accumulate=False)
+        lowrank.outer(Batch(names, left), of, p, q, -0.5, accumulate=True)
+    for i, one in enumerate(m):
+        dm, dp, dq = one.double(), of.each_p(p)[i].double(), of.each_q(q)[i].double()
+        for found, left_side, right_side in (
+            (of.each_p(by_rows)[i], dq, dm.t()), (of.each_q(by_columns)[i], dp, dm),
+            (2 * decoded[i], dp.t(), dq),
+        ):  # fmt: skip
+            terms = left_side.shape[1]
+            bound = (terms + 1) * EPS * (left_side.abs() @ right_side.abs())
+            assert bool(((found - left_side @ right_side).abs() <= bound).all())
+        assert torch.equal(left[i], one - decoded[i])
+
+
+@pytest.mark.parametrize("r", [1, 5])
+def test_orthonormal_rows_and_directions(r: int) -> None:
+    """Computed in float64 in another order, and rounded once: equal but for the last bit of a float32."""
+    of = Matrices.of(SHAPES, r)
+    source = torch.Generator().manual_seed(r)
+    p, q = (torch.randn(sum(n), generator=source) for n in (of.p_sizes, of.q_sizes))
+    p *= 1e-30
+    of.each_p(p)[0][r // 2] = 0.0
+    of.each_p(p)[2][-1] = 3 * of.each_p(p)[2][0]
+    last = [one.clone() for one in of.each_q(q)]
+    last[0][0], last[2][-1, 7], last[3][0, 2], last[3][-1, 1] = 0.0, math.inf, math.nan, 1e-42
+    keys = np.arange(len(SHAPES), dtype=np.int32) * -77777777
+
+    def run() -> tuple[Tensor, Tensor]:
+        work, out, scaled = (
+            torch.empty(p.numel(), dtype=torch.float64),
+            torch.empty_like(p),
+            torch.empty_like(q),
+        )
+        lowrank.orthonormal(p, of, work, out)
+        lowrank.directions(Batch(("",) * len(last), last), of, lambda: keys, scaled)
+        return out, scaled
+
+    out, scaled = run()
+    with on_gpu():
+        ours, drawn = run()
+    torch.testing.assert_close(ours, out, rtol=2 * EPS, atol=1e-12)
+    same(drawn, scaled)
+
+
+def test_a_matrix_that_is_not_finite_neither_hangs_nor_hides() -> None:
+    of = Matrices.of(((9, 40), (5, 5)), 3)
+    bad, good = torch.ones(9, 40), torch.ones(5, 5)
+    bad[8, 39] = math.nan
+    p, q = torch.ones(sum(of.p_sizes)), torch.ones(sum(of.q_sizes))
+    with on_gpu():
+        lowrank.times(Batch(("bad", "good"), [bad, good]), of, q, p)
+        unit = torch.empty_like(p)
+        lowrank.orthonormal(p, of, torch.empty(p.numel(), dtype=torch.float64), unit)
+    assert of.each_p(p)[0].isnan().any(0).tolist() == [False] * 8 + [True]
+    bad, good = of.each_p(unit)
+    assert not bad.isfinite().any()
+    assert good.isfinite().all()
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_sums_of_columns(odd: bool) -> None:
+    """Sums in float64 in another order; counts are exact."""
+    columns = (70, 0, 1, 1, 11, 410)
+    expected = sums.parts(batch(odd=odd), columns)
+    with on_gpu():
+        found = sums.parts(batch(odd=odd), columns)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0, equal_nan=True)
+    assert torch.equal(found[2], expected[2])
+    long = [torch.randn(3000 * 5), torch.randn(2**17 + 2100)]
+    expected = sums.parts(Batch(("rows", "vector"), long), (5, 1))
+    with on_gpu():
+        found = sums.parts(Batch(("rows", "vector"), long), (5, 1))
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from numeric import EPS, both_kernels, needs_c, without_c
@@ -59,8 +60,8 @@ def outer(x: Tensor, p: Tensor, q: Tensor, weight: float, *, accumulate: bool) -
 
 def directions(q: Tensor, key: int) -> Tensor:
     out = torch.full_like(q, math.nan)
-    if lowrank.directions(batch(q), sizes(1, q.shape[1], len(q)), out.view(-1)):
-        lowrank.drawn(q, key, out)
+    keys = np.array([key], dtype=np.int32)
+    lowrank.directions(batch(q), sizes(1, q.shape[1], len(q)), lambda: keys, out.view(-1))
     return out
 
 
@@ -123,13 +124,14 @@ def test_in_c_a_batch_gives_what_its_matrices_give_one_by_one(count: int) -> Non
     lowrank.outer(batch(*left), of, p, q, -1.0, accumulate=True)
     each_q = of.each_q(q)
     each_q[3][1] = 0.0
-    assert lowrank.directions(batch(*each_q), of, scaled) == [3]
+    keys = np.array([5, 6, 7, 8, 9, 10], dtype=np.int32)
+    lowrank.directions(batch(*each_q), of, lambda: keys, scaled)
     for i, (one, its_p) in enumerate(zip(m, of.each_p(p), strict=True)):
         assert torch.equal(of.each_p(units)[i], orthonormal(its_p))
         assert torch.equal(of.each_q(sums)[i], transposed_times(one, its_p))
+        assert torch.equal(of.each_q(scaled)[i], directions(each_q[i], int(keys[i])))
         if i != 3:
             assert torch.equal(of.each_p(products)[i], times(one, each_q[i]))
-            assert torch.equal(of.each_q(scaled)[i], directions(each_q[i], 1))
             alone = one.clone()
             outer(alone, its_p, each_q[i], -1.0, accumulate=True)
             assert torch.equal(left[i], alone)

@@ -12,7 +12,16 @@ from triton import jit
 
 from dgc_repro.kernel import counter
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, tile, tiles
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    hashed,
+    launch,
+    magnitude,
+    peaks_of,
+    tile,
+    tiles,
+)
 from dgc_repro.kernel.layout import Layout
 
 ROW, WORDS, BITS = tl.constexpr(4096), tl.constexpr(128), tl.constexpr(32)
@@ -21,8 +30,9 @@ SIGN = tl.constexpr(0x80000000)
 
 def pack_signs(x: Batch, layout: Layout, buffer: Tensor, *, zero_too: bool) -> None:
     """As `pack` of kernel/signs.py."""
+    counts = tiles(x.sizes, 4096)
     launch(
-        buffer, _pack_signs, tiles(x.sizes, 4096), x.sizes, x, [buffer], _starts(layout, -1),
+        buffer, _pack_signs, counts, x.sizes, x, [buffer], _starts(layout, -1), peaks_of(x, counts),
         ZERO_TOO=zero_too,
     )  # fmt: skip
 
@@ -54,9 +64,10 @@ def vote(x: Batch, layout: Layout, buffers: Sequence[Tensor]) -> None:
 
 def pack_powers(x: Batch, keys: counter.Numbers, layout: Layout, buffer: Tensor) -> None:
     """As `pack` of kernel/powers.py."""
+    counts = tiles(x.sizes, 4096)
     launch(
-        buffer, _pack_powers, tiles(x.sizes, 4096), x.sizes, x, [buffer], _starts(layout, 0),
-        _starts(layout, 1), keys,
+        buffer, _pack_powers, counts, x.sizes, x, [buffer], _starts(layout, 0), _starts(layout, 1), keys,
+        peaks_of(x, counts),
     )  # fmt: skip
 
 
@@ -108,9 +119,15 @@ def _bit(words):
 
 
 @jit
-def _pack_signs(owner, first, sizes, x, buffers, at, ZERO_TOO: tl.constexpr):
+def _put_peak(largest, value):
+    tl.store(largest + tl.program_id(0), tl.max(tl.max(magnitude(value), 0), 0))
+
+
+@jit
+def _pack_signs(owner, first, sizes, x, buffers, at, largest, ZERO_TOO: tl.constexpr):
     s, place, there, word, used = _row(owner, first, sizes)
     value = tl.load(floats(x, s) + place, mask=there, other=1.0)
+    _put_peak(largest, value)
     tl.store(
         _words(buffers, 0, at, s) + word, _joined(value <= 0 if ZERO_TOO else value < 0), mask=used
     )
@@ -159,9 +176,10 @@ def _vote(owner, first, sizes, x, at, buffers, sources):
 
 
 @jit
-def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys):
+def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys, largest):
     s, place, there, word, used = _row(owner, first, sizes)
     value = tl.load(floats(x, s) + place, mask=there, other=0.0)
+    _put_peak(largest, value)
     bits = value.to(tl.uint32, bitcast=True)
     tl.store(_words(buffers, 0, at, s) + word, _joined((bits >> 31) != 0), mask=used)
     size = bits & 0x7FFFFFFF

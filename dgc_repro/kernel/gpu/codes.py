@@ -25,6 +25,7 @@ from dgc_repro.kernel.gpu.launch import (
     inverse,
     launch,
     magnitude,
+    peaks_of,
     tile,
 )
 
@@ -45,8 +46,9 @@ def quantize(
 ) -> None:
     """As in kernel/codes.py; ``levels`` given."""
     peaks = None
-    if rule != reference.GIVEN and not layout.tensors[0].per_row:
-        peaks = dense.summed(x, dense.PEAKS)[1]
+    if rule != reference.GIVEN:
+        by_row = layout.tensors[0].per_row
+        peaks = peaks_of(x, _rows(layout)) if by_row else dense.summed(x, dense.PEAKS)[1]
     launch(
         buffer, _quantize, _rows(layout), len(x), _table(layout), x, [buffer],
         peaks, (0,) if keys is None else keys, float(levels), float(np.float32(1.0 / levels)),
@@ -130,6 +132,7 @@ def _quantize(
                 i = at + tl.arange(0, CHUNK * G)
                 found = tl.maximum(found, magnitude(tl.load(x + i, mask=i < values, other=0.0)))
             largest = tl.max(found, 0)
+            tl.store(peaks + tl.program_id(0), largest)
         else:
             largest = magnitude(tl.load(peaks + s))
         peak = largest.to(tl.float32, bitcast=True)

@@ -3,49 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton.language as tl
 from torch import Tensor
 from triton import jit
 
 from dgc_repro.kernel.batch import Batch, starts
-from dgc_repro.kernel.gpu.launch import floats, launch, magnitude, tile, tiles
+from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, peaks_of, tile, tiles
 
 TILE = 2048
 MAGNITUDES, SQUARES, PEAKS = 0, 1, 2
+COLUMNS, HEIGHT = 128, 1024  # columns of a tile, and rows that it sums
+STEP = 16  # rows at a time
 
 
-def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float) -> None:
-    """to = a + weight * b, rounded once."""
+def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float, *, measured: bool) -> None:
+    """to = a + weight * b, rounded once. ``measured``: with its energies."""
+    on, counts = a.tensors[0], tiles(a.sizes, TILE)
+    largest = peaks_of(a, counts)
+    sums = on.new_empty(sum(counts) * measured, dtype=torch.float64)
     launch(
-        a.tensors[0], _add, tiles(a.sizes, TILE), a.sizes, to, a, list(b), weight,
-        PLAIN=weight == 1.0, TILE=TILE,
+        on, _add, counts, a.sizes, to, a, list(b), weight, largest, sums, PLAIN=weight == 1.0,
+        MEASURED=measured, TILE=TILE,
+    )  # fmt: skip
+    if measured:
+        to.energies = _folded(counts, sums, largest, SQUARES)[0]
+
+
+@jit
+def _add(
+    owner, first, sizes, to, a, b, weight, largest, sums, PLAIN: tl.constexpr, MEASURED: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    s, t = tile(owner, first)
+    i = t * TILE + tl.arange(0, TILE)
+    there = i < tl.load(sizes + s)
+    x = tl.load(floats(a, s) + i, mask=there, other=0.0)
+    y = tl.load(floats(b, s) + i, mask=there, other=0.0)
+    total = x + y if PLAIN else tl.fma(y, tl.zeros_like(y) + weight, x)
+    tl.store(floats(to, s) + i, total, mask=there)
+    tl.store(largest + tl.program_id(0), tl.max(magnitude(x), 0))
+    if MEASURED:
+        wide = total.to(tl.float64)
+        tl.store(sums + tl.program_id(0), tl.sum(wide * wide, 0))
+
+
+def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
+    """to = weight * x."""
+    counts = tiles(x.sizes, TILE)
+    launch(
+        x.tensors[0], _scale, counts, x.sizes, to, x, weight, peaks_of(x, counts),
+        READ=isinstance(weight, Tensor), TILE=TILE,
     )  # fmt: skip
 
 
 @jit
-def _add(owner, first, sizes, to, a, b, weight, PLAIN: tl.constexpr, TILE: tl.constexpr):
+def _scale(owner, first, sizes, to, x, weight, largest, READ: tl.constexpr, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
     there = i < tl.load(sizes + s)
-    x = tl.load(floats(a, s) + i, mask=there)
-    y = tl.load(floats(b, s) + i, mask=there)
-    total = x + y if PLAIN else tl.fma(y, tl.zeros_like(y) + weight, x)
-    tl.store(floats(to, s) + i, total, mask=there)
-
-
-def scale(x: Batch, weight: float, to: Batch) -> None:
-    """to = weight * x."""
-    launch(x.tensors[0], _scale, tiles(x.sizes, TILE), x.sizes, to, x, weight, TILE=TILE)
-
-
-@jit
-def _scale(owner, first, sizes, to, x, weight, TILE: tl.constexpr):
-    s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    tl.store(floats(to, s) + i, tl.load(floats(x, s) + i, mask=there) * weight, mask=there)
+    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    factor = tl.load(weight) if READ else weight
+    tl.store(floats(to, s) + i, value * factor, mask=there)
+    tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
 
 
 def zero(x: Batch) -> None:
@@ -62,18 +86,22 @@ def _zero(owner, first, sizes, x, TILE: tl.constexpr):
 
 def narrow(x: Batch, to: Tensor, limit: float) -> None:
     """As in kernel/narrow.py. ``limit``: the largest number of the type of ``to``."""
+    counts = tiles(x.sizes, TILE)
     launch(
-        to, _narrow, tiles(x.sizes, TILE), x.sizes, starts(x.sizes), to.view(torch.int16), x, limit,
+        to, _narrow, counts, x.sizes, starts(x.sizes), to.view(torch.int16), x, limit, peaks_of(x, counts),
         HALF=to.dtype == torch.float16, TILE=TILE,
     )  # fmt: skip
 
 
 @jit
-def _narrow(owner, first, sizes, starts, to, x, limit, HALF: tl.constexpr, TILE: tl.constexpr):
+def _narrow(
+    owner, first, sizes, starts, to, x, limit, largest, HALF: tl.constexpr, TILE: tl.constexpr
+):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
     there = i < tl.load(sizes + s)
     value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
     kept = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
     kept = tl.where(magnitude(value) == 0x7F800000, value, kept)
     if HALF:
@@ -117,24 +145,20 @@ def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
     """sum |x| or sum x^2 of each tensor (f64[tensors], in an order of the device; not of `PEAKS`), and
     max|x|, NaN where there is one (f32[tensors])."""
     on, counts = x.tensors[0], tiles(x.sizes, TILE)
+    largest = peaks_of(x, counts)
     sums = on.new_empty(sum(counts), dtype=torch.float64)
-    largest = on.new_empty(sum(counts), dtype=torch.int32)
-    totals = on.new_empty(len(x), dtype=torch.float64)
-    peaks = on.new_empty(len(x), dtype=torch.float32)
     launch(on, _parts, counts, x.sizes, x, sums, largest, KIND=kind, TILE=TILE)
+    return _folded(counts, sums, largest, kind)
+
+
+def _folded(counts: Numbers, sums: Tensor, largest: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+    """`summed` from what each tile has."""
+    totals = sums.new_empty(len(counts))
+    peaks = sums.new_empty(len(counts), dtype=torch.float32)
     launch(
-        on,
-        _fold,
-        (1,) * len(x),
-        counts,
-        starts(counts),
-        sums,
-        largest,
-        totals,
-        peaks,
-        KIND=kind,
+        sums, _fold, (1,) * len(counts), counts, starts(counts), sums, largest, totals, peaks, KIND=kind,
         WIDTH=1024,
-    )
+    )  # fmt: skip
     return totals, peaks
 
 
@@ -175,3 +199,79 @@ def _fold(
     tl.store(peaks + s, tl.max(peak, 0).to(tl.float32, bitcast=True))
     if KIND != 2:
         tl.store(totals + s, tl.sum(total, 0))
+
+
+def column_parts(x: Batch, columns: Numbers) -> Tensor:
+    """`parts` of kernel/sums.py, in an order of the device: f64[3, all columns]."""
+    on, (table, across, num_sums) = x.tensors[0], _columns(x.sizes, columns)
+    sums = on.new_empty(3 * num_sums, dtype=torch.float64)
+    found = on.new_empty(3, sum(columns), dtype=torch.float64)
+    programs = tuple([a * d for a, d in zip(across, table[3].tolist(), strict=True)])
+    launch(
+        on, _column_parts, programs, table, len(x), x, sums, num_sums, WIDTH=COLUMNS, HEIGHT=HEIGHT, STEP=STEP
+    )  # fmt: skip
+    launch(
+        on, _fold_columns, tiles(columns, COLUMNS), table, len(x), sums, num_sums, found, sum(columns),
+        WIDTH=COLUMNS, STEP=STEP,
+    )  # fmt: skip
+    return found
+
+
+@lru_cache(maxsize=64)
+def _columns(sizes: Numbers, columns: Numbers) -> tuple[npt.NDArray[np.int64], Numbers, int]:
+    """Of each tensor: values, columns, columns of several rows side by side (where these are few), parts that
+    its rows are cut into, where its sums and its columns begin: i64[6, tensors]. Then how many tiles its
+    columns take, and how many sums there are in all."""
+    wide = [max(1, COLUMNS // max(1, count)) * count for count in columns]
+    down = [-(-n // max(1, w * HEIGHT)) for n, w in zip(sizes, wide, strict=True)]
+    sums = tuple([d * w for d, w in zip(down, wide, strict=True)])
+    rows = [sizes, columns, wide, down, starts(sums), starts(columns)]
+    return np.array(rows, dtype=np.int64), tiles(tuple(wide), COLUMNS), sum(sums)
+
+
+@jit
+def _column_parts(
+    owner, first, table, num, x, sums, num_sums, WIDTH: tl.constexpr, HEIGHT: tl.constexpr,
+    STEP: tl.constexpr,
+):  # fmt: skip
+    s, t = tile(owner, first)
+    n, wide = tl.load(table + s), tl.load(table + 2 * num + s)
+    across = tl.cdiv(wide, WIDTH)
+    part, column = t // across, t % across * WIDTH + tl.arange(0, WIDTH)
+    above, below = tl.zeros((WIDTH,), tl.float64), tl.zeros((WIDTH,), tl.float64)
+    negative = tl.zeros((WIDTH,), tl.int32)
+    begin = part * HEIGHT
+    for at in range(begin, tl.minimum(begin + HEIGHT, tl.cdiv(n, wide)), STEP):
+        place = (at + tl.arange(0, STEP))[:, None] * wide + column[None, :]
+        there = (place < n) & (column[None, :] < wide)
+        value = tl.load(floats(x, s) + place, mask=there, other=0.0)
+        low = value < 0
+        above += tl.sum(tl.where(low, 0.0, value).to(tl.float64), 0)
+        below += tl.sum(tl.where(low, value, 0.0).to(tl.float64), 0)
+        negative += tl.sum(low.to(tl.int32), 0)
+    to = sums + tl.load(table + 4 * num + s) + part * wide + column
+    tl.store(to, above, mask=column < wide)
+    tl.store(to + num_sums, below, mask=column < wide)
+    tl.store(to + 2 * num_sums, negative.to(tl.float64), mask=column < wide)
+
+
+@jit
+def _fold_columns(
+    owner, first, table, num, sums, num_sums, totals, num_columns, WIDTH: tl.constexpr, STEP: tl.constexpr
+):  # fmt: skip
+    """Add up the parts of each column, and the rows that lie side by side."""
+    s, t = tile(owner, first)
+    columns, wide = tl.load(table + num + s), tl.load(table + 2 * num + s)
+    count = tl.load(table + 3 * num + s) * (wide // columns)
+    column = t * WIDTH + tl.arange(0, WIDTH)
+    to = totals + tl.load(table + 5 * num + s) + column
+    for kind in range(3):
+        here = sums + kind * num_sums + tl.load(table + 4 * num + s)
+        total = tl.zeros((WIDTH,), tl.float64)
+        for at in range(0, count, STEP):
+            row = at + tl.arange(0, STEP)[:, None]
+            there = (row < count) & (column[None, :] < columns)
+            total += tl.sum(
+                tl.load(here + row * columns + column[None, :], mask=there, other=0.0), 0
+            )
+        tl.store(to + kind * num_columns, total, mask=column < columns)

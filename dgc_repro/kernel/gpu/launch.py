@@ -64,6 +64,14 @@ def tiles(sizes: Numbers, width: int) -> Numbers:
     return tuple([-(-n // width) for n in sizes])
 
 
+def peaks_of(x: Batch, counts: Numbers) -> Tensor:
+    """A place for the bits of the largest magnitude in each tile (i32), which a kernel that reads every value
+    fills: so `Batch.unchecked` holds whether all are finite."""
+    largest = x.tensors[0].new_empty(sum(counts), dtype=torch.int32)
+    x.found_peaks(counts, largest)
+    return largest
+
+
 def upload(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
     """An array on the device, without waiting for it."""
     return torch.from_numpy(numbers).to(device, non_blocking=True)
