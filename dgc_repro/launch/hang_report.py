@@ -7,11 +7,11 @@ answer. Collectives pay nothing for this: until one fails, the thread waits for 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from dgc_repro.exchange.wire import FROM_GLOO, CollectiveFailed, is_of_a_collective
-from dgc_repro.launch.rendezvous import ranks
+from dgc_repro.launch.rendezvous import poll, ranks
 
 ANSWER_SECONDS = 5.0  # that a rank has to say where it is
 FOR_EVER = datetime.timedelta(days=1000)
@@ -72,21 +72,19 @@ class HangReport:
         self._send(self._store, Answer(step, error=error))
 
     def _ask_all(self, own: Answer) -> dict[int, Answer | None]:
-        until = time.monotonic() + min(ANSWER_SECONDS, self._timeout_seconds)
         answers: dict[int, Answer | None] = dict.fromkeys(range(self._size))
         answers[self._rank] = own
-        try:
+
+        def all_answered() -> bool:
+            for rank, answer in answers.items():
+                if answer is None and self._store.check([_key(rank)]):
+                    answers[rank] = Answer(**json.loads(self._store.get(_key(rank))))
+            return None not in answers.values()
+
+        with contextlib.suppress(dist.DistError):  # the store lived in a rank that is gone
             self._send(self._store, own)
             self._store.set(REQUEST, "")
-            while (
-                silent := [r for r in answers if answers[r] is None]
-            ) and time.monotonic() < until:
-                for rank in silent:
-                    if self._store.check([_key(rank)]):
-                        answers[rank] = Answer(**json.loads(self._store.get(_key(rank))))
-                time.sleep(0.02)
-        except dist.DistError:  # the store lived in a rank that is gone
-            pass
+            poll(all_answered, min(ANSWER_SECONDS, self._timeout_seconds))
         return answers
 
     def _listen(self) -> None:

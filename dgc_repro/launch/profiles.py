@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.components import component
-from dgc_repro.launch.paths import options
+from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.typed import nearest
 
 KEY = "network="
@@ -19,14 +21,14 @@ TARGET = "_target_"
 FOLDER = "networks"
 
 
-def with_profiles(arguments: Sequence[str]) -> list[str]:
-    """The overrides, with ``network=<file>`` replaced by what the file says, one key after another, so
-    that a later ``network.rate=...`` wins. Raises UserError."""
-    found: list[str] = []
-    for argument in arguments:
-        chosen = argument.removeprefix(KEY) if argument.startswith(KEY) else ""
-        path = _file(chosen, _runs(arguments)) if chosen else None
-        found += [argument] if path is None else _overrides(path)
+def with_profiles(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with a file of ``network=<file>`` as a member of the group. Raises UserError."""
+    runs = [Path(o.partition("=")[2]) for o in overrides if o.startswith("paths.runs=")]
+    found = []
+    for override in overrides:
+        chosen = override.removeprefix(KEY) if override.startswith(KEY) else ""
+        path = _file(chosen, (runs or [Path("runs")])[-1]) if chosen else None
+        found.append(override if path is None else f"{KEY}{_member(path)}")
     return found
 
 
@@ -40,9 +42,9 @@ def read_profile(path: Path) -> dict[str, Any]:
         raise UserError(f"network: {path} is no YAML ({' '.join(str(error).split())})") from error
     if not isinstance(written, dict):
         raise UserError(f"network: {path} holds no profile; write one as conf/network/*.yaml are")
-    stated = {TARGET: "dgc_repro.network.profile.Network"} | written
-    component(stated, "network")
-    return {key: value for key, value in written.items() if key != TARGET}
+    settings = {key: value for key, value in written.items() if key != TARGET}
+    component({TARGET: "dgc_repro.network.profile.Network", **settings}, "network")
+    return settings
 
 
 def _file(chosen: str, runs: Path) -> Path | None:
@@ -61,26 +63,9 @@ def _file(chosen: str, runs: Path) -> Path | None:
     raise UserError(f"network: no {chosen!r}; {nearest(chosen, [*known, *own])}")
 
 
-def _runs(arguments: Sequence[str]) -> Path:
-    given = [a.partition("=")[2] for a in arguments if a.startswith("paths.runs=")]
-    return Path(given[-1]) if given else Path("runs")
-
-
-def _overrides(path: Path) -> list[str]:
-    settings = read_profile(path)
-    return ["network=none", *(f"network.{key}={quoted(value)}" for key, value in settings.items())]
-
-
-def quoted(value: Any) -> str:
-    """A value as Hydra's grammar reads it."""
-    match value:
-        case None:
-            return "null"
-        case bool() | int() | float():
-            return str(value).lower()
-        case Mapping():
-            return "{" + ",".join(f"{key}:{quoted(entry)}" for key, entry in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ",".join(quoted(entry) for entry in value) + "]"
-    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
+def _member(path: Path) -> str:
+    """The name under which Hydra finds the file's settings from now on."""
+    name = f"file_{re.sub(r'[^A-Za-z0-9]', '_', str(path))}"
+    settings = option("network", "none") | read_profile(path)
+    ConfigStore.instance().store(name, settings, group="network")
+    return name

@@ -18,13 +18,11 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
-from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
-from dgc_repro.launch.measure import write_csv
+from dgc_repro.launch.measure import Computed, computed_once
 from dgc_repro.launch.paths import option, options
-from dgc_repro.launch.single import is_done, prepare, scale_line
+from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.study_inputs import recorded
 from dgc_repro.launch.typed import nearest
-from dgc_repro.launch.worker import write_json
 from dgc_repro.study.given import NOTHING, TIMES, Study
 
 STUDY = "study"
@@ -43,29 +41,24 @@ def study_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     if study.takes != NOTHING:
         validate(plain)
         print(scale_line(plain), flush=True)
-    folder = run_folder(config)
-    if is_done(folder):
-        print(f"already done: {folder}", flush=True)
-        return folder
-    busy = environment.busy_cores() if study.takes == TIMES else math.nan
-    made: tuple[Any, ...] = ()
-    facts: dict[str, Any] = {"data": "none"}
-    if study.takes != NOTHING:
-        handed, facts = recorded(study.takes, plain, study)
-        made = (handed,)
-    try:
-        rows = study.run(config["seed"], *made)
-    except ValueError as error:
-        raise UserError(f"{_place(config[STUDY])}.{error}") from error
-    prepare(folder, config)
-    here = environment.describe(torch.device("cpu"), "none", 1, facts.pop("data"))
-    if study.takes == TIMES:
-        here |= {"busy_cores": busy, "threads_per_worker": facts.pop("threads")}
-    write_json(folder / "environment.json", here)
-    write_csv(folder / ROWS_FILE, rows)
-    summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}
-    write_json(folder / "summary.json", summary)
-    return folder
+
+    def computed() -> Computed:
+        busy = environment.busy_cores() if study.takes == TIMES else math.nan
+        made: tuple[Any, ...] = ()
+        facts: dict[str, Any] = {"data": "none"}
+        if study.takes != NOTHING:
+            handed, facts = recorded(study.takes, plain, study)
+            made = (handed,)
+        try:
+            rows = study.run(config["seed"], *made)
+        except ValueError as error:
+            raise UserError(f"{_place(config[STUDY])}.{error}") from error
+        here = environment.describe(torch.device("cpu"), "none", 1, facts.pop("data"))
+        if study.takes == TIMES:
+            here |= {"busy_cores": busy, "threads_per_worker": facts.pop("threads")}
+        return rows, here, facts
+
+    return computed_once(config, ROWS_FILE, computed)
 
 
 def build_study(node: Mapping[str, Any]) -> Study:

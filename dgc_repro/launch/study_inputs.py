@@ -18,9 +18,8 @@ from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device
-from dgc_repro.launch.components import component
-from dgc_repro.launch.measure import check_memory, trained_gradient
+from dgc_repro.launch.build import build_run, choose_device
+from dgc_repro.launch.measure import check_memory, trained_gradient, unallocated
 from dgc_repro.measure import layerwise
 from dgc_repro.study.given import GRADIENTS, TENSORS, TIMES, Gradients, Tensors, Times
 from dgc_repro.train.loop import steps_left
@@ -46,8 +45,7 @@ def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:
 
 def model_tensors(config: Mapping[str, Any]) -> Tensors:
     """Sizes of the config's model, which is not allocated."""
-    with torch.device("meta"):
-        module = component(config["model"], "model").build(WITHOUT_DATA)
+    module = unallocated(config)
     sizes = tuple(parameter.numel() for parameter in module.parameters())
     return Tensors(config["experiment"]["row"], sizes, layers_of(module))
 

@@ -38,7 +38,7 @@ from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
 from dgc_repro.sink.interface import RunInfo, Sink
-from dgc_repro.sink.jsonl import Jsonl
+from dgc_repro.sink.jsonl import Jsonl, replace
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.profile import profiled
@@ -291,10 +291,8 @@ def _write_trace(path: Path, run: Run) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a file of a record; one that is killed leaves no half a file."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write a file of a record."""
+    replace(path, f"{json.dumps(value, indent=1)}\n".encode())
 
 
 def leave_line(path: Path, line: str) -> bool:

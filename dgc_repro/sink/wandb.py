@@ -43,6 +43,7 @@ SUMMARIES = {
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0
 """An unreachable server must not hold a run that is done; what is left stays on disk."""
+GROUPED = ("paper", "artifact", "scale")
 TAG_CHARACTERS = 64
 """wandb refuses longer ones."""
 Tag = Annotated[
@@ -143,10 +144,12 @@ class Wandb:
             project=self.project,
             entity=self.entity,
             mode=self.mode,  # type: ignore[arg-type]  # one of MODES
-            group=self.group or group_of(labels),
+            group=self.group or "/".join(labels[key] for key in GROUPED if key in labels) or None,
             job_type=labels.get("row"),
             name=run.name,
-            tags=tags_of(labels, self.tags),
+            tags=list(
+                dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *self.tags))
+            ),
             id=run_id(run.folder),
             # From the beginning again: the mirror of a run that left no checkpoint is replaced.
             resume="allow" if run.start_step else None,
@@ -227,17 +230,6 @@ def component(setting: Any) -> str | None:
     return parts[-2] if len(parts) > 1 else parts[0]
 
 
-def group_of(labels: Mapping[str, str]) -> str | None:
-    """``paper/artifact/scale``, of those that there are."""
-    found = [labels[key] for key in ("paper", "artifact", "scale") if key in labels]
-    return "/".join(found) or None
-
-
-def tags_of(labels: Mapping[str, str], more: Sequence[str]) -> list[str]:
-    """The labels' values and ``more``, each once, cut to what wandb takes."""
-    return list(dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *more)))
-
-
 def run_id(folder: Path) -> str:
     """The folder's name and a random end, made once and kept in the folder.
 
@@ -288,13 +280,12 @@ def has_netrc_entry(base_url: str | None) -> bool:
         # The hosted server has an older name, under which `wandb login` once wrote its key.
         urls = [wandb.Settings().base_url, HOSTED]
     named = os.environ.get("NETRC")
-    places = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
-    path = next((found for place in places if (found := place.expanduser()).is_file()), None)
-    if path is None:
-        return False
-    try:
-        entries = netrc.netrc(path)
-    except (netrc.NetrcParseError, OSError, ValueError):
-        return False
-    logins = [entries.authenticators(urlsplit(url).netloc) for url in urls]
-    return any(login is not None and login[2] for login in logins)
+    paths = [Path(path).expanduser() for path in ([named] if named else ["~/.netrc", "~/_netrc"])]
+    for path in filter(Path.is_file, paths):
+        try:
+            found = netrc.netrc(path)
+        except (netrc.NetrcParseError, OSError, ValueError):
+            return False
+        logins = [found.authenticators(urlsplit(url).netloc) for url in urls]
+        return any(login is not None and login[2] for login in logins)
+    return False

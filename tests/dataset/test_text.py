@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dgc_repro.dataset.images import take
 from dgc_repro.dataset.text import (
     IGNORED,
     Text,
@@ -12,7 +13,6 @@ from dgc_repro.dataset.text import (
     lines_to_words,
     numbered,
     own_columns,
-    take_words,
     text_steps,
     text_steps_per_epoch,
     vocabulary,
@@ -124,7 +124,7 @@ def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
 
 def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
     text = torch.arange(5)
-    assert take_words(text, None, "train_size", "it").tolist() == [0, 1, 2, 3, 4]
-    assert take_words(text, 2, "train_size", "it").tolist() == [0, 1]
+    assert take(text, None, "train_size", "it").tolist() == [0, 1, 2, 3, 4]
+    assert take(text, 2, "train_size", "it").tolist() == [0, 1]
     with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
-        take_words(text, 6, "train_size", "it")
+        take(text, 6, "train_size", "it")

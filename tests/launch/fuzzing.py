@@ -121,7 +121,7 @@ def attempt(context: Sequence[str], override: str) -> Outcome:
         composed = OmegaConf.create(configured(*TINY, *context))
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=True)
-        main.report_run(resolved(composed), [*TINY, *context, override])
+        single.run_config(resolved(composed), [*TINY, *context, override])
 
     return watched(lambda: main.answer(act))
 

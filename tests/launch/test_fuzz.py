@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from dgc_repro.launch.build import SECTIONS
 from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.study import build_study
+from dgc_repro.launch.typed import made
 from dgc_repro.predict import calibrate, prediction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -82,7 +81,7 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     found: list[tuple[str, Callable[[str], Any]]] = []
     for known in (prediction.KEYS, calibrate.KEYS):
         for key in known:
-            found.append((key, lambda o, known=known: cli_args.split([o], known, SECTIONS)))
+            found.append((key, lambda o, known=known: cli_args.read([o], "", known, SECTIONS)))
     for name in reproduce.artifacts():
         node = resolved(reproduce._artifact(name))
         for part, settings in node.get("study", {}).items():
@@ -95,8 +94,9 @@ def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
         for key in node.get("measure", {}):
 
             def measured(o: str, node: Any = node) -> None:
-                settings, _ = reproduce._measure_settings(node["measure"], [o], "quick")
-                measure._settings(settings)
+                stated = {**node["measure"], "repeats": 3}
+                settings = reproduce._overridden(stated, [o], "measure.")
+                made(measure.MeasureSettings, settings, "measure")
 
             found.append((f"measure.{key}", measured))
     return found
@@ -110,20 +110,3 @@ def test_no_setting_of_a_study_a_measurement_or_a_sub_command_ends_in_a_tracebac
             outcomes[f"{key}={value}"] = fuzzing.watched(lambda act=act: main.answer(act))
     assert len(outcomes) > 500
     assert not bad(outcomes)
-
-
-@pytest.mark.parametrize(
-    "given", [["optimizer=-1"], ["=3"], ["--resolve"], ["predict", "seed=1e23"]]
-)
-def test_a_real_process_says_one_line(given: Sequence[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dgc_repro", *given],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert Outcome(done.returncode, tuple(done.stderr.splitlines())).fine, done.stderr
-    assert done.returncode == 2
-    assert list(tmp_path.iterdir()) == []

@@ -83,17 +83,6 @@ def test_the_models_have_the_papers_sizes_but_at_scale_quick(
         assert counts == {"resnet101": 44_549_160, "vgg16": 138_365_992, "lstm": 66_034_000}
 
 
-def test_folders_of_the_data_go_to_the_models_that_read_them() -> None:
-    found = by_row("scale=small", "measure.roots.cifar10=/here", "measure.roots.ptb=/there")
-    assert {row: c["dataset"]["root"] for row, c in found.items()} == {
-        "resnet101": "/here",
-        "vgg16": "/here",
-        "lstm": "/there",
-    }
-    # where the data lie is no departure from the scale
-    assert {c["scale"]["name"] for c in found.values()} == {"small"}
-
-
 def test_other_steps_or_repeats_depart_from_the_scale_and_are_another_run() -> None:
     stated, fewer = by_row("scale=small")["lstm"], by_row("scale=small", "measure.steps=2")["lstm"]
     assert fewer["scale"]["name"] == "custom"
@@ -110,7 +99,6 @@ def test_other_steps_or_repeats_depart_from_the_scale_and_are_another_run() -> N
         (["measure.factors=[1000,10]"], r"^measure\.factors: two numbers"),
         (["measure.methods.dgc=sampled"], r"^measure\.methods\.dgc: no compressor 'sampled'; "),
         (["measure.methods.dgc=dense"], r"^measure\.methods\.dgc\.factor: no such key"),
-        (["scale=small", "dataset.root=x"], r"^dataset\.root: .*roots\.ptb=<folder>"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(given: list[str], message: str) -> None:

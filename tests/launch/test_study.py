@@ -226,12 +226,3 @@ def test_gradients_of_real_processes_are_refused() -> None:
     config = configs(DENSITY, "launch.kind=local", "seed=0")[1]
     with pytest.raises(UserError, match=r"^launch\.kind: simulated"):
         worker_gradients(config, 1)
-
-
-def test_the_conf_of_a_study_says_every_setting_of_its_component() -> None:
-    for name in STUDIES:
-        text = (conf_dir() / "artifact" / f"{name}.yaml").read_text(encoding="utf-8")
-        artifact = yaml.safe_load(text)
-        assert set(artifact) <= {"study", "sweeps", "sizes"}
-        assert set(artifact.get("sweeps", {})) <= set(artifact["study"])
-        assert set(artifact["sizes"]) == {"quick", "small", "paper"}

@@ -12,7 +12,7 @@ import pytest
 
 from dgc_repro.bench.collectives import MEASURED, measure
 from dgc_repro.errors import UserError
-from dgc_repro.launch.cli_args import composed
+from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.profiles import read_profile
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Point
@@ -30,7 +30,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_profile_is_a_network(profile: Path) -> None:
     network = Network(**read_profile(profile))
-    assert network.outer.rate > 1e7
+    assert network.outer_at(0, 2).rate > 1e7
     assert set(network.software or {}) == set(MEASURED)
     assert "2 workers, gloo on this machine" in network.source
     head = profile.read_text(encoding="utf-8").splitlines()[:6]

@@ -14,7 +14,6 @@ import pytest
 import torch
 import wandb
 from made_up_run import NUM_EPOCHS, STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
-from omegaconf import OmegaConf
 from wandb_file import items, records
 
 from dgc_repro.errors import UserError
@@ -317,14 +316,3 @@ def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:
     sink.close()
     (found,) = [r.run for r in records(offline_file(folder)) if r.HasField("run")][:1]
     assert (found.run_group, list(found.tags)) == ("", [])
-
-
-def test_the_overlay_s_mode_reaches_the_mirror(repository: Path) -> None:
-    config = OmegaConf.load(repository / "conf" / "sink" / "wandb.yaml")
-    OmegaConf.update(config, "mode", "online")
-    OmegaConf.update(config, "tags", ["mine"])
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    settings = dict(plain["mirror"])
-    assert settings.pop("_target_") == "dgc_repro.sink.wandb.Wandb"
-    assert Wandb(**settings) == Wandb(mode="online", tags=["mine"])
