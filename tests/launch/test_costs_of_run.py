@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.networks import modelled
 from dgc_repro.launch.overrides import composed
-from dgc_repro.predict.prediction import predict
 
 FOUR = ("launch.workers=4", "launch.workers_per_node=2", "network.efficiency=1.0")
 
@@ -50,30 +47,6 @@ def test_two_level_runs_stand_for_as_many_nodes() -> None:
     assert inside("allgather", 1000) == pytest.approx(3 * (5e-6 + 1000 * 8 / 1200e9))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (("network.as_workers=30",), r"^network\.workers_per_node: 4 workers share a node, and 30"),
-        (
-            ("launch=netlab", "network=ethernet_1gbit", "network.as_workers=32"),
-            r"^network\.as_workers: is for a run's modelled time alone, and a lab's links are real",
-        ),
-        (
-            ("launch=netlab", "network=ethernet_1gbit", "network.message_scale=2"),
-            r"^network\.message_scale: is for a run's modelled time alone",
-        ),
-    ],
-)
-def test_a_stand_in_that_fits_nowhere_is_refused(given: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        validate(composed(["launch=simulated", "network=gcp_v100_32", "launch.workers=4", *given]))
-
-
-def test_a_prediction_has_workers_of_its_own() -> None:
-    with pytest.raises(UserError, match=r"^network\.as_workers: .* a prediction has workers"):
-        predict(["network=ethernet_1gbit", "network.as_workers=32", "workers=2,4"])
-
-
 def test_defaults_that_came_later_make_no_other_run() -> None:
     config = composed(["network=ethernet_1gbit", "model=resnet101"])
     before = composed(["network=ethernet_1gbit", "model=resnet101"])
@@ -96,8 +69,3 @@ def test_defaults_that_came_later_make_no_other_run() -> None:
     assert config_hash(composed(["network=ethernet_1gbit", "network.as_workers=4"])) != config_hash(
         composed(["network=ethernet_1gbit"])
     )
-
-
-def test_too_few_rates_name_the_networks_key() -> None:
-    with pytest.raises(UserError, match=r"^network.rates: one for each worker, got 2 for 4"):
-        modelled(composed([*FOUR, "network.rates=[1gbit,1gbit]"]), lambda: 0)

@@ -90,28 +90,6 @@ def test_other_steps_or_repeats_depart_from_the_scale_and_are_another_run() -> N
     assert measure.run_folder(stated) != measure.run_folder(fewer)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["measure.repeat=3"], r"^measure\.repeat: no such key; did you mean repeats"),
-        (["measure.repeats=0"], r"^measure\.repeats: a whole number from 1, got 0"),
-        (["measure.steps=many"], r"^measure\.steps: a whole number from 1, got 'many'"),
-        (["measure.factors=[1000,10]"], r"^measure\.factors: two numbers"),
-        (["measure.methods.dgc=sampled"], r"^measure\.methods\.dgc: no compressor 'sampled'; "),
-        (["measure.methods.dgc=dense"], r"^measure\.methods\.dgc\.factor: no such key"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_line(given: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        measure_config(measured_runs_of(TABLE3, given)[0][0])
-    assert "\n" not in str(caught.value)
-
-
-def test_a_training_artifact_takes_no_measure_settings() -> None:
-    with pytest.raises(UserError, match=r"^measure\.repeats: dynamic/table1 is trained"):
-        reproduce(["dynamic/table1", "measure.repeats=3"])
-
-
 def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,6 @@ from labs import namespaces_of, need_a_lab
 from ranks import processes_of
 from tiny_run import TINY, configured
 
-from dgc_repro.errors import UserError
 from dgc_repro.launch import local, netlab
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
@@ -220,33 +219,6 @@ def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
         == frozenset()
     )
     assert schedule_of(configured("launch=netlab", *given), lambda: None, NoMeter()).steps == {3}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        ((), "network.rate: launch=netlab needs one, such as network.rate=100mbit or"),
-        (("network=ethernet_25gbit",), "network.rate: a lab has from 10mbit to 10gbit, got 25000mbit"),
-        (("network.rates=[1gbit,100mbit,1gbit]",), "network.rates: one for each worker, got 3 for 2"),
-        (("network.rates=[1gbit,1mbit]",), "network.rates: a lab has from 10mbit to 10gbit, got 1mbit"),
-        (("network.rate=1gbit", "network.schedule=[{step: 1, rate: 1mbit}]"),
-         "network.schedule: a lab has from 10mbit to 10gbit, got 1mbit"),
-        (("network=gcp_v100_32",), "network.workers_per_node: a lab has one level of links"),
-        (("network.rate=1gbit", "launch.workers_per_node=2"),
-         "launch.workers_per_node: a lab gives every worker a link of its own"),
-        (("network.rate=1gbit", "launch.backend=nccl"), "launch.backend: nccl would go past"),
-        (("network.rate=1gbit", "sink=wandb", "sink.mode=online"),
-         "sink.mode: there is no way out of a lab"),
-        (("network.rate=100",), "network.rate: a rate with its unit"),
-    ],
-)  # fmt: skip
-def test_what_a_lab_cannot_have_is_refused_before_it_is_made(
-    overrides: tuple[str, ...], line: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        validate(configured("launch=netlab", *overrides))
-    assert str(caught.value).startswith(line)
-    assert "\n" not in str(caught.value)
 
 
 def test_unequal_links_are_accepted() -> None:

@@ -168,50 +168,6 @@ def test_other_settings_depart_from_the_scale_and_are_another_run() -> None:
     assert set(stated) == {"seed", "scale", "experiment", "paths", "study"}
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        (WAITING, ["study.waiting.trial=3"], r"^study\.waiting\.trial: no such key; did you mean"),
-        (
-            WAITING,
-            ["study.waitin.trials=3"],
-            r"^study\.waitin: lecture/waiting has study\.waiting\.",
-        ),
-        (WAITING, ["study.trials=3"], r"^study\.trials: lecture/waiting has study\.waiting\."),
-        (WAITING, ["study.waiting.trials=0"], r"^study\.waiting\.trials: "),
-        (
-            WAITING,
-            ["study.waiting.workers=[4,2]"],
-            r"^study\.waiting\.workers: a list, .*, ascending",
-        ),
-        (WAITING, ["model.width=4"], r"^model\.width: lecture/waiting is computed"),
-        (WAITING, ["measure.repeats=3"], r"^measure\.repeats: lecture/waiting is computed"),
-        ("dynamic/table1", ["study.x.y=3"], r"^study\.x\.y: dynamic/table1 is trained"),
-        ("gravac/table3", ["study.x.y=3"], r"^study\.x\.y: gravac/table3 is measured"),
-        (
-            "lecture/allreduce",
-            ["study.allreduce.networks=[ethernet_1gbi]"],
-            r"^study\.allreduce\.networks: no network 'ethernet_1gbi'; did you mean ethernet_1gbit",
-        ),
-        (
-            "lecture/allreduce",
-            ["study.allreduce.networks=3"],
-            r"^study\.allreduce\.networks: a list",
-        ),
-        ("gravac/fig1a", ["study.scaling.workers=[6]"], r"^study\.scaling\.workers: that fill"),
-        (DENSITY, ["study.real.steps=many"], r"^study\.real\.steps: "),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_line(
-    name: str, given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as caught:
-        reproduce([name, *given])
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("config.yaml"))
-
-
 def test_more_workers_than_are_simulated_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

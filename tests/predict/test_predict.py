@@ -190,38 +190,6 @@ def test_all_candidates_are_compared_with_their_quality_and_the_time_left(
     assert {row["as_dense"] for row in rows if row["method"] == "randomk 100x"} == {"no (n=1)"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "network: a prediction needs one"),
-        (("network=nvlink", "workers=0"), "workers: a number of workers"),
-        (("network=nvlink", "workers=2..x"), "workers: a number of workers"),
-        (("network=nvlink", "workers=8..2"), "workers: .*ascending"),
-        (("network=etherent_1gbit",), "network: no 'etherent_1gbit'; did you mean ethernet_1gbit"),
-        (("network=missing.yaml",), "network: no file missing.yaml"),
-        (("network=gcp_v100_32", "workers=6"), "network.workers_per_node: 4 workers share a node"),
-        (("network=nvlink", "network.loss=0.1"), "network.loss: only a lab loses packets"),
-        (
-            ("network=nvlink", "network.schedule=[{step:1,rate:1gbit}]"),
-            "network.schedule: a prediction is of one step",
-        ),
-        (("network.rate=100",), "network.rate: a rate with its unit"),
-        (
-            ("network=nvlink", "exchange.aggregation=auto"),
-            "exchange.aggregation: auto depends on the number of workers",
-        ),
-        (("network=nvlink", "wokers=2"), "wokers: no such key; did you mean workers"),
-        (("network",), "network: settings are written key=value"),
-        (("network=nvlink", "compute_ms=no"), "compute_ms: a number above 0"),
-        (("network=nvlink", "repeats=0"), "repeats: a whole number from 1"),
-        (("network=nvlink", "best=perhaps"), "best: true or false"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        predict(arguments)
-
-
 @pytest.mark.parametrize("text", ["{", '{"version": 1}'])
 def test_a_file_that_holds_no_times_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "times.json"
