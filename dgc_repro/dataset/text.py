@@ -16,7 +16,6 @@ C = columns for evaluation.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,19 +56,6 @@ class Text:
         parts = (self.train, self.validation, self.test)
         train, validation, test = (part.to(device) for part in parts)
         return replace(self, train=train, validation=validation, test=test)
-
-    def word_frequency_perplexity(self) -> float:
-        """Perplexity, on the test part, of guessing each word by how often the training part has it.
-
-        What a language model that has learned no more than word frequencies comes to: exp of the mean
-        of -log p(w) over all words of the test part but the first, which nobody is asked for. p(w) is
-        in proportion to the count of w in `train`, as cut by its size. A word that the vocabulary lacks
-        is `<unk>` in both parts already. A word of the vocabulary that `train` does not have (it was cut
-        short, or has no `<unk>`) counts as seen once: p > 0, and nothing is taken from common words.
-        """
-        counts = torch.bincount(self.train, minlength=self.num_classes).clamp(min=1).double()
-        nats = -(counts / counts.sum()).log()[self.test[1:]]
-        return math.exp(float(nats.mean()))
 
 
 def lines_to_words(lines: Iterable[str]) -> list[str]:

@@ -63,10 +63,6 @@ from dgc_repro.paper.publish import (
 from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
-SIZED_KEYS = (
-    *("wrap", "wrapper", "exchange.unit", "exchange.overlap", "exchange.aggregation"),
-    *("launch.workers", "launch.workers_per_node"),
-)
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure"
@@ -436,22 +432,21 @@ def _labelled(combination: list[str], stated: list[str], given: list[str]) -> di
     config = resolved(config_of([*combination, *given]))
     if apart(given, "seed")[1] == stated:
         return config
-    as_stated = resolved(config_of([*combination, *stated]))
-    sizes = [
-        f"{group}.{key}"
-        for group in SIZED_GROUPS
-        for key in config[group]
-        if key not in WHERE_DATA_LIES
-    ]
-    if any(_part(config, path) != _part(as_stated, path) for path in (*SIZED_KEYS, *sizes)):
+    if _sizes(config) != _sizes(resolved(config_of([*combination, *stated]))):
         config["scale"]["name"] = CUSTOM
     return config
 
 
-def _part(config: dict[str, Any], path: str) -> Any:
-    """The node at a dotted path."""
-    group, _, key = path.partition(".")
-    return config[group].get(key) if key else config[group]
+def _sizes(config: dict[str, Any]) -> list[Any]:
+    """What a scale sets."""
+    groups = [
+        {key: value for key, value in config[group].items() if key not in WHERE_DATA_LIES}
+        for group in SIZED_GROUPS
+    ]
+    exchange, launch = config["exchange"], config["launch"]
+    kept = [exchange[key] for key in ("unit", "overlap", "aggregation")]
+    kept += [launch[key] for key in ("workers", "workers_per_node")]
+    return [*groups, *kept, config["wrap"], config["wrapper"]]
 
 
 def _seeds(given: Sequence[str]) -> list[int]:
