@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.errors import UserError
@@ -23,7 +23,6 @@ from dgc_repro.launch.measure import check_memory, trained_gradient, unallocated
 from dgc_repro.measure import layerwise
 from dgc_repro.study.given import GRADIENTS, TENSORS, TIMES, Gradients, Tensors, Times
 from dgc_repro.train.loop import steps_left
-from dgc_repro.train.run import Run
 from dgc_repro.train.step import forward_backward, train_step
 
 Made = tuple[Any, dict[str, Any]]
@@ -36,7 +35,8 @@ def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:
     """What a study that ``takes`` tensors, gradients or times is handed. Raises UserError."""
     if takes == TENSORS:
         tensors = model_tensors(config)
-        return tensors, {**_facts(tensors), "data": "none"}
+        sizes = tensors.sizes
+        return tensors, {"parameters": sum(sizes), "tensors": len(sizes), "data": "none"}
     if takes == GRADIENTS:
         return worker_gradients(config, study.steps)
     assert takes == TIMES, takes
@@ -84,7 +84,8 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
             run.module.zero_grad(set_to_none=True)
             forward_backward(run, index, batch)
         gradients = run.junction.gradients()  # type: ignore[attr-defined]  # after backward
-        residuals = _residuals(run, index)
+        states = run.exchange.states[run.seat(index)]
+        residuals = {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
         fed = bool(residuals)
         sizes = tuple(gradient.numel() for gradient in gradients.values())
         parts = [
@@ -100,11 +101,6 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
         "tensors": len(sizes),
     }
     return Gradients(sizes, np.stack(vectors), fed), facts
-
-
-def _residuals(run: Run, index: int) -> dict[str, Tensor]:
-    states = run.exchange.states[run.seat(index)]
-    return {name: state[RESIDUAL] for name, state in states.items() if RESIDUAL in state}
 
 
 def compress_times(
@@ -125,7 +121,3 @@ def compress_times(
         config["experiment"]["row"], tuple(part.numel() for part in gradient.values())
     )
     return Times(tensors, found), facts
-
-
-def _facts(tensors: Tensors) -> dict[str, Any]:
-    return {"parameters": sum(tensors.sizes), "tensors": len(tensors.sizes)}
