@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,17 +121,6 @@ def check_processes(workers: int, available: int | None) -> None:
             f"({PROCESS_BYTES / 1e9:g} GB each), {available / 1e9:.1f} GB are available; use fewer, or "
             "launch=simulated, where one process stands in for all"
         )
-
-
-def check_sections(config: Config, path: Path) -> None:
-    """Refuse a run folder's config that lacks a section or a key, or has a wrong one."""
-    try:
-        sections.check(config, SECTIONS)
-    except UserError as error:
-        raise UserError(
-            f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "
-            "made the run writes it again and continues"
-        ) from error
 
 
 def check_model(settings: Config, model: Any, available: int | None) -> None:

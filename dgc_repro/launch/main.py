@@ -26,11 +26,11 @@ from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
+from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.overrides import check_overrides, composed, in_one_line
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
-from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
 from dgc_repro.launch.sweep import sweep

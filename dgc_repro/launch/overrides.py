@@ -15,8 +15,8 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of, options
-from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import renamed
 

@@ -27,8 +27,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
-from dgc_repro.launch import environment, identity
-from dgc_repro.launch.build import build_run, check_sections, choose_device
+from dgc_repro.launch import environment, identity, sections
+from dgc_repro.launch.build import SECTIONS, build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
@@ -228,7 +228,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"paths.runs: no {path}; a run folder is made by python -m dgc_repro ...")
     config = identity.read_config(path)
-    check_sections(config, path)
+    try:
+        sections.check(config, SECTIONS)
+    except UserError as error:
+        raise UserError(
+            f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "
+            "made the run writes it again and continues"
+        ) from error
     return config
 
 

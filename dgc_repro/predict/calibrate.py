@@ -26,9 +26,8 @@ from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
-from dgc_repro.launch.networks import named_network
+from dgc_repro.launch.networks import FOLDER, TARGET, named_network
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.profiles import FOLDER, TARGET
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab

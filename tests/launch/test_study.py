@@ -14,8 +14,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, reproduce, studied_runs_of
-from dgc_repro.launch.study import build_study
-from dgc_repro.launch.study_inputs import worker_gradients
+from dgc_repro.launch.study import build_study, worker_gradients
 from dgc_repro.paper import pool
 from dgc_repro.paper.gravac import MODELS, table3
 from dgc_repro.paper.publish import artifact_of, rebuild

@@ -17,7 +17,7 @@ from labs import namespaces_of, need_a_lab, processes_of
 
 from dgc_repro.errors import UserError
 from dgc_repro.network import lab as lab_module
-from dgc_repro.network.lab import HIGHEST, LOWEST, Lab, bucket, check_rates, clean, packets_at_once
+from dgc_repro.network.lab import Lab, bucket, clean, packets_at_once
 
 ROOT = Path(__file__).resolve().parents[2]
 RECEIVE = """
@@ -430,12 +430,6 @@ except UserError as error:
     facts, counted, lab = done.stdout.splitlines()
     assert (facts, counted) == ("a user namespace True True", "True"), done.stderr
     assert processes_of(lab) == []
-
-
-@pytest.mark.parametrize("rate", [LOWEST * 0.9, HIGHEST * 1.1, 0.0])
-def test_rates_that_a_lab_cannot_have_are_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"^rate: a lab has from 10mbit to 10gbit, got"):
-        check_rates("rate", [1e9, rate])
 
 
 def test_no_workers_and_another_number_of_rates_are_refused(lab: Callable[..., Lab]) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from dgc_repro.bench.collectives import MEASURED, measure
 from dgc_repro.errors import UserError
+from dgc_repro.launch.networks import read_profile
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.profiles import read_profile
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Point
 from dgc_repro.network.profile import Network

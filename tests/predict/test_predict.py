@@ -15,8 +15,8 @@ from PIL import Image
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import sizes_range, workers_range
 from dgc_repro.launch.environment import threads_of_worker
+from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.profiles import with_profiles
 from dgc_repro.predict.prediction import CANDIDATES, DENSE, METHOD_KEYS, predict
 from dgc_repro.predict.show import rate
 from dgc_repro.predict.step_timing import Bench
