@@ -115,15 +115,12 @@ def verdict(
     if ended:
         rank, answer = ended[0]
         return f"{answer.error} (rank {rank}, {at_step(answer.step)})"
-    line = _missing_ranks(own, answers, timeout_seconds)
+    line = _missing_ranks(own, answers, f"launch.timeout_seconds={timeout_seconds:g}")
     return f"{line}; torch says: {said}" if said else line
 
 
-def _missing_ranks(
-    own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float
-) -> str:
+def _missing_ranks(own: Answer, answers: Mapping[int, Answer | None], limit: str) -> str:
     asked = f"{own.waits_for or 'a collective'} {of_step(own.step)}"
-    limit = f"launch.timeout_seconds={timeout_seconds:g}"
     answered = {rank: answer for rank, answer in answers.items() if answer is not None}
     silent = [rank for rank in answers if rank not in answered]
     if silent:

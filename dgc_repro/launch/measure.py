@@ -70,13 +70,7 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
     validate(plain)
     methods = [_method(name, settings) for name in settings.methods]
     print(scale_line(plain), flush=True)
-
-    def measured() -> Computed:
-        check_memory(plain)
-        with environment.threads(config["launch"]["threads"] or environment.available_cores()):
-            return _measure(plain, settings, methods)
-
-    return computed_once(config, REPEATS_FILE, measured)
+    return computed_once(config, REPEATS_FILE, lambda: _measure(plain, settings, methods))
 
 
 def computed_once(config: dict[str, Any], file: str, compute: Callable[[], Computed]) -> Path:
@@ -97,41 +91,36 @@ def computed_once(config: dict[str, Any], file: str, compute: Callable[[], Compu
 def _measure(
     plain: dict[str, Any], settings: MeasureSettings, methods: Sequence[Method]
 ) -> Computed:
+    check_memory(plain)
     native.library()  # built now if it is not in the cache: no repeat pays for it
-    busy = environment.busy_cores()
     device = torch.device(choose_device(plain)[0])
-    gradient, facts = trained_gradient(plain, settings.steps, settings.embedded, device)
-    here = environment.describe(device, "none", 1, facts.pop("data")) | {"busy_cores": busy}
-    repeats, chosen = multilevel.measure(
-        gradient,
-        methods,
-        (settings.factors[0], settings.factors[1]),
-        settings.repeats,
-        say=lambda line: print(f"  {line}", flush=True),
-    )
-    return repeats, here, {**facts, "chosen": chosen}
+    with environment.threads(plain["launch"]["threads"] or environment.available_cores()):
+        busy = environment.busy_cores()
+        run, _ = trained(plain, settings.steps, settings.embedded, device)
+        gradient, facts = joined_gradient(run)
+        del run  # its memory
+        here = environment.describe(device, "none", 1, facts.pop("data"))
+        repeats, chosen = multilevel.measure(
+            gradient,
+            methods,
+            (settings.factors[0], settings.factors[1]),
+            settings.repeats,
+            say=lambda line: print(f"  {line}", flush=True),
+        )
+    return repeats, here | {"busy_cores": busy}, {**facts, "chosen": chosen}
 
 
-def trained_gradient(
-    config: dict[str, Any],
-    steps: int,
-    embedded: Mapping[str, str],
-    device: torch.device,
-    key: str = "measure.steps",
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The gradient after some training steps, joined, and how it came about. ``key``: where ``steps``
-    stands in the config."""
-    run, _ = trained(config, steps, embedded, device, key)
+def joined_gradient(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The gradient of the last step, joined, and how it came about."""
     gradients = gradients_of(run)
+    norms = torch._foreach_norm(list(gradients.values()))
     facts = {
         "data": run.task.splits.label,
-        "steps": steps,
+        "steps": run.progress.step,
         "train/loss": run.progress.tally.mean_loss,
         "parameters": sum(p.numel() for p in run.module.parameters()),
         "tensors": len(gradients),
-        "gradient_norm": float(
-            torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients.values()))))
-        ),
+        "gradient_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
     }
     return multilevel.joined(gradients), facts
 
@@ -143,8 +132,8 @@ def trained(
     device: torch.device,
     key: str = "measure.steps",
 ) -> tuple[Run, Iterator[tuple[Batch, ...]]]:
-    """A run after some steps of the trainer, and the batches of the epoch that are left. Raises
-    UserError."""
+    """A run after some steps of the trainer, and the batches of the epoch that are left. ``key``: where
+    ``steps`` stands in the config. Raises UserError."""
     run: Run = _built(config, embedded, device)
     batches = steps_left(run)
     for number in range(steps):

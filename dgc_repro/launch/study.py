@@ -28,7 +28,8 @@ from dgc_repro.launch.measure import (
     Computed,
     check_memory,
     computed_once,
-    trained_gradient,
+    joined_gradient,
+    trained,
     unallocated,
 )
 from dgc_repro.launch.paths import option, options
@@ -208,7 +209,7 @@ def compress_times(
     threads = config["launch"]["threads"] or environment.available_cores()
     with environment.threads(threads):
         key = "study.saturation.steps"
-        gradient, facts = trained_gradient(config, steps, {}, device, key)
+        gradient, facts = joined_gradient(trained(config, steps, {}, device, key)[0])
         methods = {float(factor): DGCSampled(factor=factor, indices="int32") for factor in factors}
         found = layerwise.compress_ms(gradient, methods, repeats)
     facts["threads"] = threads

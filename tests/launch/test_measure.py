@@ -104,16 +104,14 @@ def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
         if c["experiment"]["row"] == "resnet101"
     )
     plain = {key: value for key, value in config.items() if key != "measure"}
-    settings = measure.MeasureSettings(**config["measure"])
-    gradient, facts = measure.trained_gradient(
-        plain, settings.steps, settings.embedded, torch.device("cpu")
-    )
-    assert facts["data"] == "digits"
+    how = (1, config["measure"]["embedded"], torch.device("cpu"))
+    gradient, facts = measure.joined_gradient(measure.trained(plain, *how)[0])
+    assert (facts["data"], facts["steps"]) == ("digits", 1)
     assert "no cifar10 here, the embedded digits take its place" in capsys.readouterr().out
     assert sum(part.numel() for part in gradient.values()) == facts["parameters"]
     plain["dataset"]["root"] = "data/cifar10"
     with pytest.raises(UserError, match="no network"):
-        measure.trained_gradient(plain, settings.steps, settings.embedded, torch.device("cpu"))
+        measure.trained(plain, *how)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_number(
