@@ -12,6 +12,7 @@ import datetime
 import json
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -186,12 +187,11 @@ def at_step(step: int) -> str:
 def line_of_main_thread() -> str:
     """The innermost line of this package that the main thread is in, as "train/step.py:83 (name)"."""
     package = Path(__file__).resolve().parent.parent
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
+    here = sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame, line in traceback.walk_stack(here) if here else ():
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(package):
-            return f"{path.relative_to(package)}:{frame.f_lineno} ({frame.f_code.co_name})"
-        frame = frame.f_back
+            return f"{path.relative_to(package)}:{line} ({frame.f_code.co_name})"
     return ""
 
 
