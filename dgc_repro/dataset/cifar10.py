@@ -19,4 +19,3 @@ class Cifar10(Cifar):
     """Settings: see `Cifar`."""
 
     kind = KIND
-    num_classes = KIND.num_classes

@@ -19,4 +19,3 @@ class Cifar100(Cifar):
     """Settings: see `Cifar`."""
 
     kind = KIND
-    num_classes = KIND.num_classes

@@ -18,7 +18,7 @@ from dgc_repro.errors import UserError
 
 
 class Descriptions(Prose):
-    """Settings: see `Prose`."""
+    """Settings: see `TextSettings`."""
 
     def source(self) -> tuple[str, str]:
         return _all_descriptions(), "scikit-learn's descriptions"

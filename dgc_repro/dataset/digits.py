@@ -10,8 +10,6 @@ Source: Alpaydin, Kaynak, "Optical Recognition of Handwritten Digits" (test part
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 
@@ -19,13 +17,10 @@ from dgc_repro.checked import checked
 from dgc_repro.dataset.images import (
     Augmentation,
     Images,
+    ImageSettings,
     NumImages,
-    Size,
     Splits,
-    SplitSeed,
-    channel_statistics,
     hold_out,
-    take,
 )
 from dgc_repro.errors import UserError
 
@@ -34,24 +29,14 @@ GREY_LEVELS = 16  # scikit-learn's pixels are 0..16
 
 
 @checked
-class Digits:
-    """Settings of the digits data set; sizes count images.
-
-    validation, test: held out, by `split_seed`. train_size, test_size: use the first so many of a
-    fixed permutation of the rest and of the test part; None uses all. augment: `none`, `crop` or
-    `crop_flip`; flips are off by default because a mirrored digit is no digit.
-
-    Raises ValueError for a value out of range.
+class Digits(ImageSettings):
+    """test: held out, by `split_seed`. Flips are off by default because a mirrored digit is no digit. The
+    other settings: see `ImageSettings`.
     """
 
     validation: NumImages = 200
     test: NumImages = 360
-    train_size: Size = None
-    test_size: Size = None
     augment: Augmentation = "crop"
-    split_seed: SplitSeed = 0
-
-    num_classes: ClassVar[int] = 10
 
     def load(self) -> Splits:
         """Make the splits; mean and std are those of the training part.
@@ -65,18 +50,7 @@ class Digits:
                 f"got {self.validation} + {self.test}; nothing would be left to train on"
             )
         rest, test = hold_out(everything, self.test, self.split_seed)
-        train, validation = hold_out(rest, self.validation, self.split_seed)
-        mean, std = channel_statistics(train)
-        return Splits(
-            train=take(train, self.train_size, "train_size", "the part to train on"),
-            validation=validation,
-            test=take(test, self.test_size, "test_size", "the test part"),
-            num_classes=self.num_classes,
-            mean=mean,
-            std=std,
-            label="digits",
-            augment=self.augment,
-        )
+        return self._splits(rest, test, "the part to train on", 10, "digits", None)
 
 
 def _all_digits() -> Images:

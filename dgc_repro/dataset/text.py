@@ -16,16 +16,16 @@ C = columns for evaluation.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from dgc_repro.checked import within
+from dgc_repro.checked import Count, checked, within
+from dgc_repro.dataset.images import take
 from dgc_repro.errors import UserError
 
 Size = Annotated[Annotated[int, within(2, name="a whole number of words")] | None, "null takes all"]
@@ -56,19 +56,6 @@ class Text:
         parts = (self.train, self.validation, self.test)
         train, validation, test = (part.to(device) for part in parts)
         return replace(self, train=train, validation=validation, test=test)
-
-    def word_frequency_perplexity(self) -> float:
-        """Perplexity, on the test part, of guessing each word by how often the training part has it.
-
-        What a language model that has learned no more than word frequencies comes to: exp of the mean
-        of -log p(w) over all words of the test part but the first, which nobody is asked for. p(w) is
-        in proportion to the count of w in `train`, as cut by its size. A word that the vocabulary lacks
-        is `<unk>` in both parts already. A word of the vocabulary that `train` does not have (it was cut
-        short, or has no `<unk>`) counts as seen once: p > 0, and nothing is taken from common words.
-        """
-        counts = torch.bincount(self.train, minlength=self.num_classes).clamp(min=1).double()
-        nats = -(counts / counts.sum()).log()[self.test[1:]]
-        return math.exp(float(nats.mean()))
 
 
 def lines_to_words(lines: Iterable[str]) -> list[str]:
@@ -152,13 +139,35 @@ def eval_steps(
         yield inputs[:, start : start + bptt], answers[:, start : start + bptt]
 
 
-def take_words(tokens: Tensor, size: int | None, field: str, part: str) -> Tensor:
-    """The first `size` words (all for None); UserError names `field` if there are fewer."""
-    if size is None:
-        return tokens
-    if size > len(tokens):
-        raise UserError(
-            f"dataset.{field}: at most {len(tokens)}, which is all of {part}, got {size}; "
-            "null takes them all"
+@checked
+class TextSettings:
+    """Settings of a text; sizes count words.
+
+    validation, train_size, test_size: use the first so many of each part; None uses all. bptt: words
+    a step reads of each column. evaluation_columns: columns that a part is evaluated in.
+
+    Raises ValueError for a value out of range.
+    """
+
+    validation: Size = None
+    train_size: Size = None
+    test_size: Size = None
+    bptt: Count = 35
+    evaluation_columns: Count = 4
+
+    gives: ClassVar[str] = "words"
+
+    def _text(self, parts: Sequence[Sequence[str]], label: str, least_often: int = 1) -> Text:
+        """The words of training, validation and test, as numbers of the first one's vocabulary. Raises
+        UserError for sizes that they do not have."""
+        numbers = vocabulary(parts[0], least_often)
+        train, held_out, test = (numbered(words, numbers) for words in parts)
+        return Text(
+            train=take(train, self.train_size, "train_size", "the part to train on"),
+            validation=take(held_out, self.validation, "validation", "its part"),
+            test=take(test, self.test_size, "test_size", "the test part"),
+            num_classes=len(numbers),
+            bptt=self.bptt,
+            evaluation_columns=self.evaluation_columns,
+            label=label,
         )
-    return tokens[:size]

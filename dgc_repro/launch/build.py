@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from dgc_repro.launch.environment import available_bytes, available_cores, worke
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.netlab_config import validate_lab
 from dgc_repro.launch.networks import (
-    Modelled,
+    modelled,
     network_of,
     refuse_lost_packets,
     refuse_stand_ins,
@@ -84,9 +83,8 @@ def validate(config: Config) -> None:
     workers = launch["workers"]
     _check_nodes(launch, config["exchange"]["overlap"])
     policy = build_policy(config)
-    _check_smoothing(policy, workers)
     compressor = build_compressor(config, policy)
-    settings = _settings(config)
+    settings = made(TrainSettings, config["train"], "train")
     for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
     dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
@@ -97,7 +95,7 @@ def validate(config: Config) -> None:
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
     check_model(config["model"], model, available_bytes())
-    stopping = _stopping(config)
+    stopping = made(Stopping, config["stopping"], "stopping")
     try:
         refuse_stopping(stopping, getattr(dataset, "gives", "images"))
     except ValueError as error:
@@ -106,11 +104,9 @@ def validate(config: Config) -> None:
         refuse_stand_ins(config, "and a lab's links are real")
         validate_lab(config)
     refuse_lost_packets(config)
-    Modelled(config, lambda: 0)
+    modelled(config, lambda: 0)
     choose_device(config)
-    _check_exchange(config, compressor, policy)
-    _check_step_time(config, settings, policy)
-    _check_momentum(config["optimizer"], compressor)
+    _check_together(config, settings, policy, compressor)
     _check_enough_data(config, settings)
     if launch["kind"] != "simulated" and not inside_torchrun():
         check_processes(workers, available_bytes())
@@ -125,17 +121,6 @@ def check_processes(workers: int, available: int | None) -> None:
             f"({PROCESS_BYTES / 1e9:g} GB each), {available / 1e9:.1f} GB are available; use fewer, or "
             "launch=simulated, where one process stands in for all"
         )
-
-
-def check_sections(config: Config, path: Path) -> None:
-    """Refuse a run folder's config that lacks a section or a key, or has a wrong one."""
-    try:
-        sections.check(config, SECTIONS)
-    except UserError as error:
-        raise UserError(
-            f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "
-            "made the run writes it again and continues"
-        ) from error
 
 
 def check_model(settings: Config, model: Any, available: int | None) -> None:
@@ -180,29 +165,44 @@ def _check_nodes(launch: Config, overlap: bool) -> None:
         )
 
 
-def _check_smoothing(policy: Policy, workers: int) -> None:
-    if not isinstance(policy, GraVAC) or policy.smoothing is None or policy.workers == workers:
-        return
-    raise UserError(
-        f"policy.workers: does nothing beside policy.smoothing={policy.smoothing:g}, the weight itself; "
-        f"leave it at launch.workers={workers}, or give policy.smoothing=null, got {policy.workers}"
+def _check_together(
+    config: Config, settings: TrainSettings, policy: Policy, compressor: Compressor
+) -> None:
+    """Refuse settings that contradict each other, or would do nothing together."""
+    exchange, optimizer, workers = (
+        config["exchange"],
+        config["optimizer"],
+        config["launch"]["workers"],
     )
-
-
-def _check_step_time(config: Config, settings: TrainSettings, policy: Policy) -> None:
+    simulated = config["launch"]["kind"] == "simulated"
+    smoothing = policy.smoothing if isinstance(policy, GraVAC) else None
+    if isinstance(policy, GraVAC) and smoothing is not None and policy.workers != workers:
+        raise UserError(
+            f"policy.workers: does nothing beside policy.smoothing={smoothing:g}, the weight itself; "
+            f"leave it at launch.workers={workers}, or give policy.smoothing=null, got {policy.workers}"
+        )
+    fit_together(compressor, policy, exchange["unit"], exchange["overlap"])
+    if exchange["overlap"] and simulated:
+        raise UserError(
+            "exchange.overlap: simulated workers have no DDP buckets; use exchange.overlap=false"
+        )
     if settings.step_time == MODELLED and not network_of(config).known:
         raise UserError(
             "train.step_time: modelled needs a network to model; name one, such as network=ethernet_1gbit"
         )
-    if (
-        measures(policy)
-        and getattr(policy, "weighs_time", True)
-        and settings.step_time == MEASURED
-        and config["launch"]["kind"] == "simulated"
-    ):
+    weighs_time = measures(policy) and getattr(policy, "weighs_time", True)
+    if weighs_time and settings.step_time == MEASURED and simulated:
         raise UserError(
             "train.step_time: simulated workers move nothing, and this policy weighs compression against "
             "the time it saves; use train.step_time=modelled and a network=..., or launch=local"
+        )
+    on_workers = momentum_of(compressor)
+    if on_workers is not None and on_workers.momentum > 0 and optimizer.get("momentum"):
+        name = NAMES[type(on_workers)]  # momentum would be applied twice
+        raise UserError(
+            f"optimizer.momentum: {name} applies momentum on the workers "
+            f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer['momentum']:g} here "
+            "too; use optimizer.momentum=0"
         )
 
 
@@ -222,27 +222,6 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
         is_text and config["dataset"].get("root", "") is None
     ):
         _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
-
-
-def _check_exchange(config: Config, compressor: Compressor, policy: Policy) -> None:
-    exchange = config["exchange"]
-    fit_together(compressor, policy, exchange["unit"], exchange["overlap"])
-    if exchange["overlap"] and config["launch"]["kind"] == "simulated":
-        raise UserError(
-            "exchange.overlap: simulated workers have no DDP buckets; use exchange.overlap=false"
-        )
-
-
-def _check_momentum(optimizer: Config, compressor: Compressor) -> None:
-    """Momentum on the workers and in the optimizer would be applied one after the other."""
-    on_workers = momentum_of(compressor)
-    if on_workers is not None and on_workers.momentum > 0 and optimizer.get("momentum"):
-        name = NAMES[type(on_workers)]
-        raise UserError(
-            f"optimizer.momentum: {name} applies momentum on the workers "
-            f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer['momentum']:g} here "
-            "too; use optimizer.momentum=0"
-        )
 
 
 def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
@@ -270,10 +249,6 @@ def choose_device(config: Config) -> tuple[str, str]:
     """(device type, backend). Raises UserError when a GPU is asked for where there is none."""
     launch = config["launch"]
     device, backend = launch["device"], launch["backend"]
-    if device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"launch.device: auto, cpu or cuda, got {device!r}")
-    if backend not in ("auto", "gloo", "nccl"):
-        raise UserError(f"launch.backend: auto, gloo or nccl, got {backend!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
         raise UserError(
@@ -322,7 +297,7 @@ def build_run(
 
     ``ready``: called before the first collective, when what may take long on one rank alone is done.
     """
-    settings = _settings(config)
+    settings = made(TrainSettings, config["train"], "train")
     simulated = config["launch"]["kind"] == "simulated"
     node_size = config["launch"]["workers_per_node"] or 1
     wire: Wire
@@ -337,11 +312,13 @@ def build_run(
     )
     steps = task.steps_per_epoch(wire.world_size)
 
-    stopping = _stopping(config)
+    stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
-    if settings.precision == "bf16" and not bf16_works(module, device):
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+    has_bf16 = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if settings.precision == "bf16" and recurrent and not has_bf16:
         raise UserError(
             "train.precision: this CPU has no bf16 kernel for an LSTM (it needs AVX512); use "
             "train.precision=fp32"
@@ -366,8 +343,8 @@ def build_run(
             available_bytes(),
         )
     check = bool(config["exchange"]["check"])
-    modelled = Modelled(config, lambda: progress.step)
-    link = Link(wire, Ledger(), Clock(device), check=check, cost=modelled.between_all())
+    cost = modelled(config, lambda: progress.step)
+    link = Link(wire, Ledger(), Clock(device), check=check, cost=cost.between_all)
     timeout = config["launch"]["timeout_seconds"]
     ready()
     nodes = nodes_of(wire, node_size, timeout) if node_size > 1 else None
@@ -380,8 +357,8 @@ def build_run(
             check=check,
             node_size=node_size,
             everybody=link,
-            cost=modelled.between_nodes(),
-            node_cost=modelled.inside_node(),
+            cost=cost.between_nodes,
+            node_cost=cost.inside_node,
         )
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     exchange = GradientExchange(
@@ -438,12 +415,6 @@ def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:
     return ImageTask(splits, settings, seed)
 
 
-def bf16_works(module: nn.Module, device: torch.device) -> bool:
-    """False for an LSTM on a CPU for which oneDNN has no bf16 kernel."""
-    recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-    return device.type != "cpu" or not recurrent or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:
     """Whether oneDNN would write beyond a buffer in the backward pass of this model.
 
@@ -491,16 +462,3 @@ def refuse_classes(config: Config, task: Task, stopping: Stopping) -> None:
             f"stopping.metric: top5 says something of more than {TOP} classes, {task.splits.label} has "
             f"{classes}; use accuracy"
         )
-
-
-def _stopping(config: Config) -> Stopping:
-    stopping: Stopping = made(
-        Stopping, sections.mapping(config["stopping"], "stopping"), "stopping"
-    )
-    return stopping
-
-
-def _settings(config: Config) -> TrainSettings:
-    train = sections.mapping(config["train"], "train")
-    settings: TrainSettings = made(TrainSettings, train, "train")
-    return settings

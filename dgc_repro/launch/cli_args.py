@@ -7,62 +7,44 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from dgc_repro.errors import UserError
-from dgc_repro.launch import overrides as overriding
-from dgc_repro.launch.overrides import check_overrides, sets
-from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.profiles import with_profiles
+from dgc_repro.launch.overrides import check_overrides, composed, sets
+from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
+Keys = Mapping[str, tuple[Reader, Any]]
+"""What reads each key of a sub-command, and its default."""
 MOST_WORKERS = 65536
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
 
 
-def split(
-    arguments: Sequence[str], known: Mapping[str, Reader], groups: Sequence[str]
+def read(
+    arguments: Sequence[str], command: str, keys: Keys, groups: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """(values of own keys, overrides). ``groups``: keys of a run at the top, for the nearest name. Raises
-    UserError for what is neither."""
-    own: dict[str, Any] = {}
+    """(values of own keys, overrides). ``groups``: keys of a run at the top, for the nearest name. Answers
+    ``--help``. Raises UserError for what is neither."""
+    if {"-h", "--help"} & set(arguments):
+        print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
+        for key, (reader, default) in keys.items():
+            meaning = " ".join((reader.__doc__ or "").replace("`", "").split())
+            print(f"  {key}: {meaning} Default: {'none' if default is None else default}.")
+        print("\nOther keys are those of a run (python -m dgc_repro --help).")
+        sys.exit()
+    own = {key: default for key, (_, default) in keys.items()}
     overrides = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not (equals and key):
             raise UserError(f"{argument}: settings are written key=value")
-        if key in known:
-            own[key] = known[key](key, text)
+        if key in keys:
+            own[key] = keys[key][0](key, text)
         elif key.lstrip("+~").split(".")[0].split("@")[0] in groups:
             overrides.append(argument)
         else:
-            raise UserError(f"{key}: no such key; {nearest(key, [*known, *groups])}")
+            raise UserError(f"{key}: no such key; {nearest(key, [*keys, *groups])}")
     check_overrides(overrides)
     return own, overrides
-
-
-def answer_help(
-    arguments: Sequence[str],
-    command: str,
-    known: Mapping[str, Reader],
-    defaults: Mapping[str, Any],
-) -> None:
-    """Where ``--help`` is among the arguments, print the own keys and their defaults, and exit."""
-    if not {"-h", "--help"} & set(arguments):
-        return
-    print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
-    for key, reader in known.items():
-        default = defaults[key] if defaults[key] is not None else "none"
-        meaning = " ".join((reader.__doc__ or "").replace("`", "").split())
-        print(f"  {key}: {meaning} Default: {default}.")
-    print("\nOther keys are those of a run (python -m dgc_repro --help).")
-    sys.exit()
-
-
-def composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """The resolved config of a run with these overrides. Raises what Hydra raises."""
-    return overriding.composed(with_profiles(overrides))
 
 
 def full_size(overrides: Sequence[str]) -> list[str]:
@@ -71,7 +53,7 @@ def full_size(overrides: Sequence[str]) -> list[str]:
     if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]
-    files = [yaml.safe_load(path.read_text("utf-8")) for path in (conf_dir() / "model").iterdir()]
+    files = [option("model", name) for name in options("model")]
     widths = [file["width"] for file in files if file["_target_"] == target]
     return [*overrides, *(f"model.width={width}" for width in widths[:1])]
 

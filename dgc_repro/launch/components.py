@@ -22,7 +22,7 @@ from dgc_repro.exchange.aggregation import aggregated
 from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.policy.interface import Policy, measures
 
 PACKAGE = __name__.partition(".")[0]
@@ -46,11 +46,9 @@ Config = Mapping[str, Any]
 
 def component(config: Config, group: str, **more: Any) -> Any:
     """The object a config node describes. Raises UserError naming the key that is wrong."""
-    if not isinstance(config, Mapping):
-        raise UserError(
-            f"{group}: has settings by name ({group}.<key>=<value>), got {config!r} in their place"
-        )
-    settings = {key: value for key, value in config.items() if key != "_target_"} | more
+    settings = {
+        key: value for key, value in mapping(config, group).items() if key != "_target_"
+    } | more
     target = config.get("_target_")
     if target is None:
         raise UserError(f"{group}: names no component; choose one by {group}=<name>")

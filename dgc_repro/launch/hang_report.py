@@ -7,11 +7,12 @@ answer. Collectives pay nothing for this: until one fails, the thread waits for 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
 import threading
-import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from dgc_repro.exchange.wire import FROM_GLOO, CollectiveFailed, is_of_a_collective
-from dgc_repro.launch.rendezvous import ranks
+from dgc_repro.launch.rendezvous import poll, ranks
 
 ANSWER_SECONDS = 5.0  # that a rank has to say where it is
 FOR_EVER = datetime.timedelta(days=1000)
@@ -72,21 +73,19 @@ class HangReport:
         self._send(self._store, Answer(step, error=error))
 
     def _ask_all(self, own: Answer) -> dict[int, Answer | None]:
-        until = time.monotonic() + min(ANSWER_SECONDS, self._timeout_seconds)
         answers: dict[int, Answer | None] = dict.fromkeys(range(self._size))
         answers[self._rank] = own
-        try:
+
+        def all_answered() -> bool:
+            for rank, answer in answers.items():
+                if answer is None and self._store.check([_key(rank)]):
+                    answers[rank] = Answer(**json.loads(self._store.get(_key(rank))))
+            return None not in answers.values()
+
+        with contextlib.suppress(dist.DistError):  # the store lived in a rank that is gone
             self._send(self._store, own)
             self._store.set(REQUEST, "")
-            while (
-                silent := [r for r in answers if answers[r] is None]
-            ) and time.monotonic() < until:
-                for rank in silent:
-                    if self._store.check([_key(rank)]):
-                        answers[rank] = Answer(**json.loads(self._store.get(_key(rank))))
-                time.sleep(0.02)
-        except dist.DistError:  # the store lived in a rank that is gone
-            pass
+            poll(all_answered, min(ANSWER_SECONDS, self._timeout_seconds))
         return answers
 
     def _listen(self) -> None:
@@ -117,15 +116,12 @@ def verdict(
     if ended:
         rank, answer = ended[0]
         return f"{answer.error} (rank {rank}, {at_step(answer.step)})"
-    line = _missing_ranks(own, answers, timeout_seconds)
+    line = _missing_ranks(own, answers, f"launch.timeout_seconds={timeout_seconds:g}")
     return f"{line}; torch says: {said}" if said else line
 
 
-def _missing_ranks(
-    own: Answer, answers: Mapping[int, Answer | None], timeout_seconds: float
-) -> str:
+def _missing_ranks(own: Answer, answers: Mapping[int, Answer | None], limit: str) -> str:
     asked = f"{own.waits_for or 'a collective'} {of_step(own.step)}"
-    limit = f"launch.timeout_seconds={timeout_seconds:g}"
     answered = {rank: answer for rank, answer in answers.items() if answer is not None}
     silent = [rank for rank in answers if rank not in answered]
     if silent:
@@ -191,12 +187,11 @@ def at_step(step: int) -> str:
 def line_of_main_thread() -> str:
     """The innermost line of this package that the main thread is in, as "train/step.py:83 (name)"."""
     package = Path(__file__).resolve().parent.parent
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
+    here = sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame, line in traceback.walk_stack(here) if here else ():
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(package):
-            return f"{path.relative_to(package)}:{frame.f_lineno} ({frame.f_code.co_name})"
-        frame = frame.f_back
+            return f"{path.relative_to(package)}:{line} ({frame.f_code.co_name})"
     return ""
 
 

@@ -63,7 +63,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
         kept["revision"] = 2
     if (kept.get("goal") or {}).get("target") is None:
         kept.pop("goal", None)
-    if _unnamed(kept.get("network")):
+    network = kept.get("network") or {"rate": None, "rates": None}
+    if network["rate"] is None and network["rates"] is None:
         kept.pop("network", None)
     if (kept.get("experiment") or {}).get("paper") == "none":
         kept.pop("experiment")  # a name that follows from the other keys (launch/sweep.py)
@@ -107,7 +108,7 @@ def read_config(path: Path) -> dict[str, Any]:
         yaml.YAMLError,
         ValueError,
         TypeError,
-        KeyError,
+        LookupError,
         AttributeError,
         RecursionError,
     ) as error:
@@ -117,10 +118,6 @@ def read_config(path: Path) -> dict[str, Any]:
             "the run writes it again and continues"
         ) from error
     return with_current_names(config)
-
-
-def _unnamed(network: Mapping[str, Any] | None) -> bool:
-    return network is None or (network["rate"] is None and network["rates"] is None)
 
 
 def run_folder(config: Mapping[str, Any]) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -103,7 +104,7 @@ class Ranks:
                 process.wait()
             if (
                 not self.num_stops
-            ):  # else another signal would end this process before it reports the stop
+            ):  # another signal must not end this process before it reports a stop
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -229,14 +230,15 @@ def raise_unless_finished(
 def what_failed(folder: Path, ended: str = "") -> str:
     """One line: the reason, how the first rank ``ended`` (in words), how to continue, and where to read."""
     log = folder / LOG_FILE
-    killed = (
-        ended if "was killed" in ended else ""
-    )  # else an exit code, which says less than a traceback
+    killed = ended if "was killed" in ended else ""  # an exit code says less than a traceback
     try:
         reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
     except OSError:  # no rank was left to write it
         text = log.read_text(encoding="utf-8", errors="replace")
-        reason = "" if killed else _first_error(text) or ended
+        traceback = re.search(
+            r"^Traceback \(most recent call last\):\n(?:\s.*\n)*(\S.*)", text, re.M
+        )
+        reason = "" if killed else traceback[1] if traceback else ended
     if killed:
         reason = "; ".join(filter(None, (reason.replace(NO_ANSWER, ""), killed)))
     reason = reason or "a rank ended without an error message"
@@ -247,13 +249,6 @@ def what_failed(folder: Path, ended: str = "") -> str:
         else f"the checkpoint of step {step} is kept, the same command continues from it"
     )
     return f"{reason}; {next_start} (tracebacks: {log})"
-
-
-def _first_error(log: str) -> str:
-    """The last line of the first traceback in a log; empty where there is none."""
-    _, found, rest = log.partition("Traceback (most recent call last):\n")
-    lines = (line for line in rest.splitlines() if line and not line[0].isspace())
-    return next(lines, "") if found else ""
 
 
 def last_checkpoint(folder: Path) -> int | None:

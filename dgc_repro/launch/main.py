@@ -13,28 +13,27 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
+from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
-from dgc_repro.launch.overrides import check_overrides, in_one_line, resolved
+from dgc_repro.launch.overrides import check_overrides, composed, in_one_line
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.profiles import with_profiles
+from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import run_config
-from dgc_repro.launch.sweep import is_plain, sweep
+from dgc_repro.launch.sweep import sweep
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
@@ -69,24 +68,29 @@ def leave(code: int) -> NoReturn:
 
 
 def dispatch(execute: torchrun.Execute | None = None) -> None:
-    """A subcommand, or Hydra. ``execute``: what trains a run, where it is not `run_config`'s choice."""
+    """A subcommand, a sweep, a run, or what Hydra prints (``--help``, ``--cfg job``). ``execute``: what
+    trains a run, where it is not `run_config`'s choice."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         COMMANDS[sys.argv[1]](sys.argv[2:])
         return
     settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
     check_overrides(settings)  # the others are flags and their values
-    sys.argv[1:] = with_profiles(sys.argv[1:])
-
-    if is_plain(sys.argv[1:]) and execute is None:
-        if failed := sweep(sys.argv[1:], run_config):
+    added, arguments = conf_dirs_apart(sys.argv[1:])
+    given = [argument for argument in arguments if argument not in torchrun.SWEEPS]
+    if any(argument.startswith("-") for argument in given):
+        sys.argv[1:] = with_profiles(sys.argv[1:])
+        with one_line_usage():
+            hydra.main(str(conf_dir()), "config", "1.3")(refuse_to_run)()
+        return
+    add_conf_dirs(added)
+    if len(given) < len(arguments):
+        if failed := sweep(given, run_config):
             raise failed[0]
         return
-
-    def task(config: DictConfig) -> None:
-        one_run(config, execute)
-
-    with one_line_usage():
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+    folder = run_config(composed(given), given, execute)
+    if line := counted_line(folder):
+        print(line, flush=True)
+    print(f"run folder: {folder}", flush=True)
 
 
 @contextlib.contextmanager
@@ -108,23 +112,14 @@ def one_line_usage() -> Iterator[None]:
         argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
-def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None:
-    """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
-    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
-    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-
-    if code := answer(lambda: report_run(resolved(config), given, execute)):
-        leave(code)
-
-
-def report_run(
-    config: dict[str, Any], given: list[str], execute: torchrun.Execute | None = None
-) -> None:
-    """Run, and say where the record lies."""
-    folder = run_config(config, given, execute)
-    if line := counted_line(folder):
-        print(line, flush=True)
-    print(f"run folder: {folder}", flush=True)
+def refuse_to_run(config: DictConfig) -> None:
+    """Hydra calls it for flags that print nothing (``--config-name``). It would report an error itself."""
+    flags = " ".join(argument for argument in sys.argv[1:] if argument.startswith("-"))
+    leave(
+        _say(
+            f"{flags}: a run takes key=value and --config-dir; --hydra-help lists flags", USER_ERROR
+        )
+    )
 
 
 def answer(action: Callable[[], None]) -> int:

@@ -7,13 +7,13 @@ worker). The record is a run folder like any other, with ``repeats.csv`` in the 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.compressor.sparsifier import Sparsifier
@@ -21,7 +21,7 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
-from dgc_repro.launch.build import build_run, choose_device, validate
+from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
@@ -38,8 +38,8 @@ from dgc_repro.train.task import Batch
 COPIES_OF_THE_MODEL = 8
 """Parameters, gradients, momentum, the exchange's buffers, the joined gradient and its copy."""
 REPEATS_FILE = "repeats.csv"
-
-
+Computed = tuple[Sequence[Mapping[str, Any]], dict[str, Any], dict[str, Any]]
+"""Rows, environment, and facts for the summary."""
 FULL_SIZES = ("small", "paper")
 TWO_FACTORS = Rule(
     "two numbers from 1, the weaker first, such as [10, 1000]",
@@ -65,73 +65,62 @@ def measure_config(config: dict[str, Any], given: Sequence[str] = ()) -> Path:
 
     Raises UserError.
     """
-    settings = _settings(config["measure"])
+    settings = made(MeasureSettings, config["measure"], "measure")
     plain = {key: value for key, value in config.items() if key != "measure"}
     validate(plain)
     methods = [_method(name, settings) for name in settings.methods]
     print(scale_line(plain), flush=True)
+    return computed_once(config, REPEATS_FILE, lambda: _measure(plain, settings, methods))
+
+
+def computed_once(config: dict[str, Any], file: str, compute: Callable[[], Computed]) -> Path:
+    """The run folder of a part of an artifact, whose rows are computed unless it is done."""
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         return folder
-    check_memory(plain)
-    with environment.threads(config["launch"]["threads"] or environment.available_cores()):
-        _measure(config, plain, settings, methods, folder)
+    rows, here, facts = compute()
+    prepare(folder, config)
+    write_json(folder / "environment.json", here)
+    write_csv(folder / file, rows)
+    summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}
+    write_json(folder / "summary.json", summary)
     return folder
 
 
-def _settings(given: Mapping[str, Any]) -> MeasureSettings:
-    settings: MeasureSettings = made(MeasureSettings, given, "measure")
-    return settings
-
-
 def _measure(
-    config: dict[str, Any],
-    plain: dict[str, Any],
-    settings: MeasureSettings,
-    methods: Sequence[Method],
-    folder: Path,
-) -> None:
+    plain: dict[str, Any], settings: MeasureSettings, methods: Sequence[Method]
+) -> Computed:
+    check_memory(plain)
     native.library()  # built now if it is not in the cache: no repeat pays for it
-    busy = environment.busy_cores()
-    device_type, _ = choose_device(plain)
-    device = torch.device(device_type)
-    gradient, facts = trained_gradient(plain, settings.steps, settings.embedded, device)
-    prepare(folder, config)
-    here = environment.describe(device, "none", 1, facts.pop("data"))
-    write_json(folder / "environment.json", here | {"busy_cores": busy})
-    repeats, chosen = multilevel.measure(
-        gradient,
-        methods,
-        (settings.factors[0], settings.factors[1]),
-        settings.repeats,
-        say=lambda line: print(f"  {line}", flush=True),
-    )
-    write_csv(folder / REPEATS_FILE, repeats)
-    summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts, "chosen": chosen}
-    write_json(folder / "summary.json", summary)
+    device = torch.device(choose_device(plain)[0])
+    with environment.threads(plain["launch"]["threads"] or environment.available_cores()):
+        busy = environment.busy_cores()
+        run, _ = trained(plain, settings.steps, settings.embedded, device)
+        gradient, facts = joined_gradient(run)
+        del run  # its memory
+        here = environment.describe(device, "none", 1, facts.pop("data"))
+        repeats, chosen = multilevel.measure(
+            gradient,
+            methods,
+            (settings.factors[0], settings.factors[1]),
+            settings.repeats,
+            say=lambda line: print(f"  {line}", flush=True),
+        )
+    return repeats, here | {"busy_cores": busy}, {**facts, "chosen": chosen}
 
 
-def trained_gradient(
-    config: dict[str, Any],
-    steps: int,
-    embedded: Mapping[str, str],
-    device: torch.device,
-    key: str = "measure.steps",
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The gradient after some training steps, joined, and how it came about. ``key``: where ``steps``
-    stands in the config."""
-    run, _ = trained(config, steps, embedded, device, key)
+def joined_gradient(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The gradient of the last step, joined, and how it came about."""
     gradients = gradients_of(run)
+    norms = torch._foreach_norm(list(gradients.values()))
     facts = {
         "data": run.task.splits.label,
-        "steps": steps,
+        "steps": run.progress.step,
         "train/loss": run.progress.tally.mean_loss,
         "parameters": sum(p.numel() for p in run.module.parameters()),
         "tensors": len(gradients),
-        "gradient_norm": float(
-            torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients.values()))))
-        ),
+        "gradient_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
     }
     return multilevel.joined(gradients), facts
 
@@ -143,8 +132,8 @@ def trained(
     device: torch.device,
     key: str = "measure.steps",
 ) -> tuple[Run, Iterator[tuple[Batch, ...]]]:
-    """A run after some steps of the trainer, and the batches of the epoch that are left. Raises
-    UserError."""
+    """A run after some steps of the trainer, and the batches of the epoch that are left. ``key``: where
+    ``steps`` stands in the config. Raises UserError."""
     run: Run = _built(config, embedded, device)
     batches = steps_left(run)
     for number in range(steps):
@@ -174,7 +163,7 @@ def _built(config: dict[str, Any], embedded: Mapping[str, str], device: torch.de
             raise
         if config["scale"]["name"] in FULL_SIZES:  # never a reproduction on other data than it says
             raise UserError(
-                f"measure.roots.{name}: {error}; give its folder, or use scale=quick"
+                f"roots.{name}: {error}; give its folder, or use scale=quick"
             ) from error
         print(f"  no {name} here, the embedded {embedded[name]} take its place ({error})")
     instead = deepcopy(config)
@@ -226,10 +215,15 @@ def check_memory(config: Mapping[str, Any]) -> None:
 
 
 def parameters(config: Mapping[str, Any]) -> int:
-    """Of the config's model with ten classes; nothing is allocated."""
+    """Of the config's model with ten classes."""
+    return sum(p.numel() for p in unallocated(config).parameters())
+
+
+def unallocated(config: Mapping[str, Any]) -> nn.Module:
+    """The config's model, for its sizes alone."""
     with torch.device("meta"):
-        module = component(config["model"], "model").build(10)
-    return sum(p.numel() for p in module.parameters())
+        module: nn.Module = component(config["model"], "model").build(WITHOUT_DATA)
+    return module
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,13 +10,11 @@ after a second barrier. So a rate holds from exactly its step on, on all links.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -118,5 +116,3 @@ def command(arguments: Sequence[str]) -> None:
         print(f"removed {one.lab}: {one.namespaces} namespaces, {one.processes} processes")
     if not removed:
         print("no lab is left over")
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()

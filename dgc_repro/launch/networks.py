@@ -1,17 +1,29 @@
-"""The network that a config names, as costs of collectives."""
+"""The network that a config names, as costs of collectives; and networks in files: ``network=<name>`` of
+conf/network, ``network=<path>.yaml``, or a name that ``calibrate`` has written under
+``<paths.runs>/networks/``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from hydra.core.config_store import ConfigStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import Cost
 from dgc_repro.launch.components import component
+from dgc_repro.launch.paths import option, options
+from dgc_repro.launch.typed import nearest
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
 
 Config = Mapping[str, Any]
+KEY = "network="
+TARGET = "_target_"
+FOLDER = "networks"
 
 
 def network_of(config: Config) -> Network:
@@ -56,54 +68,88 @@ def refuse_stand_ins(config: Config, who: str) -> None:
         )
 
 
-class Modelled:
-    """Costs for the links of a run: between all workers, between nodes, inside a node. A network may have
-    the run stand for another one, of more workers and longer messages."""
+class Modelled(NamedTuple):
+    """Costs for the links of a run: between all workers, between nodes, inside a node; None where no network
+    is named."""
 
-    def __init__(self, config: Config, step: Callable[[], int]) -> None:
-        """``step``: of the run, now. Raises UserError where network and workers do not fit."""
-        self._network = named_network(config)
-        stated = self._network.as_workers if self._network is not None else None
-        self._workers = stated or config["launch"]["workers"]
-        self._node_size = config["launch"]["workers_per_node"] or 1
-        self._step = step
-        self._by_rate: dict[int, tuple[Costs, Costs, Costs]] = {}
-        if self._network is not None:
-            self._changes = [0, *(step for step, _ in self._network.changes())]
-            for since in self._changes:
-                self._by_rate[since] = self._of(since)
+    between_all: Cost | None = None
+    between_nodes: Cost | None = None
+    inside_node: Cost | None = None
 
-    def between_all(self) -> Cost | None:
-        """Of a link between all workers; None where no network is named."""
-        return self._cost(0)
 
-    def between_nodes(self) -> Cost | None:
-        return self._cost(1)
+def modelled(config: Config, step: Callable[[], int]) -> Modelled:
+    """A network may have the run stand for another one, of more workers and longer messages. ``step``: of
+    the run, now. Raises UserError where network and workers do not fit."""
+    network = named_network(config)
+    if network is None:
+        return Modelled()
+    workers = network.as_workers or config["launch"]["workers"]
+    node_size = config["launch"]["workers_per_node"] or 1
+    scale = network.message_scale
+    by_rate: dict[int, tuple[Costs, Costs, Costs]] = {}
+    for since in (0, *(since for since, _ in network.changes())):
+        everybody = costs(network, workers, since)
+        try:  # with nothing inside a node, rates may be one for each worker
+            inside = everybody if node_size == 1 else everybody.inside(node_size)
+            by_rate[since] = (everybody, everybody.between(node_size), inside)
+        except ValueError as error:
+            raise UserError(f"launch.{error}") from error
 
-    def inside_node(self) -> Cost | None:
-        return self._cost(2)
-
-    def _cost(self, which: int) -> Cost | None:
-        if self._network is None:
-            return None
-        scale = self._network.message_scale
-
+    def cost(which: int) -> Cost:
         def seconds(collective: str, payload_bytes: int) -> float:
-            since = max(step for step in self._changes if step <= self._step())
-            return self._by_rate[since][which].seconds(collective, scale * payload_bytes)
+            since = max(since for since in by_rate if since <= step())
+            return by_rate[since][which].seconds(collective, scale * payload_bytes)
 
         return seconds
 
-    def _of(self, step: int) -> tuple[Costs, Costs, Costs]:
-        assert self._network is not None
-        everybody = costs(self._network, self._workers, step)
-        try:
-            if self._node_size == 1:  # nothing is inside a node; rates may be one for each worker
-                return everybody, everybody, everybody
-            return (
-                everybody,
-                everybody.between(self._node_size),
-                everybody.inside(self._node_size),
-            )
-        except ValueError as error:
-            raise UserError(f"launch.{error}") from error
+    return Modelled(*map(cost, range(3)))
+
+
+def with_profiles(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with a file of ``network=<file>`` as a member of the group. Raises UserError."""
+    runs = [Path(o.partition("=")[2]) for o in overrides if o.startswith("paths.runs=")]
+    found = []
+    for override in overrides:
+        chosen = override.removeprefix(KEY) if override.startswith(KEY) else ""
+        path = _file(chosen, (runs or [Path("runs")])[-1]) if chosen else None
+        found.append(override if path is None else f"{KEY}{_member(path)}")
+    return found
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """A profile's settings, checked. Raises UserError."""
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"network: cannot read {path} ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"network: {path} is no YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(written, dict):
+        raise UserError(f"network: {path} holds no profile; write one as conf/network/*.yaml are")
+    settings = {key: value for key, value in written.items() if key != TARGET}
+    component({TARGET: "dgc_repro.network.profile.Network", **settings}, "network")
+    return settings
+
+
+def _file(chosen: str, runs: Path) -> Path | None:
+    """The file that is meant; None for a member of conf/network, and for what only Hydra can read."""
+    known = options("network")
+    if chosen in known or "," in chosen or "(" in chosen:
+        return None
+    if chosen.endswith((".yaml", ".yml")):
+        if not Path(chosen).is_file():
+            raise UserError(f"network: no file {chosen}; python -m dgc_repro calibrate writes one")
+        return Path(chosen)
+    path = runs / FOLDER / f"{chosen}.yaml"
+    if path.is_file():
+        return path
+    own = sorted(path.stem for path in (runs / FOLDER).glob("*.yaml"))
+    raise UserError(f"network: no {chosen!r}; {nearest(chosen, [*known, *own])}")
+
+
+def _member(path: Path) -> str:
+    """The name under which Hydra finds the file's settings from now on."""
+    name = f"file_{re.sub(r'[^A-Za-z0-9]', '_', str(path))}"
+    settings = option("network", "none") | read_profile(path)
+    ConfigStore.instance().store(name, settings, group="network")
+    return name

@@ -15,6 +15,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import renamed
@@ -30,10 +31,10 @@ def composing() -> Iterator[None]:
 
 
 def config_of(overrides: Sequence[str]) -> DictConfig:
-    """The composed config, ours and users' folders searched."""
+    """The composed config; users' folders and networks in files are found too."""
     _, *added = conf_dirs()
     search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in added)}]"]
-    return compose("config", [*(search if added else []), *overrides])
+    return compose("config", [*(search if added else []), *with_profiles(overrides)])
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

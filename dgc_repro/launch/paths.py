@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import conf_dir as _conf_dir
@@ -27,16 +25,16 @@ def add_conf_dirs(folders: Sequence[Path]) -> None:
             _ADDED.append(folder.resolve())
 
 
-def conf_dirs_apart(
-    arguments: Sequence[str], parser: ArgumentParser | None = None
-) -> tuple[list[Path], list[str]]:
-    """The folders of ``--config-dir``, and the other arguments. ``parser``: with options of its own."""
-    parser = parser or ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(
-        *("--config-dir", "-cd"), action="append", type=Path, default=[], help="your own configs"
-    )
-    given, others = parser.parse_known_args(list(arguments))
-    return given.config_dir, others
+def conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The folders of ``--config-dir``, and the other arguments."""
+    folders, others, rest = [], [], iter(arguments)
+    for argument in rest:
+        flag, equals, folder = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(Path(folder if equals else next(rest, "<none>")))
+        else:
+            others.append(argument)
+    return folders, others
 
 
 def conf_dirs() -> list[Path]:
@@ -59,21 +57,19 @@ def option(group: str, name: str) -> dict[str, Any]:
 def keys_of(path: Path, root: Path | None = None) -> set[str]:
     """The dotted keys that a file of conf/, or of another root, sets."""
     group = path.relative_to(root or conf_dir()).parent.as_posix().replace("/", ".")
-    is_global = "# @package _global_" in path.read_text(encoding="utf-8")
-    prefix = "" if is_global or group == "." else f"{group}."
-    return {f"{prefix}{key}" for key in flat_keys(OmegaConf.load(path))}
+    text = path.read_text(encoding="utf-8")
+    is_global = "# @package _global_" in text
+    return set(
+        flat_keys(yaml.safe_load(text) or {}, "" if is_global or group == "." else f"{group}.")
+    )
 
 
-def flat_keys(config: Any, prefix: str = "") -> list[str]:
-    """Dotted names of the leaves; interpolations are not resolved."""
-    found = []
-    for key in config:
+def flat_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of the leaves."""
+    for key, value in node.items():
         if key in ("defaults", "_target_", "hydra"):
             continue
-        value = config._get_node(key)
-        found += (
-            flat_keys(value, f"{prefix}{key}.")
-            if isinstance(value, DictConfig)
-            else [f"{prefix}{key}"]
-        )
-    return found
+        if isinstance(value, Mapping):
+            yield from flat_keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -56,20 +56,22 @@ class Rendezvous:
         """Return when all ranks have called it with ``what``: what each of them ``said``. Raises UserError
         naming those who have not within ``start_seconds``, or with what another rank has refused."""
         self.store.set(f"{what}/{self.rank}", said)
-        until = time.monotonic() + self.start_seconds
         missing = list(range(self.size))
-        while missing := [r for r in missing if not self._has(f"{what}/{r}", missing)]:
-            if self._has(_REFUSED, missing):
+
+        def all_came() -> bool:
+            missing[:] = [r for r in missing if not self._has(f"{what}/{r}", missing)]
+            if missing and self._has(_REFUSED, missing):
                 raise UserError(self.store.get(_REFUSED).decode())
-            if time.monotonic() > until:
-                if self._here:  # the others read the reason from the store in this process
-                    time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
-                raise UserError(
-                    f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
-                    f"{self.start_seconds:g} s; look whether each was started and can reach "
-                    f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, or wait longer"
-                )
-            time.sleep(LOOK_EVERY_SECONDS)
+            return not missing
+
+        if not poll(all_came, self.start_seconds):
+            if self._here:  # the others read the reason from the store in this process
+                time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
+            raise UserError(
+                f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
+                f"{self.start_seconds:g} s; look whether each was started and can reach "
+                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, or wait longer"
+            )
         answers = self.store.multi_get([f"{what}/{rank}" for rank in range(self.size)])
         return [answer.decode() for answer in answers]
 
@@ -84,14 +86,11 @@ class Rendezvous:
 
     def receive_instructions(self) -> str:
         """What rank 0 has sent. Raises UserError if it does not within ``start_seconds``."""
-        until = time.monotonic() + self.start_seconds
-        while not self._has(_INSTRUCTIONS, [0]):
-            if time.monotonic() > until:
-                raise UserError(
-                    f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 to read the "
-                    "command line; see what rank 0 said"
-                )
-            time.sleep(LOOK_EVERY_SECONDS)
+        if not poll(lambda: self._has(_INSTRUCTIONS, [0]), self.start_seconds):
+            raise UserError(
+                f"{KEY}: rank {self.rank} waited {self.start_seconds:g} s for rank 0 to read the "
+                "command line; see what rank 0 said"
+            )
         return str(self.store.get(_INSTRUCTIONS).decode())
 
     def leave(self) -> None:
@@ -101,12 +100,8 @@ class Rendezvous:
             if self.rank != 0:
                 self.store.set(f"{_LEFT}/{self.rank}", "")
                 return
-            until = time.monotonic() + PATIENCE_SECONDS
             others = range(1, self.size)
-            while time.monotonic() < until and not all(
-                self._has(f"{_LEFT}/{r}", others) for r in others
-            ):
-                time.sleep(LOOK_EVERY_SECONDS)
+            poll(lambda: all(self._has(f"{_LEFT}/{r}", others) for r in others), PATIENCE_SECONDS)
 
     def _has(self, key: str, missing: Sequence[int]) -> bool:
         try:
@@ -177,6 +172,16 @@ def ranks(numbers: Sequence[int]) -> str:
     """ "rank 1", "ranks 1, 3"; of many the first."""
     shown = ", ".join(str(number) for number in numbers[:8]) + (", ..." if len(numbers) > 8 else "")
     return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
+
+
+def poll(done: Callable[[], bool], seconds: float) -> bool:
+    """Wait until it is done, so long at most; whether it is."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK_EVERY_SECONDS)
+    return True
 
 
 def _refuse_used_port(port: int) -> None:

@@ -18,8 +18,8 @@ component, overridden by ``study.<part>.<key>=...``.
 
 from __future__ import annotations
 
-import argparse
 import functools
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -63,16 +63,13 @@ from dgc_repro.paper.publish import (
 from dgc_repro.paper.records import Run, read_run
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
-SIZED_KEYS = (
-    *("wrap", "wrapper", "exchange.unit", "exchange.overlap", "exchange.aggregation"),
-    *("launch.workers", "launch.workers_per_node"),
-)
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure"
 FAMILY, ROOTS, SEEDS = "family", "roots", "scale.seeds"
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
+_pool = functools.cache(published)
 Job = tuple[dict[str, Any], list[str]]
 """A run's resolved config, and the overrides that it was composed from."""
 
@@ -136,22 +133,14 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
     named = others[0] if others else ""
     own = own_conf_of(named.partition("/")[0])
     add_conf_dirs([*added, *([own] if own else [])])
-    if (
-        asks_help or named not in artifacts()
-    ):  # the list of artifacts, or the nearest one, is printed
+    if asks_help or named not in artifacts():  # which are listed then
         add_conf_dirs(list(filter(None, map(own_conf_of, own_papers()))))
     if asks_help:
-        parser = argparse.ArgumentParser(
-            prog="python -m dgc_repro reproduce",
-            description=f"Artifacts: {', '.join(artifacts())}.",
-            epilog=__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+        print(
+            "usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder>] [key=value ...]"
         )
-        parser.add_argument(
-            "artifact", help="<paper>/<table or figure>, one of the artifacts above"
-        )
-        parser.add_argument("settings", nargs="*", metavar="key=value", help="for all of its runs")
-        conf_dirs_apart(others, parser)
+        print(f"\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
+        sys.exit()
     return others
 
 
@@ -212,11 +201,6 @@ def published_run(config: Mapping[str, Any]) -> Run | None:
     return _pool(root, paper, scale).get(folder.name)
 
 
-@functools.cache
-def _pool(root: Path, paper: str, scale: str) -> dict[str, Run]:
-    return published(root, paper, scale)
-
-
 def _refuse_settings_of_others(name: str, sections: DictConfig, given: Sequence[str]) -> None:
     """``measure.`` and ``study.`` belong to artifacts that have such a section."""
     how = "computed" if STUDY in sections else "measured" if MEASURE in sections else "trained"
@@ -237,11 +221,7 @@ def _probe(target: Path, key: str) -> None:
         ) from error
 
 
-def with_others(
-    jobs: Sequence[tuple[dict[str, Any], list[str]]],
-    runs: Mapping[str, Run],
-    takes_published: bool = False,
-) -> list[Run]:
+def with_others(jobs: Sequence[Job], runs: Mapping[str, Run], takes_published: bool) -> list[Run]:
     """The runs just made and the finished ones of ``jobs``, with those of their scale's other seeds: a table
     with one seed more must not lose those that it had."""
     found = dict(runs)
@@ -351,29 +331,15 @@ def measured_runs_of(name: str, given: Sequence[str]) -> list[Job]:
     with composing():
         scale = _scale(others)
     stated = resolved(_artifact(name).measure)
-    settings, roots = _measure_settings(stated, own, scale)
+    stated["repeats"] = stated["repeats"][scale]
+    settings = _overridden(stated, own, f"{MEASURE}.")
     jobs = runs_of(name, others)
-    _set_roots(
-        name,
-        [config for config, _ in jobs],
-        {f"{ROOTS}.{data}": root for data, root in roots.items()},
-        others,
-    )
     for config, _ in jobs:
         config["measure"] = settings
         config["scale"]["seeds"] = [config["seed"]]
-        if settings != _measure_settings(stated, (), scale)[0]:
+        if settings != stated:
             config["scale"]["name"] = CUSTOM
     return jobs
-
-
-def _measure_settings(
-    stated: dict[str, Any], own: Sequence[str], scale: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How to measure at this scale, and the folders of data sets. Raises UserError for a typo."""
-    at_scale = {**stated, "repeats": stated["repeats"][scale]}
-    settings = _overridden(at_scale, own, f"{MEASURE}.")
-    return settings, settings.pop("roots")
 
 
 def _overridden(stated: dict[str, Any], own: Sequence[str], prefix: str) -> dict[str, Any]:
@@ -466,22 +432,21 @@ def _labelled(combination: list[str], stated: list[str], given: list[str]) -> di
     config = resolved(config_of([*combination, *given]))
     if apart(given, "seed")[1] == stated:
         return config
-    as_stated = resolved(config_of([*combination, *stated]))
-    sizes = [
-        f"{group}.{key}"
-        for group in SIZED_GROUPS
-        for key in config[group]
-        if key not in WHERE_DATA_LIES
-    ]
-    if any(_part(config, path) != _part(as_stated, path) for path in (*SIZED_KEYS, *sizes)):
+    if _sizes(config) != _sizes(resolved(config_of([*combination, *stated]))):
         config["scale"]["name"] = CUSTOM
     return config
 
 
-def _part(config: dict[str, Any], path: str) -> Any:
-    """The node at a dotted path."""
-    group, _, key = path.partition(".")
-    return config[group].get(key) if key else config[group]
+def _sizes(config: dict[str, Any]) -> list[Any]:
+    """What a scale sets."""
+    groups = [
+        {key: value for key, value in config[group].items() if key not in WHERE_DATA_LIES}
+        for group in SIZED_GROUPS
+    ]
+    exchange, launch = config["exchange"], config["launch"]
+    kept = [exchange[key] for key in ("unit", "overlap", "aggregation")]
+    kept += [launch[key] for key in ("workers", "workers_per_node")]
+    return [*groups, *kept, config["wrap"], config["wrapper"]]
 
 
 def _seeds(given: Sequence[str]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from dgc_repro.checked import MOST, Count, Rule, checked, one_of, within
 from dgc_repro.errors import UserError
 from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.typed import made, mapping, nearest
 from dgc_repro.names import renamed
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.sink.jsonl import EverySteps
@@ -31,8 +31,8 @@ class Launch:
     kind: Annotated[str, one_of(KINDS)]
     workers: Annotated[int, within(1, MOST_WORKERS)]
     workers_per_node: Count | None
-    device: str
-    backend: str
+    device: Annotated[str, one_of(("auto", "cpu", "cuda"))]
+    backend: Annotated[str, one_of(("auto", "gloo", "nccl"))]
     threads: Annotated[int, within(1, MOST_THREADS)] | None
     timeout_seconds: Timeout
     start_timeout_seconds: Timeout
@@ -115,11 +115,8 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, kind in SECTIONS.items():
         section = mapping(config[name], name)
         if kind in OPEN:
-            section = {
-                key: value
-                for key, value in section.items()
-                if key in {field.name for field in fields(kind)}
-            }
+            own = {field.name for field in fields(kind)}
+            section = {key: value for key, value in section.items() if key in own}
         made(kind, section, name)
     check_seed("seed", config["seed"])
     for name, wrapper in mapping(config["wrapper"], "wrapper").items():
@@ -130,12 +127,3 @@ def check_seed(key: str, seed: Any) -> None:
     """Raise UserError for what cannot seed every generator here."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MOST:
         raise UserError(f"{key}: a whole number from 0, at most {MOST:.0e}, got {seed!r}")
-
-
-def mapping(node: Any, place: str) -> Mapping[str, Any]:
-    """The node, if it has settings by name. Raises UserError otherwise."""
-    if not isinstance(node, Mapping):
-        raise UserError(
-            f"{place}: has settings by name ({place}.<key>=<value>), got {node!r} in their place"
-        )
-    return node

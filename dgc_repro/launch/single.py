@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.hydra_config import HydraConfig
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
@@ -30,6 +29,7 @@ from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.decisions import json_lines
+from dgc_repro.sink.jsonl import replace
 
 NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
 NO_SETTINGS = (
@@ -157,11 +157,9 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
                 f"if {path.name} was edited or damaged, delete it: the same command writes it again and "
                 "continues"
             )
-    temporary = path.with_suffix(".tmp")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
-        temporary.replace(path)  # a run killed while it writes leaves no half a config
+        replace(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
     except OSError as error:
         raise UserError(
             f"paths.runs: cannot write to {folder} ({error.strerror}); give a folder of yours"
@@ -204,22 +202,12 @@ def _refuse_unused_wrapper_settings(config: Mapping[str, Any], given: Sequence[s
 def _refuse_unread(given: Sequence[str]) -> None:
     """Refuse a key that ``+`` adds to the section `sink` and that no config file has. (Members of the group
     have keys of their own, so that sections.py cannot know them.)"""
-    keys = set(_sink_keys(key_of(text) for text in given if text[0] == "+"))
-    if not keys:
-        return
-    roots = conf_dirs()
-    if HydraConfig.initialized():  # inside Hydra, whose search path plugins extend
-        roots = [Path(source.path) for source in HydraConfig.get().runtime.config_sources]
-    known = {
-        name
-        for root in roots
-        for path in root.rglob("*.yaml")
-        for name in _sink_keys(keys_of(path, root))
-    }
-    for key in sorted(keys - known):
+
+    def names(keys: Iterable[str]) -> set[str]:
+        return {key.split(".")[1] for key in keys if key.startswith("sink.")}
+
+    added = names(key_of(text) for text in given if text[0] == "+")
+    files = [(path, root) for root in conf_dirs() for path in root.rglob("*.yaml") if added]
+    known = names(key for path, root in files for key in keys_of(path, root))
+    for key in sorted(added - known):
         raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")
-
-
-def _sink_keys(keys: Iterable[str]) -> list[str]:
-    """The second part of dotted keys below ``sink``."""
-    return [key.split(".")[1] for key in keys if key.startswith("sink.")]

@@ -1,19 +1,19 @@
 """A sweep: every combination of ``key=a,b`` overrides, one run after another in this process.
 
 All combinations are composed and validated before the first one trains. A run that fails is named and the
-others go on. At the end one table compares them; the exit code is that of the first failure. A sweep with
-another launcher or sweeper of Hydra (``hydra/launcher=...``) goes through Hydra.
+others go on. At the end one table compares them; the exit code is that of the first failure.
 """
 
 from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -22,19 +22,17 @@ from dgc_repro import compare
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.overrides import composed, in_one_line, key_of
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs_apart
+from dgc_repro.launch.paths import options
 from dgc_repro.launch.single import check
 from dgc_repro.paper.records import read_run
 from dgc_repro.results import frames_of
-
-FLAGS = ("-m", "--multirun")
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of every run of a sweep, the last key fastest."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     choices = [
-        [f"{str(o.input_line).partition('=')[0]}={value}" for value in o.sweep_string_iterator()]
+        [f"{str(o.input_line).partition('=')[0]}={value}" for value in _values(o)]
         if o.is_sweep_override()
         else [str(o.input_line)]
         for o in parsed
@@ -42,23 +40,20 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for job in itertools.product(*choices)]
 
 
-def is_plain(arguments: Sequence[str]) -> bool:
-    """Whether the command line is a sweep that needs nothing but overrides and folders of configs."""
-    _, arguments = conf_dirs_apart(arguments)
-    others = [argument for argument in arguments if argument not in FLAGS]
-    return len(others) < len(arguments) and not any(
-        argument.startswith("-") or argument.lstrip("+~").startswith("hydra") or "glob(" in argument
-        for argument in others
-    )
+def _values(swept: Override) -> Iterable[str]:
+    value: Any = swept.value()
+    if isinstance(value, Glob):
+        return value.filter(options(swept.key_or_group))
+    return swept.sweep_string_iterator()
 
 
 def sweep(
-    arguments: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
+    overrides: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
 ) -> list[BaseException]:
     """Run all; the errors of those that failed. Raises UserError where one is not valid."""
-    added, arguments = conf_dirs_apart(arguments)
-    add_conf_dirs(added)
-    overrides = [argument for argument in arguments if argument not in FLAGS]
+    for override in overrides:
+        if key_of(override).startswith("hydra/"):
+            raise UserError(f"{override}: a sweep runs in this process; leave it out")
     expanded = expand(overrides)
     jobs = []
     for given in expanded:

@@ -19,18 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.local import (
-    LOG_FILE,
-    held,
-    raise_unless_finished,
-    what_failed,
-)
+from dgc_repro.launch.local import LOG_FILE, held, raise_unless_finished, what_failed
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
-COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate")
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
+COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate")
 STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dgc_repro.checked import refuse
 from dgc_repro.errors import UserError
 from dgc_repro.names import renamed
 
+T = TypeVar("T")
 MOST_SHOWN = 20  # names in an error line; of more, only the groups are shown
 
 
@@ -26,9 +27,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"there are: {', '.join(shown) or 'none'}"
 
 
-def made(factory: type[Any], settings: Mapping[str, Any], place: str) -> Any:
-    """The dataclass with these settings. Raises UserError naming the key that is wrong."""
-    fields = {field.name: field for field in dataclasses.fields(factory) if field.init}
+def mapping(node: Any, place: str) -> Mapping[str, Any]:
+    """The node, if it has settings by name. Raises UserError otherwise."""
+    if not isinstance(node, Mapping):
+        raise UserError(
+            f"{place}: has settings by name ({place}.<key>=<value>), got {node!r} in their place"
+        )
+    return node
+
+
+def made(factory: type[T], node: Any, place: str) -> T:
+    """The dataclass with the settings of a node. Raises UserError naming the key that is wrong."""
+    settings = mapping(node, place)
+    fields = {field.name: field for field in dataclasses.fields(factory) if field.init}  # type: ignore[arg-type]
     for name in settings:
         if name not in fields:
             likely = renamed(f"{place}.{name}") or nearest(str(name), fields)
@@ -38,9 +49,7 @@ def made(factory: type[Any], settings: Mapping[str, Any], place: str) -> Any:
         if name not in settings and not has_default:
             raise UserError(f"{place}.{name}: has no value; give one")
     try:
-        refuse(
-            factory, settings
-        )  # a user's own dataclass may not check itself (dgc_repro/checked.py)
+        refuse(factory, settings)  # a user's own dataclass may not check itself (checked.py)
         return factory(**settings)
     except UserError:
         raise

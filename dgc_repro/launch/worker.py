@@ -1,4 +1,4 @@
-"""One rank of a run: ``torchrun --nproc_per_node=2 -m dgc_repro worker <run folder>``.
+"""One rank of a run, as the launcher starts it: ``python -m dgc_repro worker <run folder>``.
 
 Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
 entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
@@ -27,8 +27,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
-from dgc_repro.launch import environment, identity
-from dgc_repro.launch.build import build_run, check_sections, choose_device
+from dgc_repro.launch import environment, identity, sections
+from dgc_repro.launch.build import SECTIONS, build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
@@ -38,7 +38,7 @@ from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
 from dgc_repro.sink.interface import RunInfo, Sink
-from dgc_repro.sink.jsonl import Jsonl
+from dgc_repro.sink.jsonl import Jsonl, replace
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.profile import profiled
@@ -61,32 +61,21 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     gpu = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
     device = torch.device(device_type, gpu) if device_type == "cuda" else torch.device("cpu")
-    simulated = config["launch"]["kind"] == "simulated"
+    started, launch = int(os.environ.get("WORLD_SIZE", "0")), config["launch"]
+    simulated = launch["kind"] == "simulated"
+    if started > 1 if simulated else started != launch["workers"]:
+        raise UserError(
+            f"launch.workers: {folder} is a run of {launch['workers']} workers (launch={launch['kind']}), "
+            f"started as {started} ranks; python -m dgc_repro starts them, torchrun -m dgc_repro too"
+        )
     if simulated:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UserError(
-                "launch.kind: simulated workers live in one process, torchrun started "
-                f"{os.environ['WORLD_SIZE']}; start it without torchrun, or use launch=local"
-            )
-        backend = "simulated"
-        return _train(config, folder, device, backend, rank, None, None)
-    if "RANK" not in os.environ:
-        raise UserError(
-            "launch.kind: a local run needs torchrun, for example "
-            f"torchrun --nproc_per_node={config['launch']['workers']} -m dgc_repro worker {folder}"
-        )
-    started, wanted = int(os.environ["WORLD_SIZE"]), config["launch"]["workers"]
-    if started != wanted:
-        raise UserError(
-            f"launch.workers: the folder's config says {wanted}, torchrun started {started}; use "
-            f"--nproc_per_node so that there are {wanted}, or make a run with launch.workers={started}"
-        )
-    start_seconds = float(config["launch"]["start_timeout_seconds"])
+        return _train(config, folder, device, "simulated", rank, None, None)
+    start_seconds = float(launch["start_timeout_seconds"])
     if rendezvous is None:
         rendezvous = Rendezvous(start_seconds)
     else:  # torchrun by itself gives its ranks one thread each
         rendezvous.start_seconds = start_seconds
-        torch.set_num_threads(environment.threads_of_worker(config["launch"]))
+        torch.set_num_threads(environment.threads_of_worker(launch))
     devices = rendezvous.wait_for_all("start", f"{device_type} with {backend}")
     if others := [other for other, said in enumerate(devices) if said != devices[0]]:
         raise UserError(
@@ -95,7 +84,7 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    timeout = float(config["launch"]["timeout_seconds"])
+    timeout = float(launch["timeout_seconds"])
     hang_report = HangReport(rendezvous.store, rank, rendezvous.size, timeout)
     try:
         dist.init_process_group(
@@ -239,7 +228,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"paths.runs: no {path}; a run folder is made by python -m dgc_repro ...")
     config = identity.read_config(path)
-    check_sections(config, path)
+    try:
+        sections.check(config, SECTIONS)
+    except UserError as error:
+        raise UserError(
+            f"paths.runs: {path} is not a whole config ({error}); delete this file, and the command that "
+            "made the run writes it again and continues"
+        ) from error
     return config
 
 
@@ -291,10 +286,8 @@ def _write_trace(path: Path, run: Run) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a file of a record; one that is killed leaves no half a file."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write a file of a record."""
+    replace(path, f"{json.dumps(value, indent=1)}\n".encode())
 
 
 def leave_line(path: Path, line: str) -> bool:
@@ -316,10 +309,7 @@ def leave(code: int) -> NoReturn:
 def main() -> None:
     """Entry point of a rank that a launcher has started."""
     if len(sys.argv) != 2:
-        print(
-            "usage: torchrun --nproc_per_node=N -m dgc_repro worker <run folder>",
-            file=sys.stderr,
-        )
+        print("usage: python -m dgc_repro worker <run folder>", file=sys.stderr)
         sys.exit(USER_ERROR)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     code, _ = work(Path(sys.argv[1]), sys.stderr)

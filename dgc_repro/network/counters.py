@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -21,12 +21,7 @@ class Counters:
     rx_packets: int
 
     def __sub__(self, earlier: Self) -> Counters:
-        return Counters(
-            self.tx_bytes - earlier.tx_bytes,
-            self.rx_bytes - earlier.rx_bytes,
-            self.tx_packets - earlier.tx_packets,
-            self.rx_packets - earlier.rx_packets,
-        )
+        return Counters(*(a - b for a, b in zip(astuple(self), astuple(earlier), strict=True)))
 
 
 def read(interface: str, path: str = OF_THIS_PROCESS) -> Counters:

@@ -41,6 +41,7 @@ PACKET_BYTES = 1514  # Ethernet, MTU 1500
 MOST_AT_ONCE = 43  # packets: 64 kB
 MARK = "DGC_REPRO_LAB"  # the variable in the environment of all processes of a lab
 CONGESTION = "cubic"
+END_SECONDS = 5.0  # for what `clean` has killed
 NOWHERE = "192.0.2.1/32"  # an address that nobody has (RFC 5737)
 TO_MODEL = "or get a number from the model: python -m dgc_repro predict"
 _HOLD = "echo; while read -r _; do :; done"
@@ -70,7 +71,9 @@ class Lab:
     ) -> None:
         self.rates = check_rates("rate", rates)
         self.notes: list[str] = []
-        self.id = _new_id(name)
+        digest = hashlib.sha256(f"{name} {next(_numbers)}".encode()).hexdigest()[:8]
+        me = os.getpid()
+        self.id = f"dgc-{digest}-{me}-{_started(me)}-{_pid_namespace()}"
         self._holders: list[subprocess.Popen[bytes]] = []
         self._started: list[subprocess.Popen[Any]] = []
         self._queues = [2] * len(self.rates)  # handles of tbf, by worker
@@ -245,16 +248,12 @@ class Lab:
             ]
         self._batch(0, "ip", plug)
         for rank in range(len(self.rates)):
-            self._batch(
-                rank + 1,
-                "ip",
-                [
-                    "link set lo up",
-                    f"link set {self.interface} addrgenmode none",
-                    f"link set {self.interface} up",
-                    f"addr add {self.address(rank)}/16 dev {self.interface}",
-                ],
-            )
+            up = ["link set lo up", f"link set {self.interface} addrgenmode none"]
+            up += [
+                f"link set {self.interface} up",
+                f"addr add {self.address(rank)}/16 dev {self.interface}",
+            ]
+            self._batch(rank + 1, "ip", up)
 
     def _delays(self, latency: float, loss: float) -> tuple[float, float]:
         """Latency and loss that this kernel can add. Raises UserError for loss without netem."""
@@ -290,7 +289,9 @@ class Lab:
                 # A new queue in the place of the old: a handle of its own makes it one.
                 shape = "replace"
                 self._queues[rank] = 2 + (self._queues[rank] == 2)
-            shaped = f"handle {self._queues[rank]}: {self._tbf(rate)}"
+            burst, limit = bucket(rate)
+            tbf = f"tbf rate {round(rate)}bit burst {burst} limit {limit}"
+            shaped = f"handle {self._queues[rank]}: {tbf}"
             lines.append(f"qdisc {shape} dev {self.interface} {parent} {shaped}")
             self._batch(rank + 1, "tc", lines)
             ports.append(f"qdisc {shape} dev port{rank} root {shaped}")
@@ -308,10 +309,6 @@ class Lab:
                 f"route del blackhole {NOWHERE}",
             ],
         )
-
-    def _tbf(self, rate: float) -> str:
-        burst, limit = bucket(rate)
-        return f"tbf rate {round(rate)}bit burst {burst} limit {limit}"
 
     def _delay_lines(self, verb: str, rate: float) -> list[str]:
         if not self.latency and not self.loss:
@@ -381,13 +378,19 @@ def clean() -> list[Removed]:
     container, are left alone: whether their owner is there cannot be seen from here."""
     left: dict[str, list[int]] = {}
     for pid, lab in _marked():
-        if _is_known(lab) and not _is_alive(lab):
+        *_, owner, started, namespace = lab.split("-")
+        if namespace == str(_pid_namespace()) and _started(int(owner)) != int(started):
             left.setdefault(lab, []).append(pid)
     removed = []
     for lab, pids in sorted(left.items()):
-        spaces = {space for pid in pids if (space := _namespace(pid))}
+        spaces = set()
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has just ended
+                spaces.add(os.readlink(f"/proc/{pid}/ns/net"))
         killed = [pid for pid in pids if _kill(pid)]
-        _wait_for_end(killed)
+        end = time.monotonic() + END_SECONDS
+        while any(_started(pid) for pid in killed) and time.monotonic() < end:
+            time.sleep(0.01)
         removed.append(Removed(lab, len(spaces), len(killed)))
     return [one for one in removed if one.processes]
 
@@ -405,11 +408,6 @@ def failed_line(said: str, lines: Sequence[str]) -> str:
     return lines[min(number, len(lines)) - 1]
 
 
-def _new_id(name: str) -> str:
-    digest = hashlib.sha256(f"{name} {next(_numbers)}".encode()).hexdigest()[:8]
-    return f"dgc-{digest}-{os.getpid()}-{_started(os.getpid())}-{_pid_namespace()}"
-
-
 def _pid_namespace() -> int:
     """In which a process's own id is what `os.getpid` says."""
     return Path("/proc/self/ns/pid").stat().st_ino
@@ -423,17 +421,6 @@ def _started(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
-
-
-def _is_alive(lab: str) -> bool:
-    """Whether the process that made a lab is still there."""
-    owner, started = lab.split("-")[2:4]
-    return _started(int(owner)) == int(started)
-
-
-def _is_known(lab: str) -> bool:
-    """Whether the id of its owner means here what it meant there."""
-    return lab.split("-")[4] == str(_pid_namespace())
 
 
 def _marked() -> Iterator[tuple[int, str]]:
@@ -452,13 +439,6 @@ def _marked() -> Iterator[tuple[int, str]]:
                 yield int(path.parent.name), lab
 
 
-def _namespace(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        return ""
-
-
 def _kill(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -467,27 +447,15 @@ def _kill(pid: int) -> bool:
     return True
 
 
-def _wait_for_end(pids: Sequence[int], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while any(_started(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.01)
-
-
 def _needs_user_namespace() -> bool:
     """Whether namespaces of one's own need a user namespace around them. Raises UserError where neither
     way is open."""
-    if _may(["unshare", "--net", "--", "true"]) is None:
-        return False
-    refusal = _may(["unshare", "--user", "--map-root-user", "--net", "--", "true"])
-    if refusal is None:
-        return True
-    raise UserError(_not_allowed(refusal))
-
-
-def _may(command: Sequence[str]) -> str | None:
-    """None if a command can be run, else what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else done.stderr
+    for user in ([], ["--user", "--map-root-user"]):
+        command = ["unshare", *user, "--net", "--", "true"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return bool(user)
+    raise UserError(_not_allowed(done.stderr))
 
 
 def _not_allowed(said: str) -> str:

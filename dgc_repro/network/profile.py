@@ -209,12 +209,6 @@ class Network:
             self.software_of(collective)
 
     @property
-    def outer(self) -> Level:
-        """The links between workers, or between nodes: of unequal ones the slowest. Raises ValueError."""
-        rate = min(self.worker_rates(len(self.rates) if self.rates is not None else 1))
-        return Level(rate, seconds("latency", self.latency))
-
-    @property
     def inner(self) -> Level | None:
         """The links inside a node, where there are two levels."""
         if self.workers_per_node is None:

@@ -26,25 +26,20 @@ from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
 from dgc_repro.launch.build import SECTIONS, choose_device, validate
-from dgc_repro.launch.networks import named_network
-from dgc_repro.launch.profiles import FOLDER, TARGET
+from dgc_repro.launch.networks import FOLDER, TARGET, named_network
+from dgc_repro.launch.overrides import composed
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.fit import Fit, Point, fit
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
+from dgc_repro.network.units import seconds
 from dgc_repro.paper import plot
 
-KEYS: Mapping[str, cli_args.Reader] = {
-    "name": cli_args.some_text,
-    "sizes": cli_args.sizes_range,
-    "repeats": cli_args.count,
-    "seconds": cli_args.positive,
-}
-DEFAULTS: Mapping[str, Any] = {
-    "name": "calibrated",
-    "sizes": cli_args.sizes_range("sizes", "64..64mb"),
-    "repeats": 15,
-    "seconds": 3.0,
+KEYS: cli_args.Keys = {
+    "name": (cli_args.some_text, "calibrated"),
+    "sizes": (cli_args.sizes_range, cli_args.sizes_range("sizes", "64..64mb")),
+    "repeats": (cli_args.count, 15),
+    "seconds": (cli_args.positive, 3.0),
 }
 """``repeats``: at most, of each size; ``seconds``: for all repeats of a size; a size of which three would
 take longer is left out, and larger ones too; never the first two."""
@@ -60,10 +55,8 @@ LOOKS = {
 
 def calibrate(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the profile's path. Raises UserError."""
-    cli_args.answer_help(arguments, "calibrate", KEYS, DEFAULTS)
-    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
-    settings = {**DEFAULTS, **own}
-    config = cli_args.composed(overrides)
+    settings, overrides = cli_args.read(arguments, "calibrate", KEYS, SECTIONS)
+    config = composed(overrides)
     validate(config)
     workers = config["launch"]["workers"]
     if workers < 2:
@@ -125,7 +118,8 @@ def measured(
         if launch["kind"] == "netlab":
             assert network is not None, "validated: a lab has rates"
             rates = network.worker_rates(workers)
-            links = Lab(rates, network.outer.latency, network.loss, name="calibrate")
+            latency = seconds("latency", network.latency)
+            links = Lab(rates, latency, network.loss, name="calibrate")
             lab = stack.enter_context(links)
             where, notes = f"{backend} in a lab of {min(rates) / 1e6:g} Mbit/s links", lab.notes
         for note in notes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,12 +22,13 @@ from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
 from dgc_repro.launch.measure import parameters
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
+from dgc_repro.launch.overrides import apart, composed
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
 from dgc_repro.predict.quality import Quality
 from dgc_repro.predict.show import show
-from dgc_repro.predict.step_timing import Bench
+from dgc_repro.predict.step_timing import Bench, as_simulated
 
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
@@ -58,21 +58,13 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
 SECONDS_PER_PARAMETER = 4e-8
 """Of one step of one method, with and without overlap, on two cores (AMD EPYC): estimates durations only."""
 METHOD_KEYS = ("compressor", "wrap", "wrapper", "policy", "exchange.aggregation", "exchange.unit")
-KEYS: Mapping[str, cli_args.Reader] = {
-    "workers": cli_args.workers_range,
-    "times": cli_args.some_text,
-    "compute_ms": cli_args.positive,
-    "repeats": cli_args.count,
-    "best": cli_args.yes_no,
-    "out": cli_args.some_text,
-}
-DEFAULTS: Mapping[str, Any] = {
-    "workers": [2, 4, 8, 16, 32],
-    "times": None,
-    "compute_ms": None,
-    "repeats": 5,
-    "best": True,
-    "out": None,
+KEYS: cli_args.Keys = {
+    "workers": (cli_args.workers_range, [2, 4, 8, 16, 32]),
+    "times": (cli_args.some_text, None),
+    "compute_ms": (cli_args.positive, None),
+    "repeats": (cli_args.count, 5),
+    "best": (cli_args.yes_no, True),
+    "out": (cli_args.some_text, None),
 }
 
 
@@ -108,27 +100,26 @@ class Prediction:
 
 def predict(arguments: Sequence[str]) -> Path:
     """Do what the command line says; the folder that was written. Raises UserError."""
-    cli_args.answer_help(arguments, "predict", KEYS, DEFAULTS)
-    own, overrides = cli_args.split(arguments, KEYS, SECTIONS)
-    settings = {**DEFAULTS, **own}
+    settings, overrides = cli_args.read(arguments, "predict", KEYS, SECTIONS)
     overrides = cli_args.full_size(overrides)
-    config = cli_args.composed(overrides)
+    config = composed(overrides)
     network = _network(config)
     among = {n: costs(network, n) for n in settings["workers"]}
-    validate(_plain(config))
+    validate(as_simulated(config, 2))
     path = Path(settings["times"]) if settings["times"] else None
     bench = Bench(config, path, settings["repeats"])
 
-    without = _without_method(overrides)
+    without = apart(overrides, *METHOD_KEYS)[1]
     largest = {max(among): among[max(among)]}
     name = method_name(config)
-    asked = [("dense", cli_args.composed([*without, *DENSE]), among)]
+    asked = [("dense", composed([*without, *DENSE]), among)]
     if name != "dense":
         asked.append((name, config, among))
     if settings["best"]:
         for title, method in CANDIDATES.items():
-            asked.append((title, cli_args.composed([*without, *method]), largest))
-    table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(_model(config)))
+            asked.append((title, composed([*without, *method]), largest))
+    model = str(config["model"]["_target_"]).rpartition(".")[2]
+    table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(model))
     each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
     left = TimeLeft("predict", {str(i): each * _weight(one[1]) for i, one in enumerate(asked)})
     found = []
@@ -244,13 +235,9 @@ def _weight(config: Mapping[str, Any]) -> float:
     return 1.0 if config["exchange"]["aggregation"] == "gather" else 4.0
 
 
-def _model(config: Mapping[str, Any]) -> str:
-    return str(config["model"]["_target_"]).rpartition(".")[2]
-
-
 def _can_overlap(config: Mapping[str, Any]) -> bool:
     """Whether the method can go per bucket; `validate` says why where it cannot."""
-    plain = _plain(config)
+    plain = as_simulated(config, 2)
     plain["launch"]["kind"] = "local"
     plain["exchange"]["overlap"] = True
     try:
@@ -258,14 +245,6 @@ def _can_overlap(config: Mapping[str, Any]) -> bool:
     except UserError:
         return False
     return True
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as a run of two simulated workers, which `validate` can check."""
-    plain = deepcopy(dict(config))
-    plain["launch"] |= {"kind": "simulated", "workers": 2, "workers_per_node": None}
-    plain["network"] = {"_target_": config["network"]["_target_"]}
-    return plain
 
 
 def method_name(config: Mapping[str, Any]) -> str:
@@ -276,16 +255,6 @@ def method_name(config: Mapping[str, Any]) -> str:
     words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]
     aggregation = config["exchange"]["aggregation"]
     return " ".join([name, *words, *([] if aggregation == "gather" else [aggregation])])
-
-
-def _without_method(overrides: Sequence[str]) -> list[str]:
-    """Overrides that say nothing of the method."""
-
-    def is_method(override: str) -> bool:
-        key = override.lstrip("+~").partition("=")[0]
-        return any(key == method or key.startswith(f"{method}.") for method in METHOD_KEYS)
-
-    return [override for override in overrides if not is_method(override)]
 
 
 def _title(network: Network, overrides: Sequence[str]) -> str:

@@ -97,22 +97,17 @@ def head(about: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _shown(text: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: "-" if value is None else text(value)
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f} %"
+_ms = _shown(lambda value: f"{value:.0f}" if value >= 100 else f"{value:.3g}")
+_percent = _shown(lambda value: f"{100 * value:.0f} %")
+_times = _shown("{:.2f}".format)
 
 
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def rate(bits: float | None) -> str:
-    """A rate as people say it; never and always too; - for None."""
-    if bits is None:
-        return "-"
+def rate(bits: float) -> str:
+    """A rate as people say it; never and always too."""
     if math.isnan(bits):
         return "never"
     if math.isinf(bits):
@@ -137,7 +132,7 @@ TABLES: Mapping[str, Sequence[Column]] = {
         ("overlap", "overlap_efficiency", _percent),
         ("x dense", "speedup", _times),
         ("overlap", "overlap_speedup", _times),
-        ("pays below", "break_even", rate),
+        ("pays below", "break_even", _shown(rate)),
         ("as dense", "as_dense", str),
     ),
 }

@@ -93,7 +93,9 @@ class Bench:
 
     def __init__(self, config: Config, path: Path | None, repeats: int) -> None:
         """``config``: of a run. Raises UserError."""
-        self._config = _one_worker(config)
+        self._config = as_simulated(config, 1)
+        self._config["exchange"] |= {"overlap": False, "aggregation": "gather"}
+        validate(self._config)
         self._path = path
         self._repeats = repeats
         self._gradients: dict[str, Tensor] = {}
@@ -113,8 +115,10 @@ class Bench:
     def times(self) -> Times:
         """All that is known by now."""
         if self._times is None:
-            self._measure_compute()
-        assert self._times is not None
+            with environment.threads(self._threads):
+                compute, ready, facts = self._train(steps=self._repeats)
+            self._times = Times(facts, 1e3 * compute, ready, self._identity, facts["parameters"])
+            self._keep()
         return self._times
 
     def step(self, config: Config, overlap: bool, workers: int, compute_ms: float | None) -> Step:
@@ -148,7 +152,7 @@ class Bench:
         plan = policy.plan(policy.init(), 0)
         first = with_first_names({**config, "exchange": {**config["exchange"], "overlap": overlap}})
         key = f"{first['exchange']['junction']} {_method(first)} {asdict(plan)}"
-        example = build_compressor({**config, "launch": _launch(config, 2)}, policy)
+        example = build_compressor(as_simulated(config, 2), policy)
         fit_together(example, policy, config["exchange"]["unit"], overlap)
         kinds = {type(part) for part in nested(example)}
         bases = {"decompress": LINEAR, "payload": CONSTANT}
@@ -159,8 +163,8 @@ class Bench:
         if key in times.exchanges:
             return times.exchanges[key], bases
         with environment.threads(self._threads):
-            simulated = bool(kinds & {Sharded, GTopK})
-            found = self._exchanges(config, policy, plan, overlap, simulated=simulated)
+            several = bool(kinds & {Sharded, GTopK})
+            found = self._exchanges(config, policy, plan, overlap, simulated=several)
         times.exchanges[key] = found
         self._keep()
         return found, bases
@@ -168,7 +172,9 @@ class Bench:
     def _exchanges(
         self, config: Config, policy: Policy, plan: Plan, overlap: bool, *, simulated: bool
     ) -> list[Any]:
-        gradients = self._recorded()
+        if not self._gradients:  # the times come from a file
+            self._train(steps=1)
+        gradients = self._gradients
         groups = buckets(gradients) if overlap else None
         found: list[Any] = [
             {"names": names, "by_workers": {}} for names in groups or [list(gradients)]
@@ -179,7 +185,7 @@ class Bench:
             room = MOST_SIMULATED_BYTES * (environment.available_bytes() or math.inf) / each
             numbers = [n for n in OTHERS_WORKERS if n <= max(2, room)]
         for workers in numbers:
-            compressor = build_compressor({**config, "launch": _launch(config, workers)}, policy)
+            compressor = build_compressor(as_simulated(config, workers), policy)
             measured = time_exchange(
                 compressor,
                 gradients,
@@ -194,22 +200,9 @@ class Bench:
                 part["by_workers"][str(workers)] = asdict(entry)
         return found
 
-    def _recorded(self) -> Mapping[str, Tensor]:
-        """The gradients of the last step, at hand after `_measure_compute`."""
-        if not self._gradients:
-            self._train(steps=1)
-        return self._gradients
-
-    def _measure_compute(self) -> None:
-        with environment.threads(self._threads):
-            compute, ready, facts = self._train(steps=self._repeats)
-        self._times = Times(facts, 1e3 * compute, ready, self._identity, facts["parameters"])
-        self._keep()
-
     def _train(self, steps: int) -> tuple[float, dict[str, float], dict[str, Any]]:
         """Some steps after the warm-up: median seconds of compute, when each gradient is there."""
-        device_type, _ = choose_device(self._config)
-        device = torch.device(device_type)
+        device = torch.device(choose_device(self._config)[0])
         busy = environment.busy_cores()
         run, batches = trained(dict(self._config), WARMUP_STEPS, EMBEDDED, device)
         run.link.clock.report()
@@ -271,25 +264,13 @@ def _by_size(gradients: Mapping[str, Tensor], compute_ms: float) -> dict[str, fl
     return ready
 
 
-def _one_worker(config: Config) -> dict[str, Any]:
-    """The same model and data for one worker that talks to nobody."""
-    alone = deepcopy(dict(config))
-    alone["launch"] = _launch(config, 1)
-    alone["exchange"]["overlap"] = False
-    alone["exchange"]["aggregation"] = "gather"
-    alone["network"] = {"_target_": config["network"]["_target_"]}
-    validate(alone)
-    return alone
-
-
-def _launch(config: Config, workers: int) -> dict[str, Any]:
-    return {
-        **config["launch"],
-        "kind": "simulated",
-        "workers": workers,
-        "workers_per_node": None,
-        "backend": "auto",
-    }
+def as_simulated(config: Config, workers: int) -> dict[str, Any]:
+    """The config as a run of simulated workers on no network."""
+    plain = deepcopy(dict(config))
+    plain["launch"] |= {"kind": "simulated", "workers": workers, "workers_per_node": None}
+    plain["launch"]["backend"] = "auto"
+    plain["network"] = {"_target_": config["network"]["_target_"]}
+    return plain
 
 
 def _identity(config: Config, threads: int) -> str:
@@ -302,15 +283,10 @@ def _identity(config: Config, threads: int) -> str:
 
 def _method(config: Config) -> str:
     """What an exchange depends on, of a config with the first names: files of times keep their keys."""
-    wrappers = {
-        name: config["wrapper"][name] for name in config["wrap"] if name in config["wrapper"]
-    }
-    kept = [config["compressor"], list(config["wrap"]), wrappers, config["policy"]]
-    return json.dumps(
-        [*kept, config["exchange"]["unit"], config["exchange"]["combine"]],
-        sort_keys=True,
-        default=str,
-    )
+    wrap, exchange = list(config["wrap"]), config["exchange"]
+    wrappers = {name: config["wrapper"][name] for name in wrap if name in config["wrapper"]}
+    kept = [config["compressor"], wrap, wrappers, config["policy"]]
+    return json.dumps([*kept, exchange["unit"], exchange["combine"]], sort_keys=True, default=str)
 
 
 def _decompress(by_workers: Mapping[int, Any], basis: str, workers: int) -> float:

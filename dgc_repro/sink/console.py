@@ -79,44 +79,34 @@ class Bar:
         self._run = run
         self._began = time.monotonic()
         self._progress = Progress(
-            text("{task.fields[epoch]}"),
+            text("{task.description}"),
             BarColumn(bar_width=None),
-            text("{task.fields[loss]}"),
-            text("{task.fields[accuracy]}"),
-            text("{task.fields[label]}", max_width=LABEL_WIDTH),
-            text("{task.fields[sent]}"),
-            text("{task.fields[left]}"),
+            text("{task.fields[now]}"),
             console=Terminal(file=stream),
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             expand=True,
         )
         self._task: TaskID = self._progress.add_task(
-            "",
+            f"epoch {min(run.start_epoch + 1, run.num_epochs)}/{run.num_epochs}",
             total=run.num_epochs * run.steps_per_epoch,
             completed=run.start_step,
-            epoch=f"epoch {min(run.start_epoch + 1, run.num_epochs)}/{run.num_epochs}",
-            loss="",
-            accuracy="",
-            label="",
-            sent="",
-            left="",
+            now="",
         )
         self._progress.start()
 
     def update(self, metrics: Metrics) -> None:
         """Show the metrics of the step just done."""
-        step = int(metrics["step"])
-        self._progress.update(
-            self._task,
-            completed=step,
-            epoch=f"epoch {metrics['epoch']}/{self._run.num_epochs}",
-            loss=f"loss {metrics['train/loss']:.3f}",
-            accuracy=score(metrics, "train", 1, "acc "),
-            label=str(metrics["policy/label"]),
-            sent=bytes_in_words(float(metrics["comm/payload_bytes"])),
-            left=f"{duration(self._seconds_left(step))} left",
-        )
+        step, label = int(metrics["step"]), str(metrics["policy/label"])
+        now = [
+            f"loss {metrics['train/loss']:.3f}",
+            score(metrics, "train", 1, "acc "),
+            label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}\u2026",
+            bytes_in_words(float(metrics["comm/payload_bytes"])),
+            f"{duration(self._seconds_left(step))} left",
+        ]
+        epoch = f"epoch {metrics['epoch']}/{self._run.num_epochs}"
+        self._progress.update(self._task, completed=step, description=epoch, now=" ".join(now))
 
     def print_above(self, line: str) -> None:
         """Print a line that stays, above the bar."""
@@ -134,10 +124,9 @@ class Bar:
         return (time.monotonic() - self._began) * left / done
 
 
-def text(template: str, max_width: int | None = None) -> TextColumn:
+def text(template: str) -> TextColumn:
     """A column of one line; a label may hold brackets, hence no markup."""
-    column = Column(no_wrap=True, max_width=max_width, overflow="ellipsis")
-    return TextColumn(template, markup=False, table_column=column)
+    return TextColumn(template, markup=False, table_column=Column(no_wrap=True))
 
 
 def is_terminal(stream: TextIO) -> bool:

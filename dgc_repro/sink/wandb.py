@@ -10,8 +10,6 @@ In the dashboard, group by ``labels.paper``, ``labels.artifact``, ``labels.row``
 
 from __future__ import annotations
 
-import configparser
-import netrc
 import os
 import re
 import secrets
@@ -20,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.errors import UserError
@@ -43,13 +40,13 @@ SUMMARIES = {
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0
 """An unreachable server must not hold a run that is done; what is left stays on disk."""
+GROUPED = ("paper", "artifact", "scale")
 TAG_CHARACTERS = 64
 """wandb refuses longer ones."""
 Tag = Annotated[
     str,
     Rule(f"a word of 1 to {TAG_CHARACTERS} characters", lambda tag: 0 < len(tag) <= TAG_CHARACTERS),
 ]
-HOSTED = "https://api.wandb.ai"
 
 
 @dataclass
@@ -81,10 +78,17 @@ class Wandb:
 
     def check(self) -> None:
         """UserError for ``online`` without a key; opens no connection and starts no process."""
-        if self.mode == "online" and not has_key():
+        if self.mode != "online":
+            return
+        wandb = silent_wandb()
+        try:
+            found = wandb.login(prompt=False, verify=False)
+            reason = "found none in WANDB_API_KEY, netrc or wandb's settings"
+        except wandb.errors.AuthenticationError as error:
+            found, reason = False, " ".join(str(error).split())
+        if not found:
             raise UserError(
-                "sink.mode: online needs a wandb key, found none in WANDB_API_KEY, netrc or "
-                "wandb's settings; run `wandb login`, or set sink.mode=offline"
+                f"sink.mode: online needs a wandb key, {reason}; run `wandb login`, or set sink.mode=offline"
             )
 
     def start(self, run: RunInfo) -> None:
@@ -124,11 +128,7 @@ class Wandb:
                 self._give_up(error)
 
     def _open(self, run: RunInfo) -> Any:
-        # Read when wandb is first imported, and by its own process.
-        os.environ.setdefault("WANDB_SILENT", "true")
-        import wandb
-
-        self._session.library = wandb
+        wandb = self._session.library = silent_wandb()
         settings = wandb.Settings(
             silent=True,
             console="off",  # it would record every redraw of the progress bar
@@ -142,11 +142,13 @@ class Wandb:
         opened = wandb.init(
             project=self.project,
             entity=self.entity,
-            mode=self.mode,  # type: ignore[arg-type]  # one of MODES
-            group=self.group or group_of(labels),
+            mode=self.mode,
+            group=self.group or "/".join(labels[key] for key in GROUPED if key in labels) or None,
             job_type=labels.get("row"),
             name=run.name,
-            tags=tags_of(labels, self.tags),
+            tags=list(
+                dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *self.tags))
+            ),
             id=run_id(run.folder),
             # From the beginning again: the mirror of a run that left no checkpoint is replaced.
             resume="allow" if run.start_step else None,
@@ -185,6 +187,14 @@ class Wandb:
                 broken.finish(exit_code=1)
             except Exception:
                 return  # said already: a mirror that is broken may not even close
+
+
+def silent_wandb() -> Any:
+    """The library, which reads how much to say at its first import, as its own process does."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return wandb
 
 
 def drawable(metrics: Metrics) -> dict[str, float]:
@@ -227,17 +237,6 @@ def component(setting: Any) -> str | None:
     return parts[-2] if len(parts) > 1 else parts[0]
 
 
-def group_of(labels: Mapping[str, str]) -> str | None:
-    """``paper/artifact/scale``, of those that there are."""
-    found = [labels[key] for key in ("paper", "artifact", "scale") if key in labels]
-    return "/".join(found) or None
-
-
-def tags_of(labels: Mapping[str, str], more: Sequence[str]) -> list[str]:
-    """The labels' values and ``more``, each once, cut to what wandb takes."""
-    return list(dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *more)))
-
-
 def run_id(folder: Path) -> str:
     """The folder's name and a random end, made once and kept in the folder.
 
@@ -251,50 +250,3 @@ def run_id(folder: Path) -> str:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(f"{made}\n", encoding="ascii")
     return made
-
-
-def has_key() -> bool:
-    """Whether wandb would find a key without asking: environment, settings files, netrc."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    settings = read_settings_files()
-    return "api_key" in settings or has_netrc_entry(settings.get("base_url"))
-
-
-def read_settings_files() -> dict[str, str]:
-    """wandb's own settings, this folder's over the user's; what cannot be read is left out."""
-    home = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
-    found: dict[str, str] = {}
-    for path in (home / "settings", Path("wandb") / "settings"):
-        # No interpolation: a key may hold a percent sign.
-        parser = configparser.ConfigParser(interpolation=None)
-        try:
-            parser.read(path, encoding="utf-8")
-        except (configparser.Error, OSError, ValueError):
-            continue
-        if parser.has_section("default"):
-            found |= dict(parser["default"])
-    return found
-
-
-def has_netrc_entry(base_url: str | None) -> bool:
-    """Whether netrc has a password for the server in use: one's own, or the hosted one."""
-    own = os.environ.get("WANDB_BASE_URL") or base_url
-    if own:
-        urls = [own]
-    else:
-        import wandb
-
-        # The hosted server has an older name, under which `wandb login` once wrote its key.
-        urls = [wandb.Settings().base_url, HOSTED]
-    named = os.environ.get("NETRC")
-    places = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
-    path = next((found for place in places if (found := place.expanduser()).is_file()), None)
-    if path is None:
-        return False
-    try:
-        entries = netrc.netrc(path)
-    except (netrc.NetrcParseError, OSError, ValueError):
-        return False
-    logins = [entries.authenticators(urlsplit(url).netloc) for url in urls]
-    return any(login is not None and login[2] for login in logins)

@@ -72,7 +72,7 @@ class RandomSupports:
 class RealSupports:
     """Supports of the largest entries of real gradients, and sums of their codes. ``workers``: the
     numbers N, up to as many as there are gradients; ``factors``: n / k; ``bits``: of a code.
-    ``steps``: of training before the gradients are taken (launch/study_inputs.py)."""
+    ``steps``: of training before the gradients are taken (launch/study.py)."""
 
     workers: FromTwo
     factors: FromTwo

@@ -43,11 +43,6 @@ def test_ranks_make_equally_many_full_batches_and_share_no_sample(
     assert set(seen) <= set(range(n))
 
 
-def test_ranks_cover_everything_when_the_samples_divide() -> None:
-    seen = torch.cat([indices for batches in epoch(96, 8, 4) for indices in batches])
-    assert sorted(seen.tolist()) == list(range(96))
-
-
 def test_the_samples_that_sit_out_are_others_in_other_epochs() -> None:
     seen: set[int] = set()
     for number in range(20):

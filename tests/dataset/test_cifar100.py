@@ -54,8 +54,3 @@ def test_one_is_not_taken_for_the_other(tmp_path: Path) -> None:
     write_hub(tmp_path)
     with pytest.raises(UserError, match=r"must have the columns img .* and label \(integer\)"):
         Cifar10(root=str(tmp_path), validation=5).load()
-
-
-def test_an_empty_folder_names_the_data_set(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^dataset.root: .* holds no CIFAR-100;"):
-        Cifar100(root=str(tmp_path)).load()

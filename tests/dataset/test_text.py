@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dgc_repro.dataset.images import take
 from dgc_repro.dataset.text import (
     IGNORED,
-    Text,
     eval_steps,
     lines_to_words,
     numbered,
     own_columns,
-    take_words,
     text_steps,
     text_steps_per_epoch,
     vocabulary,
@@ -37,15 +36,6 @@ def test_a_word_without_a_number_is_unk() -> None:
     assert numbered(["b", "never", "a"], numbers).tolist() == [
         numbers["b"], numbers["<unk>"], numbers["a"]
     ]  # fmt: skip
-
-
-def test_guessing_by_word_frequencies_by_hand() -> None:
-    """Counts 3, 2, 0 of words 0, 1, 2: the last one counts as seen once, so that p = 3/6, 2/6, 1/6."""
-    train, test = torch.tensor([0, 1, 0, 1, 0]), torch.tensor([2, 0, 1, 2])
-    text = Text(train, train, test, num_classes=3, bptt=2, evaluation_columns=1, label="made up")
-    # the first word of the test part is not asked for: 0, 1, 2
-    expected = (2 * 3 * 6) ** (1 / 3)
-    assert text.word_frequency_perplexity() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("world", "columns"), [(1, 1), (1, 3), (2, 2), (3, 2)])
@@ -124,7 +114,7 @@ def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
 
 def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
     text = torch.arange(5)
-    assert take_words(text, None, "train_size", "it").tolist() == [0, 1, 2, 3, 4]
-    assert take_words(text, 2, "train_size", "it").tolist() == [0, 1]
+    assert take(text, None, "train_size", "it").tolist() == [0, 1, 2, 3, 4]
+    assert take(text, 2, "train_size", "it").tolist() == [0, 1]
     with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
-        take_words(text, 6, "train_size", "it")
+        take(text, 6, "train_size", "it")

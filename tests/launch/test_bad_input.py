@@ -7,7 +7,6 @@ same.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import subprocess
@@ -17,14 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from commands import PATIENCE_SECONDS
 from filelock import FileLock
 from omegaconf import OmegaConf
-from PIL import Image
 from tiny_run import PLAIN, TEXT, TINY, UNIFORM4_EF, configured, without_times
 
 from dgc_repro.errors import UserError
@@ -54,19 +50,21 @@ def left_in(folder: Path) -> list[str]:
 
 
 NESTED = {"GRAVAC": ("compressor=topk", "policy=gravac"), "TEXT": TEXT}
+TABLE = Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").partition("# Slow.\n")
 MISTAKES = [
-    tuple(part.strip() for part in line.split(" |"))
-    for line in Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").splitlines()
+    pytest.param(*(part.strip() for part in line.split(" |")), id=line.split(" |")[0], marks=marks)
+    for lines, marks in ((TABLE[0], ()), (TABLE[2], pytest.mark.slow))
+    for line in lines.splitlines()
     if not line.startswith("#")
 ]
 
 
-@pytest.mark.parametrize(("overrides", "begins", "says"), MISTAKES, ids=[m[0] for m in MISTAKES])
+@pytest.mark.parametrize(("overrides", "begins", "says"), MISTAKES)
 def test_a_mistake_is_one_line_and_nothing_is_left(
     overrides: str, begins: str, says: str, command: Command, tmp_path: Path
 ) -> None:
     given = [part for word in overrides.split(" ") for part in NESTED.get(word, [word])]
-    line = refused(command(*TINY, *given))
+    line = refused(command(*(() if given[0] in main.COMMANDS else TINY), *given))
     assert line.startswith(begins)
     assert says in line
     assert left_in(tmp_path) == []
@@ -112,86 +110,15 @@ def test_wandb_online_without_a_key(
     assert left_in(tmp_path) == []
 
 
-# -- data ----------------------------------------------------------------------------------------
-
-
-def write_parquet(folder: Path, columns: dict[str, list[Any]]) -> None:
-    folder.mkdir()
-    for part in ("train", "test"):
-        pq.write_table(pa.table(columns), folder / f"{part}-00000-of-00001.parquet")
-
-
-def truncated(folder: Path) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (32, 32)).save(file, "PNG")
-    write_parquet(folder, {"img": [{"bytes": file.getvalue()}] * 4, "label": [0, 1, 2, 3]})
-    path = folder / "train-00000-of-00001.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def other_columns(folder: Path) -> None:
-    write_parquet(folder, {"text": ["a", "b"], "kind": [0, 1]})
-
-
-def without_train(folder: Path) -> None:
-    folder.mkdir()
-    for part in ("valid", "test"):
-        (folder / f"ptb.{part}.txt").write_text(" the cat sat \n" * 200)
-
-
-PTB = (*TEXT, "dataset=ptb", "dataset.train_size=null")
-
-
-@pytest.mark.parametrize(
-    ("make", "dataset", "says"),
-    [
-        (truncated, ["dataset=cifar10"], ["train-00000-of-00001.parquet"]),
-        (other_columns, ["dataset=cifar10"], ["columns"]),
-        (Path.mkdir, ["dataset=cifar10"], [""]),
-        (without_train, PTB, ["has no ptb.train.txt beside", "dataset.train_part=valid"]),
-    ],
-)
-def test_a_folder_without_the_data_set(
-    make: Callable[[Path], None],
-    dataset: Sequence[str],
-    says: Sequence[str],
-    command: Command,
-    tmp_path: Path,
-) -> None:
-    make(tmp_path / "data")
-    line = refused(command(*TINY, *dataset, f"dataset.root={tmp_path / 'data'}"))
-    assert line.startswith("dataset.root: ")
-    assert all(words in line for words in says)
-    assert left_in(tmp_path) == []
-
-
 # -- folders -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["a file/below", "/proc/dgc_repro", "a file"])
+@pytest.mark.parametrize("where", ["a file/below", "/proc/dgc_repro"])
 def test_a_place_that_cannot_be_written_to(where: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("")
     line = refused(command(*TINY, f"paths.runs='{where}'"))
     assert line.startswith("paths.runs: cannot write to ")
     assert left_in(tmp_path) == []
-
-
-def test_a_folder_that_the_system_protects(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Root may write anywhere, so the refusal is made up."""
-
-    make = Path.mkdir
-
-    def refuse(self: Path, *arguments: Any, **more: Any) -> None:
-        if "runs" in self.parts:
-            raise PermissionError(13, "Permission denied", str(self))
-        make(self, *arguments, **more)
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    line = refused(command(*TINY))
-    assert line.startswith("paths.runs: cannot write to ")
-    assert "Permission denied" in line
 
 
 def test_a_disk_that_fills_up_in_the_middle_is_no_mistake_of_the_config(
@@ -332,25 +259,7 @@ def test_a_non_finite_gradient_is_one_line_and_a_new_folder_is_not_kept(
     assert left_in(tmp_path) == []
 
 
-def test_the_same_command_does_nothing_when_the_run_is_finished(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert command(*TINY, "train.epochs=1") == (0, [])
-
-    def fail(config: dict[str, Any], folder: Path) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(single, "execute", fail)
-    assert command(*TINY, "train.epochs=1") == (0, [])
-    assert len(left_in(tmp_path)) == 1
-
-
 # -- sweeps and other commands -------------------------------------------------------------------
-
-
-def test_a_sweep_makes_one_folder_a_run(command: Command, tmp_path: Path) -> None:
-    assert command("--multirun", *TINY, "train.epochs=1", "seed=0,1") == (0, [])
-    assert len(left_in(tmp_path)) == 2
 
 
 def test_a_sweep_over_compressors_gives_each_its_own_defaults(
@@ -370,30 +279,6 @@ def test_a_sweep_over_compressors_gives_each_its_own_defaults(
     }
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("compressor.bits=17 compressor=uniform", ""),
-        ("compressor.bits=17,8 compressor=uniform", ""),
-        ("wrapper.clip_local.threshold=1,2", "nothing was trained"),
-        ("+sink.every_step=1,2", "nothing was trained"),
-        ("compressor=dense,unifrom", "did you mean"),
-        ("train.epoch=1,2", "did you mean"),
-        (
-            "compressor.density=0.1,0.2 compressor=topk,uniform",
-            ": compressor=uniform has no density; make one sweep for each compressor, or sweep settings",
-        ),
-    ],
-)
-def test_a_mistake_in_a_sweep_ends_it_with_one_line_before_it_trains(
-    given: str, says: str, command: Command, tmp_path: Path
-) -> None:
-    line = refused(command("--multirun", *TINY, "train.epochs=1", *given.split()))
-    assert line.startswith(given.lstrip("+").partition("=")[0])
-    assert says in line
-    assert left_in(tmp_path) == []
-
-
 def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None:
     held: list[weakref.ref[set[int]]] = []
 
@@ -406,26 +291,9 @@ def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None
         except ValueError:
             raise RunFailed("lost") from None
 
-    errors = sweep(["-m", *TINY, "seed=0,1"], fail)
+    errors = sweep([*TINY, "seed=0,1"], fail)
     assert [(type(error), str(error)) for error in errors] == [(RunFailed, "lost")] * 2
     assert [one() for one in held] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["dynamic/tabel1"], "did you mean dynamic/table1?"),
-        ([], "there are: dynamic/"),
-        (["dynamic/table1", "scale=hug"], "scale: no 'hug'"),
-        (["dynamic/table1", "scale=none"], "scale: an artifact has runs at quick, small and paper"),
-        (["dynamic/table1", "train.epoch=1"], "did you mean train.epochs?"),
-    ],
-)
-def test_a_mistake_in_reproduce_is_one_line(
-    arguments: Sequence[str], says: str, command: Command, tmp_path: Path
-) -> None:
-    assert says in refused(command("reproduce", *arguments))
-    assert left_in(tmp_path) == []
 
 
 def test_results_that_cannot_be_written_are_found_out_before_any_training(
@@ -453,18 +321,16 @@ def test_runs_of_another_size_are_not_called_by_the_scales_name(
     assert {config["scale"]["name"] for config, _ in runs_of("dynamic/table1", given)} == {scale}
 
 
-@pytest.mark.parametrize(
-    ("kind", "started", "says"),
-    [("local", "3", "config says 2, torchrun started 3"), ("simulated", "2", "start it without")],
-)
+@pytest.mark.parametrize(("kind", "started"), [("local", "3"), ("local", "0"), ("simulated", "2")])
 def test_ranks_started_by_hand_must_be_as_many_as_the_folder_says(
-    kind: str, started: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(*TINY, f"launch={kind}", "launch.workers=2")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
-    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", started)
-    with pytest.raises(UserError, match=f"^launch.*{says}"):
+    with pytest.raises(
+        UserError, match=rf"^launch\.workers: .* started as {started} ranks; python"
+    ):
         run_worker(tmp_path)
 
 

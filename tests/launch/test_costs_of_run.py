@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dgc_repro.errors import UserError
-from dgc_repro.launch.build import validate
-from dgc_repro.launch.cli_args import composed
 from dgc_repro.launch.identity import config_hash
-from dgc_repro.launch.networks import Modelled
-from dgc_repro.predict.prediction import predict
+from dgc_repro.launch.networks import modelled
+from dgc_repro.launch.overrides import composed
 
 FOUR = ("launch.workers=4", "launch.workers_per_node=2", "network.efficiency=1.0")
 
 
 def test_unequal_links_of_a_two_level_run() -> None:
     config = composed([*FOUR, "network.rates=[1gbit,100mbit,500mbit,1gbit]"])
-    modelled = Modelled(config, lambda: 0)
-    links = (modelled.between_all(), modelled.between_nodes(), modelled.inside_node())
+    links = modelled(config, lambda: 0)
     found = [link("allgather", 1_000_000) for link in links if link is not None]
     assert found == pytest.approx([3 * 8e6 / 1e8, 8e6 / 5e8, 8e6 / 1e8])
 
@@ -31,8 +27,7 @@ def test_a_run_may_stand_for_one_of_more_workers_and_longer_messages() -> None:
         "network.efficiency=1.0",
     )
     config = composed([*given, "network.as_workers=32", "network.message_scale=50"])
-    modelled = Modelled(config, lambda: 0)
-    links = (modelled.between_all(), modelled.between_nodes(), modelled.inside_node())
+    links = modelled(config, lambda: 0)
     size, beta, alpha = 50 * 1_000_000, 8 / 10e9, 50e-6
     for link in links:
         assert link is not None
@@ -45,36 +40,11 @@ def test_two_level_runs_stand_for_as_many_nodes() -> None:
     config = composed(
         [*given, "network=gcp_v100_32", "network.efficiency=1.0", "network.as_workers=32"]
     )
-    modelled = Modelled(config, lambda: 0)
-    between, inside = modelled.between_nodes(), modelled.inside_node()
+    _, between, inside = modelled(config, lambda: 0)
     assert between is not None
     assert inside is not None
     assert between("allgather", 1000) == pytest.approx(7 * (50e-6 + 1000 * 8 / 10e9))
     assert inside("allgather", 1000) == pytest.approx(3 * (5e-6 + 1000 * 8 / 1200e9))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (("network.as_workers=30",), r"^network\.workers_per_node: 4 workers share a node, and 30"),
-        (
-            ("launch=netlab", "network=ethernet_1gbit", "network.as_workers=32"),
-            r"^network\.as_workers: is for a run's modelled time alone, and a lab's links are real",
-        ),
-        (
-            ("launch=netlab", "network=ethernet_1gbit", "network.message_scale=2"),
-            r"^network\.message_scale: is for a run's modelled time alone",
-        ),
-    ],
-)
-def test_a_stand_in_that_fits_nowhere_is_refused(given: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        validate(composed(["launch=simulated", "network=gcp_v100_32", "launch.workers=4", *given]))
-
-
-def test_a_prediction_has_workers_of_its_own() -> None:
-    with pytest.raises(UserError, match=r"^network\.as_workers: .* a prediction has workers"):
-        predict(["network=ethernet_1gbit", "network.as_workers=32", "workers=2,4"])
 
 
 def test_defaults_that_came_later_make_no_other_run() -> None:
@@ -99,8 +69,3 @@ def test_defaults_that_came_later_make_no_other_run() -> None:
     assert config_hash(composed(["network=ethernet_1gbit", "network.as_workers=4"])) != config_hash(
         composed(["network=ethernet_1gbit"])
     )
-
-
-def test_too_few_rates_name_the_networks_key() -> None:
-    with pytest.raises(UserError, match=r"^network.rates: one for each worker, got 2 for 4"):
-        Modelled(composed([*FOUR, "network.rates=[1gbit,1gbit]"]), lambda: 0)

@@ -83,45 +83,11 @@ def test_the_models_have_the_papers_sizes_but_at_scale_quick(
         assert counts == {"resnet101": 44_549_160, "vgg16": 138_365_992, "lstm": 66_034_000}
 
 
-def test_folders_of_the_data_go_to_the_models_that_read_them() -> None:
-    found = by_row("scale=small", "measure.roots.cifar10=/here", "measure.roots.ptb=/there")
-    assert {row: c["dataset"]["root"] for row, c in found.items()} == {
-        "resnet101": "/here",
-        "vgg16": "/here",
-        "lstm": "/there",
-    }
-    # where the data lie is no departure from the scale
-    assert {c["scale"]["name"] for c in found.values()} == {"small"}
-
-
 def test_other_steps_or_repeats_depart_from_the_scale_and_are_another_run() -> None:
     stated, fewer = by_row("scale=small")["lstm"], by_row("scale=small", "measure.steps=2")["lstm"]
     assert fewer["scale"]["name"] == "custom"
     assert fewer["measure"]["steps"] == 2
     assert measure.run_folder(stated) != measure.run_folder(fewer)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["measure.repeat=3"], r"^measure\.repeat: no such key; did you mean repeats"),
-        (["measure.repeats=0"], r"^measure\.repeats: a whole number from 1, got 0"),
-        (["measure.steps=many"], r"^measure\.steps: a whole number from 1, got 'many'"),
-        (["measure.factors=[1000,10]"], r"^measure\.factors: two numbers"),
-        (["measure.methods.dgc=sampled"], r"^measure\.methods\.dgc: no compressor 'sampled'; "),
-        (["measure.methods.dgc=dense"], r"^measure\.methods\.dgc\.factor: no such key"),
-        (["scale=small", "dataset.root=x"], r"^dataset\.root: .*roots\.ptb=<folder>"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_line(given: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        measure_config(measured_runs_of(TABLE3, given)[0][0])
-    assert "\n" not in str(caught.value)
-
-
-def test_a_training_artifact_takes_no_measure_settings() -> None:
-    with pytest.raises(UserError, match=r"^measure\.repeats: dynamic/table1 is trained"):
-        reproduce(["dynamic/table1", "measure.repeats=3"])
 
 
 def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
@@ -138,16 +104,14 @@ def test_data_that_are_not_here_are_replaced_and_said_unless_a_folder_was_named(
         if c["experiment"]["row"] == "resnet101"
     )
     plain = {key: value for key, value in config.items() if key != "measure"}
-    settings = measure.MeasureSettings(**config["measure"])
-    gradient, facts = measure.trained_gradient(
-        plain, settings.steps, settings.embedded, torch.device("cpu")
-    )
-    assert facts["data"] == "digits"
+    how = (1, config["measure"]["embedded"], torch.device("cpu"))
+    gradient, facts = measure.joined_gradient(measure.trained(plain, *how)[0])
+    assert (facts["data"], facts["steps"]) == ("digits", 1)
     assert "no cifar10 here, the embedded digits take its place" in capsys.readouterr().out
     assert sum(part.numel() for part in gradient.values()) == facts["parameters"]
     plain["dataset"]["root"] = "data/cifar10"
     with pytest.raises(UserError, match="no network"):
-        measure.trained_gradient(plain, settings.steps, settings.embedded, torch.device("cpu"))
+        measure.trained(plain, *how)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_number(

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from labs import namespaces_of, need_a_lab
 from ranks import processes_of
 from tiny_run import TINY, configured
 
-from dgc_repro.errors import UserError
 from dgc_repro.launch import local, netlab
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.local import what_failed
@@ -86,17 +84,6 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
     summary = command.summary()
     assert summary["net/tx_bytes"] == pytest.approx(summary["net/expected_tx_bytes"], rel=0.02)
     assert summary["net/tx_bytes"] > summary["comm/total_wire_bytes"]
-
-
-def test_a_nan_on_one_rank_of_a_lab_is_one_line(in_a_lab: Callable[..., Command]) -> None:
-    poisoned = "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}"
-    command = in_a_lab("network=ethernet_1gbit", "~model", poisoned)
-    launcher = command.start().pid
-    code, (line,) = command.end()
-    assert code == 2
-    begins = "error: train.on_nonfinite: the gradient is not finite at step 3 (rank 1: "
-    assert line.startswith(begins)
-    assert namespaces_of(launcher) == set()
 
 
 @pytest.mark.parametrize(
@@ -232,60 +219,6 @@ def test_other_steps_and_runs_outside_a_lab_ask_nobody() -> None:
         == frozenset()
     )
     assert schedule_of(configured("launch=netlab", *given), lambda: None, NoMeter()).steps == {3}
-
-
-@pytest.mark.parametrize(
-    ("program", "line"),
-    [
-        ("import os, signal, time\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
-         "rank 1 was killed by SIGKILL (by hand, or by the system for lack of memory)"),
-        ("import time\nif rank == 0: raise ValueError('no such thing')\ntime.sleep(60)",
-         "ValueError: no such thing"),
-        ("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nif rank == 0: 1 / 0\ntime.sleep(60)",
-         "ZeroDivisionError: division by zero"),
-    ],
-    ids=["killed", "raises", "the other hangs"],
-)  # fmt: skip
-def test_a_rank_that_fails_ends_the_others(
-    program: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need_a_lab()
-    monkeypatch.setattr(local, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(local, "KILL_AFTER_SECONDS", 1.0)
-    begin = time.monotonic()
-    with Lab([1e9, 1e9]) as lab:
-        set_rank = "import os\nrank = int(os.environ['RANK'])\n"
-        ranks = ranks_of(lab, tmp_path, set_rank + program, "network.rate=1gbit")
-    assert 0 not in codes_of(ranks)
-    assert what_failed(tmp_path, ranks.ended()).startswith(f"{line}; no checkpoint yet")
-    assert time.monotonic() - begin < 30
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        ((), "network.rate: launch=netlab needs one, such as network.rate=100mbit or"),
-        (("network=ethernet_25gbit",), "network.rate: a lab has from 10mbit to 10gbit, got 25000mbit"),
-        (("network.rates=[1gbit,100mbit,1gbit]",), "network.rates: one for each worker, got 3 for 2"),
-        (("network.rates=[1gbit,1mbit]",), "network.rates: a lab has from 10mbit to 10gbit, got 1mbit"),
-        (("network.rate=1gbit", "network.schedule=[{step: 1, rate: 1mbit}]"),
-         "network.schedule: a lab has from 10mbit to 10gbit, got 1mbit"),
-        (("network=gcp_v100_32",), "network.workers_per_node: a lab has one level of links"),
-        (("network.rate=1gbit", "launch.workers_per_node=2"),
-         "launch.workers_per_node: a lab gives every worker a link of its own"),
-        (("network.rate=1gbit", "launch.backend=nccl"), "launch.backend: nccl would go past"),
-        (("network.rate=1gbit", "sink=wandb", "sink.mode=online"),
-         "sink.mode: there is no way out of a lab"),
-        (("network.rate=100",), "network.rate: a rate with its unit"),
-    ],
-)  # fmt: skip
-def test_what_a_lab_cannot_have_is_refused_before_it_is_made(
-    overrides: tuple[str, ...], line: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        validate(configured("launch=netlab", *overrides))
-    assert str(caught.value).startswith(line)
-    assert "\n" not in str(caught.value)
 
 
 def test_unequal_links_are_accepted() -> None:

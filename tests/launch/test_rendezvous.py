@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-import yaml
-from commands import PATIENCE_SECONDS
-from tiny_run import TINY, configured
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.rendezvous import Rendezvous, ranks
@@ -80,23 +73,3 @@ def test_ranks_in_words() -> None:
     assert ranks([3]) == "rank 3"
     assert ranks([1, 3]) == "ranks 1, 3"
     assert ranks(range(100)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."
-
-
-@pytest.mark.timeout(PATIENCE_SECONDS + 20)
-def test_a_rank_started_by_hand_at_a_used_port_says_one_line_and_ends_with_2(
-    tmp_path: Path, taken: int
-) -> None:
-    config = configured(*TINY, "launch=local", "launch.workers=2")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken)}
-    done = subprocess.run(
-        [sys.executable, "-m", "dgc_repro", "worker", str(tmp_path)],
-        env=os.environ | place,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: MASTER_PORT: port {taken} is in use on this machine")
-    assert len(done.stderr.splitlines()) == 1

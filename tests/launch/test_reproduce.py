@@ -86,18 +86,6 @@ def test_a_page_keeps_the_seeds_that_are_finished(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("seed=0,1", r"seed: several are a list in quotes: \"seed=\[0,1\]\"$"),
-        ("train.epochs=1,2", r"train.epochs: one value, the same for all rows$"),
-    ],
-)
-def test_a_sweep_is_refused_with_the_way_to_write_several_seeds(given: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        reproduce(["dynamic/table1", given])
-
-
-@pytest.mark.parametrize(
     ("file", "right", "wrong", "message"),
     [
         (

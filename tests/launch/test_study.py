@@ -14,8 +14,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, reproduce, studied_runs_of
-from dgc_repro.launch.study import build_study
-from dgc_repro.launch.study_inputs import worker_gradients
+from dgc_repro.launch.study import build_study, worker_gradients
 from dgc_repro.paper import pool
 from dgc_repro.paper.gravac import MODELS, table3
 from dgc_repro.paper.publish import artifact_of, rebuild
@@ -168,50 +167,6 @@ def test_other_settings_depart_from_the_scale_and_are_another_run() -> None:
     assert set(stated) == {"seed", "scale", "experiment", "paths", "study"}
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        (WAITING, ["study.waiting.trial=3"], r"^study\.waiting\.trial: no such key; did you mean"),
-        (
-            WAITING,
-            ["study.waitin.trials=3"],
-            r"^study\.waitin: lecture/waiting has study\.waiting\.",
-        ),
-        (WAITING, ["study.trials=3"], r"^study\.trials: lecture/waiting has study\.waiting\."),
-        (WAITING, ["study.waiting.trials=0"], r"^study\.waiting\.trials: "),
-        (
-            WAITING,
-            ["study.waiting.workers=[4,2]"],
-            r"^study\.waiting\.workers: a list, .*, ascending",
-        ),
-        (WAITING, ["model.width=4"], r"^model\.width: lecture/waiting is computed"),
-        (WAITING, ["measure.repeats=3"], r"^measure\.repeats: lecture/waiting is computed"),
-        ("dynamic/table1", ["study.x.y=3"], r"^study\.x\.y: dynamic/table1 is trained"),
-        ("gravac/table3", ["study.x.y=3"], r"^study\.x\.y: gravac/table3 is measured"),
-        (
-            "lecture/allreduce",
-            ["study.allreduce.networks=[ethernet_1gbi]"],
-            r"^study\.allreduce\.networks: no network 'ethernet_1gbi'; did you mean ethernet_1gbit",
-        ),
-        (
-            "lecture/allreduce",
-            ["study.allreduce.networks=3"],
-            r"^study\.allreduce\.networks: a list",
-        ),
-        ("gravac/fig1a", ["study.scaling.workers=[6]"], r"^study\.scaling\.workers: that fill"),
-        (DENSITY, ["study.real.steps=many"], r"^study\.real\.steps: "),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_line(
-    name: str, given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as caught:
-        reproduce([name, *given])
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("config.yaml"))
-
-
 def test_more_workers_than_are_simulated_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,12 +181,3 @@ def test_gradients_of_real_processes_are_refused() -> None:
     config = configs(DENSITY, "launch.kind=local", "seed=0")[1]
     with pytest.raises(UserError, match=r"^launch\.kind: simulated"):
         worker_gradients(config, 1)
-
-
-def test_the_conf_of_a_study_says_every_setting_of_its_component() -> None:
-    for name in STUDIES:
-        text = (conf_dir() / "artifact" / f"{name}.yaml").read_text(encoding="utf-8")
-        artifact = yaml.safe_load(text)
-        assert set(artifact) <= {"study", "sweeps", "sizes"}
-        assert set(artifact.get("sweeps", {})) <= set(artifact["study"])
-        assert set(artifact["sizes"]) == {"quick", "small", "paper"}

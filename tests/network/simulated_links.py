@@ -152,15 +152,9 @@ def run(
 
 def ring_allreduce(rank: int, size: int, vector: Vector) -> Worker:
     """N-1 steps that add up chunks on their way around, N-1 that hand on the sums."""
-    chunks = [chunk.copy() for chunk in np.split(vector, size)]
-    to, source = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        (came,) = yield [Send(to, chunks[(rank - step) % size]), Receive(source)]
-        chunks[(rank - step - 1) % size] += came
-    for step in range(size - 1):
-        (came,) = yield [Send(to, chunks[(rank + 1 - step) % size]), Receive(source)]
-        chunks[(rank - step) % size] = came
-    return np.concatenate(chunks)
+    total = yield from ring_reduce_scatter(rank, size, vector)
+    result: Vector = yield from ring_allgather(rank, size, total)
+    return result
 
 
 def ring_reduce_scatter(rank: int, size: int, vector: Vector) -> Worker:

@@ -28,8 +28,8 @@ def test_alpha_and_beta_come_back(workers: int) -> None:
     made = Network("1gbit", "80us")
     found = fit(points_of(made, workers), workers, None)
     assert found.worst_error < 1e-3
-    assert found.network.outer.latency == pytest.approx(80e-6, rel=1e-3)
-    assert found.network.outer.rate == pytest.approx(1e9, rel=1e-3)
+    assert found.network.outer_at(0, 2).latency == pytest.approx(80e-6, rel=1e-3)
+    assert found.network.outer_at(0, 2).rate == pytest.approx(1e9, rel=1e-3)
     assert found.network.software_of("allgather").overhead == pytest.approx(0, abs=1e-7)
 
 
@@ -49,7 +49,7 @@ def test_software_comes_back_beside_the_link() -> None:
 
 def test_noise_of_ten_percent_moves_the_rate_by_less() -> None:
     found = fit(points_of(Network("1gbit", "80us"), 4, noise=0.1), 4, None)
-    assert found.network.outer.rate == pytest.approx(1e9, rel=0.1)
+    assert found.network.outer_at(0, 2).rate == pytest.approx(1e9, rel=0.1)
     assert 0.02 < found.median_error < 0.15
     assert set(found.frame["collective"]) == set(MEASURED)
 
@@ -59,7 +59,7 @@ def test_links_of_a_known_rate_keep_it() -> None:
     assert found.network.rate == "1gbit"
     # What does not reach the links' rate is software.
     slow = fit(points_of(Network("400mbit", "80us"), 2), 2, 1e9)
-    assert slow.network.outer.rate == pytest.approx(4e8, rel=1e-3)
+    assert slow.network.outer_at(0, 2).rate == pytest.approx(4e8, rel=1e-3)
 
 
 def test_another_rate_can_be_asked_of_the_same_software() -> None:
@@ -81,7 +81,7 @@ def test_collectives_without_an_intercept_are_fitted_too() -> None:
     points = [Point(c, s, costs.seconds(c, s) + extra[c]) for c in MEASURED for s in sizes]
     assert line(sizes, [p.seconds for p in points if p.collective == "allreduce"])[0] == 0.0
     found = fit(points, 4, None)
-    assert found.network.outer.rate == pytest.approx(1e9, rel=0.05)
+    assert found.network.outer_at(0, 2).rate == pytest.approx(1e9, rel=0.05)
     assert found.worst_error < 0.1
 
 
@@ -91,7 +91,7 @@ def test_one_collective_that_is_slow_to_begin_spoils_no_other() -> None:
     late = {"allreduce": 7e-3}
     points = [Point(c, s, costs.seconds(c, s) + late.get(c, 0.0)) for c in MEASURED for s in sizes]
     found = fit(points, 2, None)
-    assert found.network.outer.latency == pytest.approx(300e-6, rel=0.05)
+    assert found.network.outer_at(0, 2).latency == pytest.approx(300e-6, rel=0.05)
     assert found.worst_error < 0.02
 
 
@@ -105,7 +105,9 @@ def test_a_slope_of_zero_is_no_rate() -> None:
     falling = [Point("alltoall", s, 1e-3 - 1e-7 * s) for s in sizes]
     costs = Costs(Network("1gbit", "80us"), 4)
     rising = [Point("allgather", s, costs.seconds("allgather", s)) for s in sizes]
-    assert fit([*rising, *falling], 4, None).network.outer.rate == pytest.approx(1e9, rel=1e-2)
+    assert fit([*rising, *falling], 4, None).network.outer_at(0, 2).rate == pytest.approx(
+        1e9, rel=1e-2
+    )
 
 
 def test_coefficients_are_at_least_zero() -> None:

@@ -26,7 +26,7 @@ def test_a_duration_is_read(text: object, expected: float) -> None:
 def test_rates_are_one_for_each_worker() -> None:
     network = Network(rates=["1gbit", "100mbit"])
     assert network.worker_rates(2) == [1e9, 1e8]
-    assert network.outer == Level(1e8, 0.0)
+    assert network.outer_at(0, 2) == Level(1e8, 0.0)
     with pytest.raises(ValueError, match=r"^rates: one for each worker, got 2 for 3 workers"):
         network.worker_rates(3)
 

@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.cli_args import composed, sizes_range, workers_range
+from dgc_repro.launch.cli_args import sizes_range, workers_range
 from dgc_repro.launch.environment import threads_of_worker
-from dgc_repro.launch.profiles import quoted, with_profiles
+from dgc_repro.launch.networks import with_profiles
+from dgc_repro.launch.overrides import composed
 from dgc_repro.predict.prediction import CANDIDATES, DENSE, METHOD_KEYS, predict
 from dgc_repro.predict.show import rate
 from dgc_repro.predict.step_timing import Bench
@@ -189,38 +190,6 @@ def test_all_candidates_are_compared_with_their_quality_and_the_time_left(
     assert {row["as_dense"] for row in rows if row["method"] == "randomk 100x"} == {"no (n=1)"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "network: a prediction needs one"),
-        (("network=nvlink", "workers=0"), "workers: a number of workers"),
-        (("network=nvlink", "workers=2..x"), "workers: a number of workers"),
-        (("network=nvlink", "workers=8..2"), "workers: .*ascending"),
-        (("network=etherent_1gbit",), "network: no 'etherent_1gbit'; did you mean ethernet_1gbit"),
-        (("network=missing.yaml",), "network: no file missing.yaml"),
-        (("network=gcp_v100_32", "workers=6"), "network.workers_per_node: 4 workers share a node"),
-        (("network=nvlink", "network.loss=0.1"), "network.loss: only a lab loses packets"),
-        (
-            ("network=nvlink", "network.schedule=[{step:1,rate:1gbit}]"),
-            "network.schedule: a prediction is of one step",
-        ),
-        (("network.rate=100",), "network.rate: a rate with its unit"),
-        (
-            ("network=nvlink", "exchange.aggregation=auto"),
-            "exchange.aggregation: auto depends on the number of workers",
-        ),
-        (("network=nvlink", "wokers=2"), "wokers: no such key; did you mean workers"),
-        (("network",), "network: settings are written key=value"),
-        (("network=nvlink", "compute_ms=no"), "compute_ms: a number above 0"),
-        (("network=nvlink", "repeats=0"), "repeats: a whole number from 1"),
-        (("network=nvlink", "best=perhaps"), "best: true or false"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        predict(arguments)
-
-
 @pytest.mark.parametrize("text", ["{", '{"version": 1}'])
 def test_a_file_that_holds_no_times_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "times.json"
@@ -236,20 +205,22 @@ def test_ranges() -> None:
     assert sizes_range("sizes", "64..4kb") == [64, 256, 1024, 4000]
 
 
-def test_a_profile_in_a_file_is_read_key_by_key(tmp_path: Path) -> None:
+def test_a_profile_in_a_file_is_read_by_name_and_by_path(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "networks" / "mine.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(
         "rate: 3gbit\nsoftware: {allreduce: {overhead: 9us}}\nsource: it's mine\n", "utf-8"
     )
     runs = f"paths.runs={tmp_path / 'runs'}"
-    by_name = with_profiles([runs, "network=mine", "network.rate=1gbit"])
-    by_path = with_profiles([f"network={path}"])
-    assert by_name[1:-1] == by_path
-    assert by_path[0] == "network=none"
-    assert "network.software={allreduce:{overhead:'9us'}}" in by_path
-    assert by_name[-1] == "network.rate=1gbit"
-    assert quoted("it's") == r"'it\'s'"
+    by_name = composed([runs, "network=mine", "network.rate=1gbit"])["network"]
+    by_path = composed([f"network={path}"])["network"]
+    assert by_name == {**by_path, "rate": "1gbit"}
+    stated = {
+        "rate": "3gbit",
+        "software": {"allreduce": {"overhead": "9us"}},
+        "source": "it's mine",
+    }
+    assert by_path == composed([])["network"] | stated
     assert with_profiles(["network=nvlink", "network=a,b"]) == ["network=nvlink", "network=a,b"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dgc_repro.launch.cli_args import composed
+from dgc_repro.launch.overrides import composed
 from dgc_repro.predict.prediction import CANDIDATES, DENSE
 from dgc_repro.predict.quality import Quality
 

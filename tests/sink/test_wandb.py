@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,18 @@ import pytest
 import torch
 import wandb
 from made_up_run import NUM_EPOCHS, STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
-from omegaconf import OmegaConf
+from wandb.sdk.lib.wbauth import unauthenticate_session
 from wandb_file import items, records
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.environment import describe
-from dgc_repro.sink.wandb import Wandb, has_key
+from dgc_repro.sink.wandb import Wandb
 
 KEY = "0" * 40
 
 
 @pytest.fixture(autouse=True)
-def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     home = tmp_path / "home"
     home.mkdir()
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
@@ -35,6 +35,9 @@ def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("NETRC", raising=False)
     monkeypatch.chdir(tmp_path)
+    yield
+    unauthenticate_session(update_settings=True)  # wandb keeps key and settings for the process
+    wandb.teardown()
 
 
 @pytest.fixture
@@ -227,44 +230,19 @@ def test_online_without_a_key_is_one_line_before_anything_starts(folder: Path) -
         Wandb(mode=mode).check()
 
 
-def write_netrc(path: Path, machine: str) -> None:
-    path.write_text(f"machine {machine}\n  login user\n  password {KEY}\n")
-    path.chmod(0o600)
-
-
-def test_a_key_is_found_in_the_environment_and_in_netrc_for_the_server_in_use_only(
+def test_a_key_is_found_where_wandb_finds_it_and_one_that_cannot_be_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not has_key()
-    with monkeypatch.context() as patch:
-        patch.setenv("WANDB_API_KEY", KEY)
-        assert has_key()
-    for host in (wandb.Settings().base_url.removeprefix("https://"), "api.wandb.ai"):
-        write_netrc(tmp_path / "home" / ".netrc", host)
-        assert has_key()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert not has_key()
-    write_netrc(tmp_path / "elsewhere", "wandb.example.org")
-    monkeypatch.setenv("NETRC", str(tmp_path / "elsewhere"))
-    assert has_key()
-
-
-@pytest.mark.parametrize("content", ["machine", "machine a.org\n  login b\n  password c\n"])
-def test_a_netrc_that_is_broken_or_of_another_server_is_no_key(
-    tmp_path: Path, content: str
-) -> None:
-    (tmp_path / "home" / ".netrc").write_text(content)
-    assert not has_key()
-
-
-def test_a_server_of_one_s_own_in_wandb_s_settings_file_is_respected(tmp_path: Path) -> None:
-    settings = tmp_path / "home" / ".config" / "wandb" / "settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text("[default]\nbase_url = https://wandb.example.org\n")
-    write_netrc(tmp_path / "home" / ".netrc", "api.wandb.ai")
-    assert not has_key()
-    write_netrc(tmp_path / "home" / ".netrc", "wandb.example.org")
-    assert has_key()
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    with pytest.raises(
+        UserError, match="^sink.mode: online needs a wandb key, WANDB_API_KEY invalid"
+    ):
+        Wandb(mode="online").check()
+    monkeypatch.delenv("WANDB_API_KEY")
+    path = tmp_path / "home" / ".netrc"
+    path.write_text(f"machine api.wandb.ai\n  login user\n  password {KEY}\n")
+    path.chmod(0o600)
+    Wandb(mode="online").check()
 
 
 def raising(error: Exception) -> Callable[..., None]:
@@ -317,14 +295,3 @@ def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:
     sink.close()
     (found,) = [r.run for r in records(offline_file(folder)) if r.HasField("run")][:1]
     assert (found.run_group, list(found.tags)) == ("", [])
-
-
-def test_the_overlay_s_mode_reaches_the_mirror(repository: Path) -> None:
-    config = OmegaConf.load(repository / "conf" / "sink" / "wandb.yaml")
-    OmegaConf.update(config, "mode", "online")
-    OmegaConf.update(config, "tags", ["mine"])
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    settings = dict(plain["mirror"])
-    assert settings.pop("_target_") == "dgc_repro.sink.wandb.Wandb"
-    assert Wandb(**settings) == Wandb(mode="online", tags=["mine"])

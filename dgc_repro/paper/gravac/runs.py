@@ -63,8 +63,8 @@ WORD_FREQUENCIES: dict[tuple[str, int | None, int | None], float] = {
     ("scikit-learn's descriptions (embedded, sha256 ed191c36)", None, None): 87.1,
 }
 """Chance of a language model: test perplexity of the training part's word frequencies, by text,
-``dataset.train_size`` and ``dataset.test_size`` (None: all); ``Text.word_frequency_perplexity`` of
-dataset/text.py computes it, and a test repeats it. Not known for the whole Penn Treebank."""
+``dataset.train_size`` and ``dataset.test_size`` (None: all), as
+tests/dataset/test_word_frequencies.py computes it. Not known for the whole Penn Treebank."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""The embedded text: always there, plain words, three parts that share no paragraph."""
+"""The embedded texts: always there, plain words, three parts that share no paragraph."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from dgc_repro.dataset import descriptions, prose
 from dgc_repro.dataset.descriptions import Descriptions
+from dgc_repro.dataset.pydoc import Pydoc
 from dgc_repro.errors import UserError
 
 
@@ -58,3 +60,24 @@ def test_sizes_take_the_first_words_and_no_more_than_there_are() -> None:
     assert some.num_classes == whole.num_classes
     with pytest.raises(UserError, match=re.escape("dataset.train_size: at most 4995")):
         Descriptions(train_size=1_000_000).load()
+
+
+def test_the_topics_of_pydoc_are_a_text_of_some_size_in_plain_words() -> None:
+    text = Pydoc().load()
+    assert len(text.train) > 40_000
+    assert 0.05 < len(text.validation) / len(text.train) < 0.3
+    assert 0.05 < len(text.test) / len(text.train) < 0.3
+    assert 2_000 < text.num_classes < 10_000
+    assert int(text.train.max()) == text.num_classes - 1
+
+
+def test_the_label_of_the_topics_says_which_python_it_is_of() -> None:
+    label = Pydoc(train_size=1000).load().label
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in label
+    assert "sha256" in label
+
+
+def test_a_python_without_its_topics_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(UserError, match=r"^dataset: this Python comes without pydoc_data.topics"):
+        Pydoc().load()
