@@ -119,7 +119,7 @@ class GradientExchange:
 
         The gradients are given up: the means may be written into them. ``part``: several may be
         under way at once (DDP's buckets); all ranks send and finish them in one order."""
-        if worker == 0 and not self._under_way:
+        if self.link.check and worker == 0 and not self._under_way:
             self.link.agree(_in_words(plan))
         if part not in self._under_way:
             self.restart(part)
@@ -174,6 +174,10 @@ class GradientExchange:
         return (
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
+
+    def lent(self) -> set[int]:
+        """The storages of buffers in which means may lie, and which nobody overwrites before the next step."""
+        return self._buffers.storages()
 
     def energies(self, plan: Plan) -> list[float]:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over

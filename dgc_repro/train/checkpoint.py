@@ -17,14 +17,18 @@ folders in ``checkpoints/`` are left alone. Files load with ``weights_only=True`
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +36,9 @@ from torch import Tensor
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import map_tensors
+from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
-from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.run import Run, Tally
 
 KEPT = 2
@@ -68,12 +72,14 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
-        files[f"worker-{rank}.pt"] = _write(state, writing / f"worker-{rank}.pt")
+        name_of_worker = f"worker-{rank}.pt"
+        files[name_of_worker] = _write(writing / name_of_worker, partial(torch.save, state))
     if is_first:
-        files["shared.pt"] = _write(_shared(run), writing / "shared.pt")
+        files["shared.pt"] = _write(writing / "shared.pt", partial(torch.save, _shared(run)))
         for record in RECORD_FILES:
             if (folder / record).is_file():
-                files[record] = _copy(folder / record, writing / record)
+                copy = methodcaller("write", (folder / record).read_bytes())
+                files[record] = _write(writing / record, copy)
     said = _texts(link, json.dumps(files))  # returns when all ranks have written their files
     if is_first:
         for text in said:
@@ -103,11 +109,12 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
     problems: dict[str, str] = {}
     for name in names:
         candidate = folder / FOLDER / name
-        problem, states, rebuilt = "", None, dict[str, bytes]()
+        problem = ""
         try:
             manifest = read_manifest(candidate)
             _refuse_misfit(run, candidate, manifest, config_hash)
             states = _read(run, candidate, manifest)
+            rebuilt: dict[str, bytes] = {}
             if is_own and 0 in run.workers.ranks:
                 rebuilt = _damaged_records(folder, candidate, manifest["files"])
         except (UserError, MemoryError):
@@ -117,34 +124,29 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
         except Exception as error:  # torch.load raises many kinds for a file that it does not like
             problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         said = _texts(link, problem)
-        if states is not None and not any(said):
-            try:
-                _restore(run, *states)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"train.resume_from: {candidate} is of another model, optimizer or compressor "
-                    f"({' '.join(str(error).split())[:200]})"
-                ) from error
-            if is_own:
-                run.unusable |= problems.keys()
-                if 0 in run.workers.ranks:
-                    _rewind(folder, manifest["files"], rebuilt)
-            notes += [
-                f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
-                for other, why in problems.items()
-            ]
-            notes += [
-                f"{folder / record} was damaged; it was rebuilt from {candidate}"
-                for record in rebuilt
-            ]
-            return notes
-        problems[name] = "; ".join(
-            dict.fromkeys(
-                text if len(set(said)) == 1 else f"{text} (rank {rank})"
-                for rank, text in enumerate(said)
-                if text
-            )
-        )
+        if any(said):
+            by_rank = [f"{text} (rank {rank})" for rank, text in enumerate(said) if text]
+            problems[name] = said[0] if len(set(said)) == 1 else "; ".join(by_rank)
+            continue
+        try:
+            _restore(run, *states)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"train.resume_from: {candidate} is of another model, optimizer or compressor "
+                f"({' '.join(str(error).split())[:200]})"
+            ) from error
+        if is_own:
+            run.unusable |= problems.keys()
+            if 0 in run.workers.ranks:
+                _rewind(folder, manifest["files"], rebuilt)
+        notes += [
+            f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
+            for other, why in problems.items()
+        ]
+        notes += [
+            f"{folder / record} was damaged; it was rebuilt from {candidate}" for record in rebuilt
+        ]
+        return notes
     if problems:
         newest = next(iter(problems))
         raise UserError(
@@ -224,66 +226,56 @@ def _texts(link: Link, text: str) -> list[str]:
     return link.tell_all(text, purpose=None)
 
 
-def _shared(run: Run) -> dict[str, Any]:
-    progress = run.progress
+def _with_states(run: Run) -> dict[str, Any]:
+    """The parts of a run whose ``state_dict`` all workers share."""
     return {
-        "model": run.module.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "ledger": run.link.ledger.state_dict(),
-        "meter": run.meter.state_dict(),
-        "train_seconds": run.link.clock.seconds,
-        "step": progress.step,
-        "epoch": progress.epoch,
-        "steps_per_epoch": run.steps_per_epoch,
-        "micro_batches": [run.settings.batch_size, run.settings.accumulate],
-        "policy": progress.policy,
-        "tally": asdict(progress.tally),
-        "epoch_start": progress.epoch_start,
-        "last_record": progress.last_record,
-        "watched": vars(progress.watched),
-        "modelled_seconds": progress.modelled_seconds,
-        "reached": progress.reached,
+        "model": run.module,
+        "optimizer": run.optimizer,
+        "ledger": run.link.ledger,
+        "meter": run.meter,
     }
 
 
-class _Hashed:
-    """A file that hashes what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._size = 0
-        self._sha256 = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._sha256.update(data)
-        self._size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def entry(self) -> Entry:
-        return self._size, self._sha256.hexdigest()
+PLAIN = ("step", "epoch", "policy", "last_record", "modelled_seconds", "reached")
+"""Attributes of `Progress` that are saved as they are."""
 
 
-def _write(state: dict[str, Any], path: Path) -> Entry:
-    """Save and hash in one pass: the checksum is of what was meant, not of what a disk made of it."""
-    with path.open("wb") as file:
-        hashed = _Hashed(file)
-        torch.save(state, hashed)  # type: ignore[arg-type]  # it asks for write and flush alone
+def _shared(run: Run) -> dict[str, Any]:
+    progress = run.progress
+    return {
+        **{name: part.state_dict() for name, part in _with_states(run).items()},
+        **{name: getattr(progress, name) for name in PLAIN},
+        "train_seconds": run.link.clock.seconds,
+        "steps_per_epoch": run.steps_per_epoch,
+        "micro_batches": _micro_batches(run),
+        "tally": asdict(progress.tally),
+        "epoch_start": progress.epoch_start,
+        "watched": vars(progress.watched),
+    }
+
+
+def _micro_batches(run: Run) -> list[int]:
+    return [run.settings.batch_size, run.settings.accumulate]
+
+
+class _Hashed(io.BufferedWriter):
+    """A new file. Its checksum is of what was meant, not of what a disk made of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "w"))
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return super().write(data)
+
+
+def _write(path: Path, write: Callable[[Any], object]) -> Entry:
+    with _Hashed(path) as file:
+        write(file)
         file.flush()
         os.fsync(file.fileno())
-    return hashed.entry
-
-
-def _copy(source: Path, path: Path) -> Entry:
-    data = source.read_bytes()
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return len(data), hashlib.sha256(data).hexdigest()
+        return file.tell(), file.sha256.hexdigest()
 
 
 def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[str, Entry]) -> None:
@@ -436,44 +428,36 @@ def _mean(states: list[Any]) -> Any:
     return map_tensors(states[0], lambda _: next(means).clone())
 
 
-def _place(shared: dict[str, Any], steps_per_epoch: int) -> int:
-    """The step to go on from. Where an epoch has another number of steps here (another number of
-    workers), as far into it as the old run was: both walk through one permutation."""
-    step: int = shared["step"]
-    old = shared.get("steps_per_epoch", steps_per_epoch)
-    if old == steps_per_epoch:
-        return step
-    done = step - shared["epoch"] * old
-    place: int = shared["epoch"] * steps_per_epoch + done * steps_per_epoch // old
-    return place
-
-
-def _carries(shared: dict[str, Any], run: Run) -> bool:
-    """Whether hidden states fit: micro-batches of another size or number begin without any."""
-    here = [run.settings.batch_size, run.settings.accumulate]
-    return bool(shared.get("micro_batches", here) == here)
-
-
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
+    """Parts and attributes that are not in ``shared`` came later than the version that has written it."""
     progress = run.progress
-    run.module.load_state_dict(shared["model"])
-    run.optimizer.load_state_dict(shared["optimizer"])
-    run.link.ledger.load_state_dict(shared["ledger"])
-    run.meter.load_state_dict(shared.get("meter", {}))
+    for name, part in _with_states(run).items():
+        if name in shared:
+            part.load_state_dict(shared[name])
+    for name in PLAIN:
+        if name in shared:
+            setattr(progress, name, shared[name])
+    # Where an epoch has another number of steps here (another number of workers), as far into it as the old
+    # run was: both walk through one permutation.
+    here = run.steps_per_epoch
+    old = shared.get("steps_per_epoch", here)
+    done = shared["step"] - shared["epoch"] * old
+    progress.step = shared["epoch"] * here + done * here // old
     run.link.clock.seconds = shared["train_seconds"]
-    progress.step, progress.epoch = _place(shared, run.steps_per_epoch), shared["epoch"]
-    progress.policy, progress.tally = shared["policy"], Tally(**shared["tally"])
+    progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
-    progress.last_record = shared["last_record"]
-    progress.modelled_seconds = shared.get("modelled_seconds", 0.0)
-    progress.reached = shared.get("reached", {})
     watched = shared.get("watched", {})
-    sums = [tensor.to(run.device) for tensor in watched.get("sums", [])]
+    sums = watched.get("sums", {})
+    if isinstance(sums, list):  # as older versions wrote it
+        sums = dict(zip(run.parameters, sums, strict=False))
+    sums = {name: tensor.to(run.device) for name, tensor in sums.items()}
     progress.watched = PolicyInputs(**{**watched, "sums": sums})
+    # Hidden states do not fit micro-batches of another size or number, which begin without any.
+    carries = shared.get("micro_batches", _micro_batches(run)) == _micro_batches(run)
     for index, state in enumerate(workers):
         run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
-        if "carried" in state and _carries(shared, run):
+        if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

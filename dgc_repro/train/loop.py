@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from dgc_repro.policy.interface import EpochReport, label
-from dgc_repro.train import policy_inputs
 from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
@@ -111,7 +110,7 @@ def end_epoch(run: Run) -> dict[str, Any]:
         validation.loss,
         validation.accuracy_percent,
         (run.base_lr * factors[0], run.base_lr * factors[1]),
-        policy_inputs.end_of_epoch(run),
+        run.gradient_norms(),
     )
     progress.policy = run.policy.observe(progress.policy, report)
     progress.last_record = record

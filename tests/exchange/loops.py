@@ -409,6 +409,17 @@ def one_vector(overlap: bool) -> str:
     return raised(exchange.step)
 
 
+def storages_of_a_dense_step(view: bool) -> int:
+    """In how many storages the gradients lie after a step."""
+    model = built(Loop("float32", None, view=view))
+    exchange = attach(model, Dense())
+    backward(model)
+    exchange.step()
+    found = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
+    exchange.detach()
+    return len(found)
+
+
 def used_after_detaching(overlap: bool) -> str:
     model, exchange = attached(overlap)
     exchange.detach()
