@@ -221,9 +221,10 @@ class Attached:
         progress.policy = state["policy"]
         self.ledger.load_state_dict(state["ledger"])
         # States of version 0.1.0 lack the last two.
-        step, *timed = state.get("timed", [state["exchange"]["step"] - 1, math.nan, math.nan])
+        last = state["exchange"]["step"] - 1
+        step, seconds, samples = state.get("timed", [last, math.nan, math.nan])
         sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
-        progress.watched = PolicyInputs(step, *timed[:2], sums=sums)
+        progress.watched = PolicyInputs(step, seconds, samples, sums=sums)
         self._ended = math.nan
         self._steps.begin(self._exchange.step)
 

@@ -306,8 +306,8 @@ def fit_units(compressor: Compressor, policy: Policy, unit: str, overlap: bool) 
             "unit: FSDP hands over one unit of the model after another; leave unit out": unit
             != "layer",
             "overlap: FSDP's gradients are always exchanged during backward; leave overlap out": overlap,
-            f"policy: {name} decides from the gradients of the whole step, and FSDP hands over one unit after "
-            f"another; take a {other}": policy.chooses,
+            f"policy: {name} decides from the gradients of the whole step, and FSDP hands over one unit "
+            f"after another; take a {other}": policy.chooses,
             f"policy: {name} needs each worker's own gradient, which FSDP has reduced by then; take another "
             "policy": policy.watches == OWN,
             "compressor: clip_local needs the norm of the whole gradient, and FSDP hands over one unit after "

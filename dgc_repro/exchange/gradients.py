@@ -176,7 +176,7 @@ class GradientExchange:
         )
 
     def lent(self) -> set[int]:
-        """The storages of buffers in which means may lie, and which nobody overwrites before the next step."""
+        """Storages of buffers in which means may lie, and which nobody overwrites before the next step."""
         return self._buffers.storages()
 
     def energies(self, plan: Plan) -> list[float]:
