@@ -169,12 +169,10 @@ class PerBucket:
         self._parameters = parameters
         self._names = {id(p): name for name, p in parameters.items()}
         self._plan = Plan(None)
-        self._gradients: dict[str, Tensor] = {}  # of the buckets under way
+        self._laid_out: dict[str, Tensor] = {}  # gradients, then means, in DDP's buckets
         self._error: BaseException | None = None
         self._leaves_some = leaves_some
-        self._means: dict[str, Tensor] = {}
         self._has_all = False  # the last bucket of a backward has been handed over
-        self._handed_over: set[str] = set()  # parameters that DDP has in a bucket
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
@@ -198,7 +196,6 @@ class PerBucket:
             )
         self.pending = True
         self._has_all = bucket.is_last()
-        self._handed_over |= {self._names.get(id(p), "") for p in bucket.parameters()}
         future = _future(bucket)
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
@@ -215,8 +212,7 @@ class PerBucket:
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
             )
-        outside = self._parameters.keys() - self._handed_over
-        if outside:
+        if outside := self._parameters.keys() - self._laid_out.keys():
             raise UserError(
                 f"model: {min(outside)} was frozen when the module was wrapped in DDP and learns now; "
                 "detach, wrap the module in DDP again, and attach"
@@ -225,7 +221,7 @@ class PerBucket:
         return self._exchange.non_finite.get(worker)
 
     def finish(self, absent: Collection[str]) -> None:
-        for name, mean in self._means.items():
+        for name, mean in self._laid_out.items() if self._leaves_some else ():
             gradient = self._parameters[name].grad
             if gradient is None:
                 continue  # DDP and `missing` agree: no rank has used it
@@ -233,7 +229,7 @@ class PerBucket:
                 put(mean, gradient)
             elif gradient.data_ptr() == mean.data_ptr():
                 gradient.zero_()  # frozen: what zero_grad had left in the bucket
-        self._means.clear()
+        self._laid_out.clear()
 
     def close(self) -> None:
         """End the communication thread, which keeps all this alive. Between two steps."""
@@ -264,7 +260,7 @@ class PerBucket:
             if filled is not None:
                 torch.cuda.current_stream().wait_event(filled)
             if not here:
-                self._means.clear()  # of a step that was discarded
+                self._laid_out.clear()  # of a step that was discarded
             here.append(handed_over)
             self._try(self._send, bucket)
             if bucket.is_last():
@@ -291,22 +287,18 @@ class PerBucket:
         return landed
 
     def _send(self, bucket: Any) -> None:
-        laid_out = {
-            self._names[id(parameter)]: gradient
-            for parameter, gradient in zip(bucket.parameters(), _laid_out(bucket), strict=True)
-            if id(parameter) in self._names  # the others were frozen before `attach`
-        }
-        gradients = {name: in_memory_order(gradient) for name, gradient in laid_out.items()}
-        self._gradients.update(gradients)
-        part = bucket.index()
+        part, names = bucket.index(), self._names
+        laid_out = zip(bucket.parameters(), _laid_out(bucket), strict=True)
+        # Those without a name were frozen before `attach`.
+        here = {names[id(p)]: gradient for p, gradient in laid_out if id(p) in names}
+        self._laid_out |= here
+        gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
         self._exchange.open(0, gradients, self._plan, part=part)
         self._exchange.send(part)
-        if self._leaves_some:
-            self._means |= laid_out
 
     def _finish(self, part: int) -> None:
         for name, mean in self._exchange.finish(part).items():
-            put(mean, self._gradients.pop(name))
+            put(mean, in_memory_order(self._laid_out[name]))
 
 
 def _laid_out(bucket: Any) -> list[Tensor]:

@@ -16,6 +16,7 @@ folders in ``checkpoints/`` are left alone. Files load with ``weights_only=True`
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -31,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import map_tensors
+from dgc_repro.exchange.gradients import map_tensors, tensors_of
 from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
@@ -114,9 +114,10 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             manifest = read_manifest(candidate)
             _refuse_misfit(run, candidate, manifest, config_hash)
             states = _read(run, candidate, manifest)
-            rebuilt: dict[str, bytes] = {}
+            records: dict[str, bytes] = {}
+            rebuilt: list[str] = []
             if is_own and 0 in run.workers.ranks:
-                rebuilt = _damaged_records(folder, candidate, manifest["files"])
+                records, rebuilt = _records(folder, candidate, manifest["files"])
         except (UserError, MemoryError):
             raise
         except Damaged as error:
@@ -137,8 +138,9 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             ) from error
         if is_own:
             run.unusable |= problems.keys()
-            if 0 in run.workers.ranks:
-                _rewind(folder, manifest["files"], rebuilt)
+        for record, content in records.items():
+            if content != _content(folder / record):
+                replace(folder / record, content)
         notes += [
             f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
             for other, why in problems.items()
@@ -159,14 +161,7 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
 def steps_saved(folder: Path) -> list[int]:
     """The steps of the complete checkpoints in a run folder, the last one at the end. Their manifests are
     checked, their files are not."""
-    home = folder / FOLDER
-    steps = []
-    for name in _listed(home)[0]:
-        try:
-            steps.append(int(read_manifest(home / name)["step"]))
-        except Damaged:
-            continue
-    return sorted(steps)
+    return sorted(map(_step, _undamaged(folder / FOLDER)))
 
 
 def read_manifest(candidate: Path) -> dict[str, Any]:
@@ -216,6 +211,16 @@ def _listed(home: Path) -> tuple[list[str], list[str]]:
         is_ours = is_named and any(f.name == MANIFEST or f.suffix == ".pt" for f in path.iterdir())
         (names if is_ours else others).append(path.name)
     return sorted(names, key=_step, reverse=True), others
+
+
+def _undamaged(home: Path) -> list[str]:
+    """The names of the checkpoints with an undamaged manifest, newest first."""
+    found = []
+    for name in _listed(home)[0]:
+        with contextlib.suppress(Damaged):
+            read_manifest(home / name)
+            found.append(name)
+    return found
 
 
 def _texts(link: Link, text: str) -> list[str]:
@@ -300,12 +305,8 @@ def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[st
 def _prune(run: Run, home: Path) -> None:
     """Remove complete checkpoints older than the last ``KEPT`` that can be used."""
     now = run.progress.step
-    usable = [name for name in _listed(home)[0] if name not in run.unusable and _step(name) <= now]
+    usable = [n for n in _undamaged(home) if n not in run.unusable and _step(n) <= now]
     for name in usable[KEPT:]:
-        try:
-            read_manifest(home / name)
-        except Damaged:
-            continue  # it may be somebody else's
         shutil.rmtree((home / name).rename(_hidden(home / name)))
 
 
@@ -372,41 +373,32 @@ def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
     return state
 
 
-def _damaged_records(folder: Path, candidate: Path, files: dict[str, Entry]) -> dict[str, bytes]:
-    """The files of the record that do not begin with what they were at the checkpoint, and what that was.
+def _records(
+    folder: Path, candidate: Path, files: dict[str, Entry]
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files of the record as they were at the checkpoint's step, with the notes that came after it, which
+    are history; and the names of those that are rebuilt from the checkpoint's copy.
 
-    Raises Damaged when the checkpoint's copy is damaged too."""
-    found = {}
+    Raises Damaged when the copy is damaged too."""
+    found, rebuilt = {}, []
     for name in RECORD_FILES:
         size, digest = files.get(name, NO_FILE)
-        here, copy = folder / name, candidate / name
-        if _begins(here, size, digest):
-            continue
-        if not _begins(copy, size, digest):
-            raise Damaged(f"{here} is damaged, and so is the copy in the checkpoint")
-        found[name] = copy.read_bytes()[:size]
-    return found
+        here, copy = (_content(path / name) for path in (folder, candidate))
+        if hashlib.sha256(here[:size]).hexdigest() == digest:
+            found[name] = after(here, size)
+        elif hashlib.sha256(copy[:size]).hexdigest() == digest:
+            found[name] = copy[:size]
+            rebuilt.append(name)
+        else:
+            raise Damaged(f"{folder / name} is damaged, and so is the copy in the checkpoint")
+    return found, rebuilt
 
 
-def _begins(path: Path, size: int, digest: str) -> bool:
-    """Whether the first ``size`` bytes of a file have this checksum."""
+def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(size)).hexdigest() == digest
+        return path.read_bytes()
     except OSError:
-        return size == 0
-
-
-def _rewind(folder: Path, files: dict[str, Entry], rebuilt: dict[str, bytes]) -> None:
-    """Bring the record back to the checkpoint's step. Notes that came after it stay, they are history."""
-    for name in RECORD_FILES:
-        path = folder / name
-        if name in rebuilt:
-            replace(path, rebuilt[name])
-        elif path.exists():
-            now, (size, _) = path.read_bytes(), files.get(name, NO_FILE)
-            if now != (kept := after(now, size)):
-                replace(path, kept)
+        return b""
 
 
 def _has_owners(state: Any) -> bool:
@@ -419,11 +411,7 @@ def _has_owners(state: Any) -> bool:
 def _mean(states: list[Any]) -> Any:
     """The nest whose tensors are the means of all nests' (residuals keep their mass, as the model,
     which averages over workers, sees it)."""
-    flattened: list[list[Tensor]] = []
-    for state in states:
-        tensors: list[Tensor] = []
-        map_tensors(state, tensors.append)
-        flattened.append(tensors)
+    flattened = map(tensors_of, states)
     means = iter([torch.stack(same).mean(0) for same in zip(*flattened, strict=True)])
     return map_tensors(states[0], lambda _: next(means).clone())
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.stopping import Stopping
-from dgc_repro.train.task import Carried, Forward, Task
+from dgc_repro.train.task import Carried, Task
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Tally:
     count: float = 0.0
     skipped_steps: int = 0
     modelled_before: float = 0.0  # seconds of modelled communication before this epoch
+    top5_percent: ClassVar[None] = None  # not counted in training
 
     def add(self, loss: float, correct: float, count: float) -> None:
         self.loss += loss
@@ -68,7 +69,7 @@ class Run(Stepper):
 
     settings: TrainSettings
     module: nn.Module
-    forward: Forward
+    forward: Any
     optimizer: torch.optim.Optimizer
     base_lr: float
     schedule: Schedule

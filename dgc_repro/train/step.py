@@ -101,7 +101,9 @@ def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, 
     correct = torch.zeros((), device=run.device)
     carried: list[Carried] = []
     for number, (inputs, targets) in enumerate(batch.micro_batches):
-        with synchronizing(run, last=number == run.settings.accumulate - 1):
+        # Buckets may go out during the last micro-step's backward only.
+        holds = run.junction.overlaps and number < run.settings.accumulate - 1
+        with run.forward.no_sync() if holds else contextlib.nullcontext():
             with autocast(run):
                 logits, after = run.task.answer(
                     run.forward, inputs, run.progress.carried[index][number]
@@ -117,12 +119,3 @@ def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, 
 def autocast(run: Run) -> contextlib.AbstractContextManager[object]:
     """bf16 where ``train.precision`` says so."""
     return torch.autocast(run.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16")
-
-
-def synchronizing(run: Run, *, last: bool) -> contextlib.AbstractContextManager[None]:
-    """Buckets may go out during the last micro-step's backward only."""
-    no_sync = getattr(run.forward, "no_sync", None)
-    if run.junction.overlaps and not last and no_sync is not None:
-        context: contextlib.AbstractContextManager[None] = no_sync()
-        return context
-    return contextlib.nullcontext()
