@@ -124,10 +124,11 @@ class Attached:
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
-            self._multiply(1 / scale)
+            if scale != 1:
+                self._multiply(1 / scale)
             bad = steps.open(0)
             happened, _ = steps.settle([], finite=not problem and bad is None)
-        if happened:
+        if happened and scale != 1:
             self._multiply(scale)
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
@@ -274,7 +275,7 @@ class Attached:
         return ""
 
     def _multiply(self, factor: float) -> None:
-        if factor != 1 and (gradients := self._steps.gradients()):
+        if gradients := self._steps.gradients():
             torch._foreach_mul_(list(gradients.values()), factor)
 
 

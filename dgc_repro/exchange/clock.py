@@ -9,7 +9,6 @@ kernels compile and buffers are made, are discarded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -36,7 +35,7 @@ class Span:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._clock.spans.append((self.name, self._begin, self._clock.instant()))
+        self._clock.add(self.name, self._begin, self._clock.instant())
         if self._clock.marks_trace:
             self._mark.__exit__(None, None, None)
 
@@ -46,8 +45,8 @@ class Clock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self.instant: Callable[[], Any] = _event if self._cuda else time.perf_counter
-        self.spans: list[tuple[str, Any, Any]] = []  # of this step: name, begin, end
+        self._now = dict.fromkeys(SPANS, 0.0)
+        self._events: list[tuple[str, Any, Any]] = []
         self.last = dict.fromkeys(SPANS, 0.0)  # seconds by span, of the last step
         self._sums = dict.fromkeys(SPANS, 0.0)
         self._steps = 0
@@ -63,6 +62,21 @@ class Clock:
         """A context manager that times what is inside."""
         return Span(self, name)
 
+    def add(self, name: str, begin: Any, end: Any) -> None:
+        """A span from ``begin`` to ``end``: seconds, or CUDA events that are read later."""
+        if self._cuda:
+            self._events.append((name, begin, end))
+        else:
+            self._now[name] += end - begin
+
+    def instant(self) -> Any:
+        """Now, on the device's own clock."""
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
     @property
     def measures_wait(self) -> bool:
         """Whether this step begins its exchange with a barrier."""
@@ -71,19 +85,19 @@ class Clock:
     def end_step(self, seconds: float) -> None:
         """Close a step that took ``seconds`` of wall time."""
         self.seconds += seconds
-        now = dict.fromkeys(SPANS, 0.0)
-        if self._cuda and self.spans:
-            self.spans[-1][2].synchronize()
-        for name, begin, end in self.spans:
-            now[name] += begin.elapsed_time(end) / 1e3 if self._cuda else end - begin
-        self.spans.clear()
+        if self._events:
+            self._events[-1][2].synchronize()
+            for name, start, end in self._events:
+                self._now[name] += start.elapsed_time(end) / 1e3
+            self._events.clear()
         if self._seen >= WARMUP_STEPS:
             self._steps += 1
             self._steps_waited += self.measures_wait
             for name in SPANS:
-                self._sums[name] += now[name]
+                self._sums[name] += self._now[name]
         self._seen += 1
-        self.last = now
+        self.last = self._now
+        self._now = dict.fromkeys(SPANS, 0.0)
 
     def report(self) -> dict[str, float]:
         """Mean milliseconds a step by span since the last report; empty when all were warm-up."""
@@ -94,10 +108,3 @@ class Clock:
         self._sums = dict.fromkeys(SPANS, 0.0)
         self._steps = self._steps_waited = 0
         return means
-
-
-def _event() -> torch.cuda.Event:
-    """Now, on the GPU's own clock."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event

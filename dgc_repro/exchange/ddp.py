@@ -118,14 +118,16 @@ class AfterBackward:
         for name, parameter in self._parameters.items():
             if name in absent:
                 continue
-            mean = means[name]
+            mean, gradient = means[name], parameter.grad
+            if gradient is not None and gradient.data_ptr() == mean.data_ptr():
+                continue  # it was computed there
             if mean.untyped_storage().data_ptr() in lent and mean.dtype == parameter.dtype:
                 mean = mean.as_strided(parameter.size(), parameter.stride())
                 parameter.grad = self._lent[name] = mean  # no copy
                 continue
-            if parameter.grad is None:  # another worker has one
-                parameter.grad = torch.empty_like(parameter)
-            put(mean, in_memory_order(parameter.grad))
+            if gradient is None:  # another worker has one
+                gradient = parameter.grad = torch.empty_like(parameter)
+            in_memory_order(gradient).copy_(mean)
 
     def close(self) -> None:
         """Nothing to end."""
