@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     AfterBackward,
@@ -231,32 +231,25 @@ class Attached:
 
     def _refuse(self, scaler: GradScaler | None) -> None:
         """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
-        if self._detached:
-            raise UserError("exchange: it was detached from its model; attach a compressor again")
         model = None if self._ddp is None else self._ddp()
-        if getattr(getattr(model, "_join_config", None), "enable", False):
-            raise UserError(
+        joins = getattr(getattr(model, "_join_config", None), "enable", False)
+        junction = None if scaler is None else type(self._junction)
+        states = getattr(scaler, "_per_optimizer_states", {}).values()
+        unscaled = any(state["stage"] is OptState.UNSCALED for state in states)
+        refuse_first_of(
+            {
+                "exchange: it was detached from its model; attach a compressor again": self._detached,
                 "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
                 "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
-                "(DDP stays so after a join: wrap the module again)"
-            )
-        if scaler is None:
-            return
-        if isinstance(self._junction, PerUnit):
-            raise UserError(
-                "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without one"
-            )
-        if isinstance(self._junction, PerBucket):
-            raise UserError(
+                "(DDP stays so after a join: wrap the module again)": joins,
+                "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without "
+                "one": junction is PerUnit,
                 "scaler: exchange.overlap=true has sent the scaled gradients during backward; use "
-                "exchange.overlap=false"
-            )
-        states = getattr(scaler, "_per_optimizer_states", {}).values()
-        if any(state["stage"] is OptState.UNSCALED for state in states):
-            raise UserError(
+                "exchange.overlap=false": junction is PerBucket,
                 "scaler: the gradients are unscaled already; call scaler.unscale_(optimizer) after "
-                "exchange.step(scaler=scaler)"
-            )
+                "exchange.step(scaler=scaler)": unscaled,
+            }
+        )
 
     def _own_problem(self, samples: float) -> str:
         """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
@@ -266,8 +259,8 @@ class Attached:
                 f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
                 "the module in DDP again, and attach"
             )
-        weighs = measures(self._policy) and getattr(self._policy, "weighs_time", True)
-        if weighs and not samples > 0:
+        weighs = getattr(self._policy, "weighs_time", True)
+        if weighs and not samples > 0 and measures(self._policy):
             return (
                 f"samples: {type(self._policy).__name__} weighs the samples of each step; call "
                 "exchange.step(samples=...) with the number in this rank's batch"
@@ -367,19 +360,21 @@ def _suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Para
     if not parameters:
         raise UserError("model: all its parameters are frozen; attach when some are to learn")
     first = next(iter(parameters.values()))
+    known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
     for name, parameter in parameters.items():
-        if parameter.dtype not in DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise UserError(f"model: {name} is {parameter.dtype}, an exchange takes {known}")
-        if parameter.device != first.device:
-            raise UserError(
-                f"model: {name} is on {parameter.device}, others on {first.device}; use one device"
-            )
-        reach = sum(
-            (n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True)
+        strides = zip(parameter.shape, parameter.stride(), strict=True)
+        reach = 1 + sum((n - 1) * stride for n, stride in strides)
+        refuse_first_of(
+            {
+                f"model: {name} is {parameter.dtype}, an exchange takes {known}": parameter.dtype
+                not in DTYPES,
+                f"model: {name} is on {parameter.device}, others on {first.device}; use one "
+                "device": parameter.device != first.device,
+                f"model: {name} is a view with gaps; use a contiguous tensor": 0
+                < parameter.numel()
+                != reach,
+            }
         )
-        if parameter.numel() and reach + 1 != parameter.numel():
-            raise UserError(f"model: {name} is a view with gaps; use a contiguous tensor")
     return model, parameters
 
 

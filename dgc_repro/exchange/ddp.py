@@ -32,7 +32,7 @@ from dgc_repro.compressor.interface import Compressor, check_complete, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import first_non_finite
@@ -47,16 +47,18 @@ LOOK_EVERY_SECONDS = 1e-3
 
 
 class Junction(Protocol):
-    """Where the exchange takes the gradients of a step."""
+    """Where the exchange takes the gradients of a step. ``missing``: parameters without a gradient at all
+    workers hosted here, when these have been opened."""
 
     overlaps: bool
+    _plan: Plan = Plan(None)
 
     @property
-    def missing(self) -> frozenset[str]:
-        """Parameters without a gradient at all workers hosted here, when these have been opened."""
+    def missing(self) -> frozenset[str]: ...
 
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming backward."""
+        self._plan = plan
 
     def open(self, worker: int) -> str | None:
         """Backward of a worker is over: its gradients may be compressed. Returns the name of one that
@@ -72,32 +74,26 @@ def put(mean: Tensor, gradient: Tensor) -> None:
         gradient.copy_(mean)
 
 
-class AfterBackward:
+class AfterBackward(Junction):
     """The exchange of all tensors at once, when backward is over."""
 
     overlaps = False
+    missing: frozenset[str] = frozenset()
 
     def __init__(
         self, exchange: GradientExchange, parameters: Parameters, *, views: bool = False
     ) -> None:
         """``views``: gradients may be views of reused buffers, as with DDP's ``gradient_as_bucket_view``."""
         self.pending = False  # DDP has seen a backward since the last step
-        self.missing: frozenset[str] = frozenset()
         self._exchange = exchange
         self._parameters = parameters
         self._views = views
         self._lent: dict[str, Tensor] = {}  # gradients that are views of the exchange's buffers
-        self._plan = Plan(None)
 
-    def begin(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
         self.pending = True
-        future = _future(bucket)
         future.set_result(bucket.buffer())
-        return future
 
     def open(self, worker: int) -> str | None:
         gradients = self.gradients(worker)
@@ -114,7 +110,7 @@ class AfterBackward:
 
     def finish(self, absent: Collection[str]) -> None:
         means = self._exchange.finish()
-        lent = self._exchange.lent() if self._views else ()
+        lent = self._exchange.buffers.storages() if self._views else ()
         for name, parameter in self._parameters.items():
             if name in absent:
                 continue
@@ -156,7 +152,7 @@ class AfterBackward:
         return found
 
 
-class PerBucket:
+class PerBucket(Junction):
     """The exchange of each bucket while backward goes on; plans must be known before the step."""
 
     overlaps = True
@@ -170,7 +166,6 @@ class PerBucket:
         self._exchange = exchange
         self._parameters = parameters
         self._names = {id(p): name for name, p in parameters.items()}
-        self._plan = Plan(None)
         self._laid_out: dict[str, Tensor] = {}  # gradients, then means, in DDP's buckets
         self._error: BaseException | None = None
         self._leaves_some = leaves_some
@@ -179,16 +174,13 @@ class PerBucket:
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
 
-    def begin(self, plan: Plan) -> None:
-        self._plan = plan
-
     @property
     def missing(self) -> frozenset[str]:
         """A frozen parameter has no gradient, whatever an earlier step has left."""
         learn = self._parameters.items()
         return frozenset(n for n, p in learn if p.grad is None or not p.requires_grad)
 
-    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
         if self._has_all:
             raise self._error or UserError(
@@ -198,10 +190,8 @@ class PerBucket:
             )
         self.pending = True
         self._has_all = bucket.is_last()
-        future = _future(bucket)
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
-        return future
 
     def open(self, worker: int) -> str | None:
         # The buckets have been opened during backward. An error is raised before the next collective:
@@ -335,7 +325,11 @@ _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakK
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def _hand_over(hook, bucket):  # type: ignore[no-untyped-def]
     if hook.junction is not None:
-        return hook.junction.hand_over(bucket)
+        # A GPU's pending work is handed on to whoever waits for this.
+        devices = [bucket.buffer().device] if bucket.buffer().is_cuda else None
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        hook.junction.hand_over(bucket, future)
+        return future
     mean = bucket.buffer().div_(hook.group.size())
     work = dist.all_reduce(mean, group=hook.group, async_op=True)
     return work.get_future().then(lambda landed: landed.value()[0])
@@ -369,12 +363,6 @@ def hook_of(model: DistributedDataParallel, overlap: bool) -> Hook:
             "model: a compressor is attached to it already; call detach() of what attach returned first"
         )
     return hook
-
-
-def _future(bucket: Any) -> torch.futures.Future[Tensor]:
-    """A future that hands a GPU's pending work on to whoever waits for it."""
-    device = bucket.buffer().device
-    return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
 
 
 def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
@@ -473,10 +461,3 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
                 "leave one of them out": unit == MODEL and isinstance(part, PerLayer),
             }
         )
-
-
-def refuse_first_of(problems: Mapping[str, bool]) -> None:
-    """Raise UserError with the first problem that applies."""
-    for text, applies in problems.items():
-        if applies:
-            raise UserError(text)

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import fit_together, put, refuse_first_of
+from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.exchange.ddp import fit_together, put
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.policy.interface import OWN, Plan, Policy

@@ -101,7 +101,7 @@ class GradientExchange:
             name for name, p in self._parameters.items() if is_uncompressed(compressor, p, name)
         }
         self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
-        self._buffers = Workspace()
+        self.buffers = Workspace()  # of all tensors together: overwritten in the next step
         self.states = [self._initial() for _ in self._workspaces]
         self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
         self._under_way: dict[int, Lockstep] = {}
@@ -148,7 +148,7 @@ class GradientExchange:
         if part in self._under_way:
             self._under_way[part].close()
         self._under_way[part] = Lockstep(
-            self.link, self._buffers, self.choose, part=part, absent=lambda: self.absent
+            self.link, self.buffers, self.choose, part=part, absent=lambda: self.absent
         )
 
     def send(self, part: int = 0) -> None:
@@ -174,10 +174,6 @@ class GradientExchange:
         return (
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
-
-    def lent(self) -> set[int]:
-        """Storages of buffers in which means may lie, and which nobody overwrites before the next step."""
-        return self._buffers.storages()
 
     def energies(self, plan: Plan) -> list[float]:
         """What the plan measures of the gradients that were opened (see `requests.Choose`): summed over

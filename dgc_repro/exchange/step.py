@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,14 +21,14 @@ from dgc_repro.exchange.ddp import Junction, Parameters
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import share
-from dgc_repro.exchange.sketch import BUCKETS, common_square, sketch
+from dgc_repro.exchange.sketch import common_square, sketch
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 
 
 @dataclass
 class PolicyInputs:
-    """``step``: the last one, -1 where there is none to report; ``seconds``: its time in this process;
+    """Of a step. ``step``: its number, -1 where there is none to report; ``seconds``: its time here;
     ``samples``: of all workers (`Stepper.samples_by_rank`: of this one); ``own_square``: mean of ||g_i||^2
     over all workers; ``mean_square``: ||g||^2 as it was applied; ``signal_square``: as in `StepReport`;
     ``chosen``: the rung that the policy has chosen last by a gradient; ``sums``: of the epoch's gradients, by
@@ -42,19 +42,6 @@ class PolicyInputs:
     signal_square: float = math.nan
     chosen: int = 0
     sums: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass
-class StepInputs:
-    """Statistics of the current step, as in `PolicyInputs` (until the ranks agree, ``own_square`` is the sum
-    over the workers here). ``sketch``: summed over them, empty where the policy needs none; ``own``: rank 0's
-    gradients, in its process."""
-
-    own_square: float = 0.0
-    mean_square: float = 0.0
-    signal_square: float = math.nan
-    sketch: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    own: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,29 +72,33 @@ class Stepper:
     sharded: bool = False
     step: int = field(default=0, init=False)  # the one that has begun
     plan: Plan = field(default=Plan(None), init=False)
-    inputs: StepInputs = field(default_factory=StepInputs, init=False)
+    inputs: PolicyInputs = field(default_factory=PolicyInputs, init=False)  # of this step
 
     def __post_init__(self) -> None:
         self.exchange.choose = self.choose
 
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
-        self.step, self.inputs = step, StepInputs()
+        self.step, self.inputs = step, PolicyInputs()
+        self._sketch: Tensor | None = (
+            None  # summed over the workers here, where the policy needs it
+        )
+        self._own: dict[str, Tensor] = {}  # rank 0's gradients, in its process
         self.plan = self.policy.plan(self.progress.policy, step)
         self.junction.begin(self.plan)
 
     def open(self, index: int) -> str | None:
         """Backward of the ``index``-th worker hosted here is over: compress up to the first request. The name
         of a tensor that is not finite, if there is one."""
-        inputs, watches = self.inputs, self.policy.watches
-        if watches == SPREAD:
-            inputs.own_square += square(self.gradients().values())
+        watches = self.policy.watches
+        if watches == SPREAD:  # the sum over the workers here, until the ranks agree
+            self.inputs.own_square += square(self.gradients().values())
         if getattr(self.policy, "sketches", False):
             present = self.gradients()
             found = sketch(map(present.get, self.parameters), self.seed, self.step).cpu()
-            inputs.sketch = inputs.sketch + found if inputs.sketch.numel() else found
+            self._sketch = found if self._sketch is None else self._sketch + found
         if watches == OWN and self.link.wire.rank + index == 0:
-            inputs.own = {name: gradient.clone() for name, gradient in self.gradients().items()}
+            self._own = {name: gradient.clone() for name, gradient in self.gradients().items()}
         return self.junction.open(index)
 
     def settle(self, numbers: Sequence[float], *, finite: bool) -> tuple[bool, list[float]]:
@@ -117,7 +108,8 @@ class Stepper:
         watched, inputs = self.progress.watched, self.inputs
         about: list[float] = []
         if measures(self.policy) or self.policy.watches == SPREAD:
-            squares = [inputs.own_square, *inputs.sketch.tolist()]
+            sketched = [] if self._sketch is None else self._sketch.tolist()
+            squares = [inputs.own_square, *sketched]
             about = [watched.seconds, *([watched.samples] if self.samples_by_rank else squares)]
         happened, sums, energies = settle(
             self.link, self.exchange, self.junction, [*numbers, *about], self.plan, finite=finite
@@ -126,10 +118,9 @@ class Stepper:
         workers = self.link.wire.world_size
         if told and not self.samples_by_rank:
             inputs.own_square = told[1] / workers
-            if len(total := told[2:]) == BUCKETS + 1:
-                inputs.signal_square = common_square(
-                    torch.tensor(total, dtype=torch.float64), workers
-                )
+            if self._sketch is not None:
+                total = torch.tensor(told[2:], dtype=torch.float64)
+                inputs.signal_square = common_square(total, workers)
         if happened:
             if energies:
                 # In float32, as `Choose` answers: sums of other orders round to one number.
@@ -149,11 +140,15 @@ class Stepper:
 
     def end(self, samples: float, seconds: float | None) -> None:
         """Keep what the next step reports of this one; ``seconds``: None where it was left out."""
-        watched, inputs = self.progress.watched, self.inputs
-        watched.step = -1 if seconds is None else self.step
-        watched.seconds, watched.samples = seconds or 0.0, samples
-        watched.own_square, watched.mean_square = inputs.own_square, inputs.mean_square
-        watched.signal_square = inputs.signal_square
+        last = self.progress.watched
+        self.progress.watched = replace(
+            self.inputs,
+            step=-1 if seconds is None else self.step,
+            seconds=seconds or 0.0,
+            samples=samples,
+            chosen=last.chosen,
+            sums=last.sums,
+        )
 
     def choose(self, energies: Tensor) -> int:
         """What answers `Choose`: the policy's rung, and its state is kept."""
@@ -196,7 +191,7 @@ class Stepper:
             self.inputs.mean_square = square(self.gradients().values())
         if watches not in (MEAN, OWN):
             return
-        for name, gradient in (self.gradients() if watches == MEAN else self.inputs.own).items():
+        for name, gradient in (self.gradients() if watches == MEAN else self._own).items():
             if name in sums:
                 sums[name] += gradient
             else:  # in float32 at least

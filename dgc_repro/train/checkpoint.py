@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from dgc_repro.compressor.sharded import OWNER
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import map_tensors, tensors_of
 from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
@@ -319,30 +319,24 @@ def _refuse_misfit(
     run: Run, candidate: Path, manifest: dict[str, Any], config_hash: str | None
 ) -> None:
     """Raise UserError when a complete checkpoint is not this run's."""
-    saved_workers, saved_hash = manifest["world_size"], manifest["config_hash"]
-    per_node = manifest["workers_per_node"]
-    if config_hash is not None and saved_hash != config_hash:
-        raise UserError(
+    saved, saved_hash = manifest["world_size"], manifest["config_hash"]
+    per_node, workers = manifest["workers_per_node"], run.link.wire.world_size
+    refuse_first_of(
+        {
             f"paths.runs: {candidate} was written by another config (hash {saved_hash}, this run is "
-            f"{config_hash}); give another folder, or remove it to start again"
-        )
-    if per_node != run.workers_per_node:
-        raise UserError(
+            f"{config_hash}); give another folder, or remove it to start again": config_hash
+            not in (None, saved_hash),
             f"launch.workers_per_node: {candidate} was saved with {per_node} workers a node, each of "
-            f"which keeps residuals, this run has {run.workers_per_node}; continue with as many"
-        )
-    workers = run.link.wire.world_size
-    if saved_workers != workers and run.settings.reshard == "refuse":
-        raise UserError(
-            f"train.reshard: {candidate} was saved by {saved_workers} workers, this run has {workers}; "
-            "use train.reshard=mean (each worker gets the mean of the old residuals)"
-        )
-    if saved_workers != workers and _has_owners(run.exchange.states):
-        raise UserError(
-            f"train.reshard: {candidate} was saved by {saved_workers} workers, each of which keeps what "
-            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue with "
-            "as many workers"
-        )
+            f"which keeps residuals, this run has {run.workers_per_node}; continue with as "
+            "many": per_node != run.workers_per_node,
+            f"train.reshard: {candidate} was saved by {saved} workers, this run has {workers}; use "
+            "train.reshard=mean (each worker gets the mean of the old residuals)": saved != workers
+            and run.settings.reshard == "refuse",
+            f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps what "
+            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue "
+            "with as many workers": saved != workers and _has_owners(run.exchange.states),
+        }
+    )
 
 
 def _read(
