@@ -80,9 +80,7 @@ class Stepper:
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
         self.step, self.inputs = step, PolicyInputs()
-        self._sketch: Tensor | None = (
-            None  # summed over the workers here, where the policy needs it
-        )
+        self._sketch: Tensor | None = None  # summed over the workers here
         self._own: dict[str, Tensor] = {}  # rank 0's gradients, in its process
         self.plan = self.policy.plan(self.progress.policy, step)
         self.junction.begin(self.plan)
