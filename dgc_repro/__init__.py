@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.error_feedback import ErrorFeedback
     from dgc_repro.compressor.fp16 import FP16
     from dgc_repro.compressor.ladder import Ladder
-    from dgc_repro.compressor.magnitude import Magnitude
     from dgc_repro.compressor.momentum_correction import MomentumCorrection
     from dgc_repro.compressor.natural import Natural
     from dgc_repro.compressor.onebit import OneBit
@@ -65,7 +64,6 @@ __all__ = [
     "Fixed",
     "GraVAC",
     "Ladder",
-    "Magnitude",
     "MomentumCorrection",
     "Natural",
     "OneBit",
@@ -100,7 +98,6 @@ _PUBLIC = {
     "ErrorFeedback": "compressor.error_feedback",
     "FP16": "compressor.fp16",
     "Ladder": "compressor.ladder",
-    "Magnitude": "compressor.magnitude",
     "MomentumCorrection": "compressor.momentum_correction",
     "Natural": "compressor.natural",
     "OneBit": "compressor.onebit",

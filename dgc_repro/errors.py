@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class UserError(ValueError):
     """Something only the user can mend: a setting, a file, a missing device.
@@ -9,3 +11,10 @@ class UserError(ValueError):
     The message is one line that begins with the config key (``dataset.root: ...``) and ends with
     the likely fix. The entry points print it and exit with code 2.
     """
+
+
+def refuse_first_of(problems: Mapping[str, bool]) -> None:
+    """Raise UserError with the first problem that applies."""
+    for text, applies in problems.items():
+        if applies:
+            raise UserError(text)

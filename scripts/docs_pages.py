@@ -38,7 +38,7 @@ API = {
     "policy": ("Policies", ["dgc_repro.policy.interface"]),
     "exchange": (
         "Payloads and requests",
-        ["dgc_repro.exchange.requests", "dgc_repro.exchange.payload"],
+        ["dgc_repro.payload.requests", "dgc_repro.payload.interface"],
     ),
     "paper": (
         "Papers",

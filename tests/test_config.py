@@ -222,8 +222,6 @@ def test_a_compressor_may_bring_its_policy_optimizer_settings_and_unit() -> None
     validate(config)
     exchange = configured("compressor=magnitude")["exchange"]
     assert (exchange["unit"], exchange["overlap"]) == ("model", False)
-    with pytest.raises(UserError, match=r"^exchange.unit: Magnitude needs exchange.unit=model"):
-        validate(configured("compressor=magnitude", "exchange.unit=layer"))
 
 
 PLAIN_WRAP = ["per_layer"]

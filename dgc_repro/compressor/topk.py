@@ -9,6 +9,11 @@ values: 4 k (fp32), 2 k (fp16) or k + 4 ceil(k / 2048) (int8) bytes.
 Differs: ties go to the lower index, so that all kernels and rungs choose the same. The papers send
 float32 values and do not say how places are coded.
 
+With exchange.unit=model (compressor=magnitude) the entries are those of the whole model, wherever they lie:
+Aji and Heafield, section 3 (one global threshold against one for each tensor); the global constraint of
+magnitude pruning (Han et al., "Learning both weights and connections for efficient neural networks",
+NeurIPS 2015, arXiv:1506.02626), applied to gradients.
+
 Letters: n = values, k = entries sent.
 """
 

@@ -9,18 +9,18 @@ import re
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from dgc_repro.compressor.interface import Compressor
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     AfterBackward,
@@ -31,29 +31,19 @@ from dgc_repro.exchange.ddp import (
     exchange_group,
     fit_together,
     hook_of,
-    is_world,
-    join,
-    refuse_skipping,
+    junction_of,
+    parameters_of,
     sparse_gradient,
-    trained,
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.settle import settle
-from dgc_repro.exchange.signals import refuse_first, refuse_non_finite, share
+from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
+from dgc_repro.exchange.step import PolicyInputs, PolicyProgress, Stepper
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
-from dgc_repro.policy.interface import (
-    MEAN,
-    OWN,
-    SPREAD,
-    EpochReport,
-    Policy,
-    StepReport,
-    measures,
-)
+from dgc_repro.policy.interface import SPREAD, EpochReport, Policy, measures
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -67,21 +57,9 @@ OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|
 """In messages: where the keys of the command line begin that are arguments here."""
 
 
-@dataclass
-class Timed:
-    """The last step, of which the next one reports: -1 where there is nothing to report. ``seconds`` and
-    ``samples`` are this rank's."""
-
-    step: int = -1
-    seconds: float = math.nan
-    samples: float = math.nan
-
-
 class Attached:
     """A compressor at work in a loop of the user's own. Call `step` between backward and the
-    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank.
-
-    ``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between nodes)."""
+    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank."""
 
     def __init__(
         self,
@@ -93,26 +71,29 @@ class Attached:
         hook: Hook | UnitHooks | None = None,
         everybody: Link | None = None,
     ) -> None:
+        """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
+        nodes)."""
         self.ledger = exchange.link.ledger
         self._exchange = exchange
-        self._everybody = everybody or exchange.link
         self._junction = junction
         self._policy = policy
-        self._policy_state = policy.init()
-        self._parameters = parameters
-        self._hook = hook
+        self._steps = Stepper(
+            link=everybody or exchange.link,
+            exchange=exchange,
+            junction=junction,
+            policy=policy,
+            parameters=parameters,
+            progress=PolicyProgress(policy.init()),
+            samples_by_rank=True,
+            sharded=everybody is not None,
+        )
         self._ddp = None if model is None else weakref.ref(model)
-        self._frozen = {} if model is None else _frozen(model, parameters)
-        self._timed = Timed()
-        self._chosen = 0  # the rung of the last step that the policy chose by its gradient
-        self._ended = 0.0  # when the last step ended
-        self._sums: dict[
-            str, Tensor
-        ] = {}  # of the epoch's gradients, where the policy watches them
+        self._frozen = {} if model is None else parameters_of(model, learning=False)
+        self._hook = hook
+        self._ended = math.nan  # when the last step ended
         self._detached = False
         self._guard = _guard_optimizers(self)
-        exchange.choose = self._choose
-        self._plan_next()
+        self._steps.begin(exchange.step)
 
     @property
     def learning_rate(self) -> float:
@@ -138,28 +119,29 @@ class Attached:
         """
         if scaler is not None and not scaler.is_enabled():
             scaler = None
-        exchange = self._exchange
+        exchange, steps = self._exchange, self._steps
         with _as_arguments():
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
-            bad, happened, told = self._exchanged(scale, suits=not problem)
-        if told:
-            self._report(told)
+            if scale != 1:
+                self._multiply(1 / scale)
+            bad = steps.open(0)
+            happened, _ = steps.settle([], finite=not problem and bad is None)
+        if happened and scale != 1:
+            self._multiply(scale)
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
-        seconds = now - self._ended if self._ended else math.nan
-        rung = self._chosen if self._plan.rung is None else self._plan.rung
-        if rung == 0 and not self._junction.overlaps:  # t_o + t_s (policy/gravac.py, k)
+        seconds, self._ended = now - self._ended, now
+        if steps.excludes_compression:
             seconds -= exchange.link.clock.last["compress"]
-        self._timed = Timed(exchange.step - 1, seconds, samples) if happened else Timed()
-        self._ended = now
-        self._plan_next()
+        steps.end(samples, seconds if happened else None)
+        steps.begin(exchange.step)
         if happened:
             return
-        problems = self._everybody.tell_all(problem)
+        problems = steps.link.tell_all(problem)
         if scaler is None or any(problems):
-            for parameter in (*self._parameters.values(), *self._frozen.values()):
+            for parameter in (*steps.parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
         if scaler is None:
@@ -167,9 +149,8 @@ class Attached:
                 "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
                 "catch this error to leave the step out"
             )
-            bad_here = exchange.named([bad])
-            refuse_non_finite(self._everybody, bad_here, exchange.step, "gradient", fix)
-        for name, parameter in self._parameters.items():
+            refuse_non_finite(steps.link, exchange.named([bad]), exchange.step, "gradient", fix)
+        for name, parameter in steps.parameters.items():
             if name not in exchange.absent:
                 parameter.grad = torch.full_like(parameter, math.inf)
 
@@ -183,12 +164,13 @@ class Attached:
                 f"learning_rate: {type(self._policy).__name__} looks at its decay; give "
                 "EpochReport(learning_rate=(of this epoch's last step, of the next epoch's last step))"
             )
-        if self._policy.watches in (MEAN, OWN) and not report.gradient_norms:
-            report = replace(report, gradient_norms=self._norms())
-        self._policy_state = self._policy.observe(self._policy_state, report)
-        self._sums.clear()
-        self._ended = 0.0  # an evaluation is no part of a step
-        self._plan_next()
+        if not report.gradient_norms:
+            report = replace(report, gradient_norms=self._steps.gradient_norms())
+        progress = self._steps.progress
+        progress.watched.sums = {}
+        progress.policy = self._policy.observe(progress.policy, report)
+        self._ended = math.nan  # an evaluation is no part of a step
+        self._steps.begin(self._exchange.step)
 
     def detach(self) -> None:
         """Let go of the model, on all ranks together: it is a plain DDP model again, and may be attached
@@ -202,7 +184,7 @@ class Attached:
         self._junction.close()
         if self._junction.pending:
             self._exchange.discard()
-            for parameter in self._parameters.values():
+            for parameter in self._steps.parameters.values():
                 parameter.grad = None
         if isinstance(self._junction, PerBucket):
             end_group(self._exchange.link.wire)
@@ -211,19 +193,21 @@ class Attached:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
+        progress, wire = self._steps.progress, self._steps.link.wire
+        last = progress.watched
         return {
-            "world_size": self._everybody.wire.world_size,
-            "rank": self._everybody.wire.rank,
+            "world_size": wire.world_size,
+            "rank": wire.rank,
             "exchange": self._exchange.state_dict(),
-            "policy": self._policy_state,
+            "policy": progress.policy,
             "ledger": self.ledger.state_dict(),
-            "timed": [self._timed.step, self._timed.seconds, self._timed.samples],
-            "sums": self._sums,
+            "timed": [last.step, last.seconds, last.samples],
+            "sums": last.sums,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
-        wire = self._everybody.wire
+        wire, progress = self._steps.link.wire, self._steps.progress
         if state["world_size"] != wire.world_size:
             raise ValueError(
                 f"world_size: the state was saved by {state['world_size']} workers, this world has "
@@ -235,73 +219,37 @@ class Attached:
                 "saves and loads its own"
             )
         self._exchange.load_state_dict(state["exchange"])
-        self._policy_state = state["policy"]
+        progress.policy = state["policy"]
         self.ledger.load_state_dict(state["ledger"])
         # States of version 0.1.0 lack the last two.
-        self._timed = Timed(*state.get("timed", [state["exchange"]["step"] - 1]))
-        self._sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
-        self._ended = 0.0
-        self._plan_next()
-
-    def _exchanged(self, scale: float, *, suits: bool) -> tuple[str | None, bool, list[float]]:
-        """Exchange what backward has left, divided by ``scale``: a tensor here that is not finite, whether
-        the step has happened, and the sums of what the last step is reported with. ``suits``: False to
-        leave the step out on all ranks."""
-        exchange, junction, watches = self._exchange, self._junction, self._policy.watches
-        self._multiply(1 / scale)
-        own = {}
-        if watches == OWN and exchange.link.wire.rank == 0:
-            own = {name: gradient.clone() for name, gradient in self._gradients().items()}
-        bad = junction.open(0)
-        timed = [self._timed.seconds, self._timed.samples] if measures(self._policy) else []
-        finite = suits and bad is None
-        happened, told, energies = settle(
-            self._everybody, exchange, junction, timed, self._plan, finite=finite
-        )
-        if happened:
-            if energies:
-                self._choose(torch.tensor(energies, dtype=torch.float64).float())
-            if watches in (MEAN, OWN):
-                self._add(own if watches == OWN else self._gradients())
-            self._multiply(scale)
-        return bad, happened, told
-
-    def _report(self, told: list[float]) -> None:
-        """Tell the policy of the last step, which all ranks have now reported (``told``: sums)."""
-        if self._timed.step >= 0:
-            seconds, samples = told
-            workers = self._everybody.wire.world_size
-            report = StepReport(self._timed.step, seconds / workers, samples)
-            self._policy_state = self._policy.after_step(self._policy_state, report)
+        last = state["exchange"]["step"] - 1
+        step, seconds, samples = state.get("timed", [last, math.nan, math.nan])
+        sums = {name: total.clone() for name, total in state.get("sums", {}).items()}
+        progress.watched = PolicyInputs(step, seconds, samples, sums=sums)
+        self._ended = math.nan
+        self._steps.begin(self._exchange.step)
 
     def _refuse(self, scaler: GradScaler | None) -> None:
         """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
-        if self._detached:
-            raise UserError("exchange: it was detached from its model; attach a compressor again")
         model = None if self._ddp is None else self._ddp()
-        if getattr(getattr(model, "_join_config", None), "enable", False):
-            raise UserError(
+        joins = getattr(getattr(model, "_join_config", None), "enable", False)
+        junction = None if scaler is None else type(self._junction)
+        states = getattr(scaler, "_per_optimizer_states", {}).values()
+        unscaled = any(state["stage"] is OptState.UNSCALED for state in states)
+        refuse_first_of(
+            {
+                "exchange: it was detached from its model; attach a compressor again": self._detached,
                 "model.join: a rank that has run out of batches takes no part in exchange.step(); give all "
                 "ranks the same number of batches, with drop_last=True of DistributedSampler and DataLoader "
-                "(DDP stays so after a join: wrap the module again)"
-            )
-        if scaler is None:
-            return
-        if isinstance(self._junction, PerUnit):
-            raise UserError(
-                "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without one"
-            )
-        if isinstance(self._junction, PerBucket):
-            raise UserError(
+                "(DDP stays so after a join: wrap the module again)": joins,
+                "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without "
+                "one": junction is PerUnit,
                 "scaler: exchange.overlap=true has sent the scaled gradients during backward; use "
-                "exchange.overlap=false"
-            )
-        states = getattr(scaler, "_per_optimizer_states", {}).values()
-        if any(state["stage"] is OptState.UNSCALED for state in states):
-            raise UserError(
+                "exchange.overlap=false": junction is PerBucket,
                 "scaler: the gradients are unscaled already; call scaler.unscale_(optimizer) after "
-                "exchange.step(scaler=scaler)"
-            )
+                "exchange.step(scaler=scaler)": unscaled,
+            }
+        )
 
     def _own_problem(self, samples: float) -> str:
         """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
@@ -311,54 +259,17 @@ class Attached:
                 f"model: {thawed} was frozen when the compressor was attached and learns now; detach, wrap "
                 "the module in DDP again, and attach"
             )
-        weighs = measures(self._policy) and getattr(self._policy, "weighs_time", True)
-        if weighs and not samples > 0:
+        weighs = getattr(self._policy, "weighs_time", True)
+        if weighs and not samples > 0 and measures(self._policy):
             return (
                 f"samples: {type(self._policy).__name__} weighs the samples of each step; call "
                 "exchange.step(samples=...) with the number in this rank's batch"
             )
         return ""
 
-    def _gradients(self) -> dict[str, Tensor]:
-        """By parameter; with FSDP, this rank's part."""
-        grads = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
-        return {name: getattr(g, "_local_tensor", g) for name, g in grads.items()}
-
     def _multiply(self, factor: float) -> None:
-        gradients = list(self._gradients().values())
-        if factor != 1 and gradients:
-            torch._foreach_mul_(gradients, factor)
-
-    def _add(self, gradients: dict[str, Tensor]) -> None:
-        """Add a step's gradients to the sums of the epoch, in float32 at least."""
-        for name, gradient in gradients.items():
-            if name in self._sums:
-                self._sums[name] += gradient
-            else:
-                wide = torch.promote_types(gradient.dtype, torch.float32)
-                self._sums[name] = gradient.to(wide, copy=True)
-
-    def _norms(self) -> dict[str, float]:
-        """By parameter, the norm of the sum of the epoch's gradients; the same on all ranks."""
-        names = list(self._parameters)
-        norms = [
-            float(torch.linalg.vector_norm(self._sums[name])) if name in self._sums else 0.0
-            for name in names
-        ]
-        if self._policy.watches == OWN:  # rank 0's
-            norms = share(self._exchange.link, norms)
-        if self._everybody is not self._exchange.link:  # of the parts; all nodes have the same
-            squares = share(self._everybody, [norm * norm for norm in norms])
-            norms = [math.sqrt(s / self._exchange.link.wire.world_size) for s in squares]
-        return dict(zip(names, norms, strict=True))
-
-    def _choose(self, energies: Tensor) -> int:
-        self._chosen, self._policy_state = self._policy.choose(self._policy_state, energies)
-        return self._chosen
-
-    def _plan_next(self) -> None:
-        self._plan = self._policy.plan(self._policy_state, self._exchange.step)
-        self._junction.begin(self._plan)
+        if gradients := self._steps.gradients():
+            torch._foreach_mul_(list(gradients.values()), factor)
 
 
 def attach(
@@ -400,17 +311,15 @@ def attach(
                 ShardedModel(model, mesh, dim), compressor, policy, seed=seed, check=check
             )
         model, parameters = _suitable(model)
-        if overlap:
-            refuse_skipping(model)
-        hook = hook_of(model)
+        hook = hook_of(model, overlap)
         device = next(iter(parameters.values())).device
-        group: Any = None if is_world(model.process_group) else model.process_group
+        group = model.process_group
         if overlap:
             group = exchange_group(timeout_seconds, group)
         link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
         exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-        joined = join(overlap, exchange, model)
-    return Attached(exchange, joined, policy, parameters, model, hook)
+        hook.junction = junction = junction_of(model, exchange, overlap)
+    return Attached(exchange, junction, policy, parameters, model, hook)
 
 
 def _attach_sharded(
@@ -447,36 +356,32 @@ def _suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Para
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
         if is_embedding and module.sparse and module.weight.requires_grad:
             raise UserError(sparse_gradient(f"{path}.weight".lstrip(".")))
-    parameters = trained(model)
+    parameters = parameters_of(model)
     if not parameters:
         raise UserError("model: all its parameters are frozen; attach when some are to learn")
     first = next(iter(parameters.values()))
+    known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
     for name, parameter in parameters.items():
-        if parameter.dtype not in DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise UserError(f"model: {name} is {parameter.dtype}, an exchange takes {known}")
-        if parameter.device != first.device:
-            raise UserError(
-                f"model: {name} is on {parameter.device}, others on {first.device}; use one device"
-            )
-        reach = sum(
-            (n - 1) * stride for n, stride in zip(parameter.shape, parameter.stride(), strict=True)
+        strides = zip(parameter.shape, parameter.stride(), strict=True)
+        reach = 1 + sum((n - 1) * stride for n, stride in strides)
+        refuse_first_of(
+            {
+                f"model: {name} is {parameter.dtype}, an exchange takes {known}": parameter.dtype
+                not in DTYPES,
+                f"model: {name} is on {parameter.device}, others on {first.device}; use one "
+                "device": parameter.device != first.device,
+                f"model: {name} is a view with gaps; use a contiguous tensor": 0
+                < parameter.numel()
+                != reach,
+            }
         )
-        if parameter.numel() and reach + 1 != parameter.numel():
-            raise UserError(f"model: {name} is a view with gaps; use a contiguous tensor")
     return model, parameters
-
-
-def _frozen(model: DistributedDataParallel, learn: Parameters) -> dict[str, nn.Parameter]:
-    ignored = getattr(model, "parameters_to_ignore", ())
-    named = model.module.named_parameters()
-    return {name: p for name, p in named if name not in learn and name not in ignored}
 
 
 def _guard_optimizers(attached: Attached) -> RemovableHandle:
     """Have every optimizer refuse to move parameters whose gradients no `Attached.step` has exchanged."""
     found = weakref.ref(attached)
-    ours = {id(parameter) for parameter in attached._parameters.values()}
+    ours = {id(parameter) for parameter in attached._steps.parameters.values()}
 
     def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
         here = found()

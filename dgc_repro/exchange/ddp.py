@@ -18,7 +18,8 @@ import inspect
 import queue
 import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +32,7 @@ from dgc_repro.compressor.interface import Compressor, check_complete, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import first_non_finite
@@ -46,16 +47,18 @@ LOOK_EVERY_SECONDS = 1e-3
 
 
 class Junction(Protocol):
-    """Where the exchange takes the gradients of a step."""
+    """Where the exchange takes the gradients of a step. ``missing``: parameters without a gradient at all
+    workers hosted here, when these have been opened."""
 
     overlaps: bool
+    _plan: Plan = Plan(None)
 
     @property
-    def missing(self) -> frozenset[str]:
-        """Parameters without a gradient at all workers hosted here, when these have been opened."""
+    def missing(self) -> frozenset[str]: ...
 
     def begin(self, plan: Plan) -> None:
         """Announce the plan of the coming backward."""
+        self._plan = plan
 
     def open(self, worker: int) -> str | None:
         """Backward of a worker is over: its gradients may be compressed. Returns the name of one that
@@ -71,32 +74,26 @@ def put(mean: Tensor, gradient: Tensor) -> None:
         gradient.copy_(mean)
 
 
-def has_gradient(parameter: nn.Parameter) -> bool:
-    """A parameter that is frozen has none, whatever an earlier step has left."""
-    return parameter.grad is not None and parameter.requires_grad
-
-
-class AfterBackward:
+class AfterBackward(Junction):
     """The exchange of all tensors at once, when backward is over."""
 
     overlaps = False
+    missing: frozenset[str] = frozenset()
 
-    def __init__(self, exchange: GradientExchange, parameters: Parameters) -> None:
+    def __init__(
+        self, exchange: GradientExchange, parameters: Parameters, *, views: bool = False
+    ) -> None:
+        """``views``: gradients may be views of reused buffers, as with DDP's ``gradient_as_bucket_view``."""
         self.pending = False  # DDP has seen a backward since the last step
-        self.missing: frozenset[str] = frozenset()
         self._exchange = exchange
         self._parameters = parameters
-        self._plan = Plan(None)
+        self._views = views
+        self._lent: dict[str, Tensor] = {}  # gradients that are views of the exchange's buffers
 
-    def begin(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
         self.pending = True
-        future = _future(bucket)
         future.set_result(bucket.buffer())
-        return future
 
     def open(self, worker: int) -> str | None:
         gradients = self.gradients(worker)
@@ -113,12 +110,20 @@ class AfterBackward:
 
     def finish(self, absent: Collection[str]) -> None:
         means = self._exchange.finish()
+        lent = self._exchange.buffers.storages() if self._views else ()
         for name, parameter in self._parameters.items():
             if name in absent:
                 continue
-            if parameter.grad is None:  # another worker has one
-                parameter.grad = torch.empty_like(parameter)
-            put(means[name], in_memory_order(parameter.grad))
+            mean, gradient = means[name], parameter.grad
+            if gradient is not None and gradient.data_ptr() == mean.data_ptr():
+                continue  # it was computed there
+            if mean.untyped_storage().data_ptr() in lent and mean.dtype == parameter.dtype:
+                mean = mean.as_strided(parameter.size(), parameter.stride())
+                parameter.grad = self._lent[name] = mean  # no copy
+                continue
+            if gradient is None:  # another worker has one
+                gradient = parameter.grad = torch.empty_like(parameter)
+            in_memory_order(gradient).copy_(mean)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -128,6 +133,8 @@ class AfterBackward:
         found, missing = {}, set()
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
+            if gradient is not None and gradient is self._lent.get(name):  # of the last step
+                parameter.grad = gradient = gradient.clone()
             if gradient is None or not parameter.requires_grad:
                 missing.add(name)
                 gradient = torch.zeros_like(parameter)
@@ -140,11 +147,12 @@ class AfterBackward:
             ):
                 parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
             found[name] = in_memory_order(gradient)
+        self._lent.clear()
         self.missing = frozenset(missing if worker == 0 else self.missing & missing)
         return found
 
 
-class PerBucket:
+class PerBucket(Junction):
     """The exchange of each bucket while backward goes on; plans must be known before the step."""
 
     overlaps = True
@@ -158,25 +166,21 @@ class PerBucket:
         self._exchange = exchange
         self._parameters = parameters
         self._names = {id(p): name for name, p in parameters.items()}
-        self._plan = Plan(None)
-        self._gradients: dict[str, Tensor] = {}  # of the buckets under way
+        self._laid_out: dict[str, Tensor] = {}  # gradients, then means, in DDP's buckets
         self._error: BaseException | None = None
         self._leaves_some = leaves_some
-        self._means: dict[str, Tensor] = {}
         self._has_all = False  # the last bucket of a backward has been handed over
-        self._handed_over: set[str] = set()  # parameters that DDP has in a bucket
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
 
-    def begin(self, plan: Plan) -> None:
-        self._plan = plan
-
     @property
     def missing(self) -> frozenset[str]:
-        return frozenset(n for n, p in self._parameters.items() if not has_gradient(p))
+        """A frozen parameter has no gradient, whatever an earlier step has left."""
+        learn = self._parameters.items()
+        return frozenset(n for n, p in learn if p.grad is None or not p.requires_grad)
 
-    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
         if self._has_all:
             raise self._error or UserError(
@@ -186,11 +190,8 @@ class PerBucket:
             )
         self.pending = True
         self._has_all = bucket.is_last()
-        self._handed_over |= {self._names.get(id(p), "") for p in bucket.parameters()}
-        future = _future(bucket)
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
-        return future
 
     def open(self, worker: int) -> str | None:
         # The buckets have been opened during backward. An error is raised before the next collective:
@@ -203,8 +204,7 @@ class PerBucket:
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
             )
-        outside = self._parameters.keys() - self._handed_over
-        if outside:
+        if outside := self._parameters.keys() - self._laid_out.keys():
             raise UserError(
                 f"model: {min(outside)} was frozen when the module was wrapped in DDP and learns now; "
                 "detach, wrap the module in DDP again, and attach"
@@ -213,7 +213,7 @@ class PerBucket:
         return self._exchange.non_finite.get(worker)
 
     def finish(self, absent: Collection[str]) -> None:
-        for name, mean in self._means.items():
+        for name, mean in self._laid_out.items() if self._leaves_some else ():
             gradient = self._parameters[name].grad
             if gradient is None:
                 continue  # DDP and `missing` agree: no rank has used it
@@ -221,7 +221,7 @@ class PerBucket:
                 put(mean, gradient)
             elif gradient.data_ptr() == mean.data_ptr():
                 gradient.zero_()  # frozen: what zero_grad had left in the bucket
-        self._means.clear()
+        self._laid_out.clear()
 
     def close(self) -> None:
         """End the communication thread, which keeps all this alive. Between two steps."""
@@ -231,17 +231,11 @@ class PerBucket:
     def _serve(self) -> None:
         """The communication thread: one bucket after another, in DDP's order, the same on all ranks."""
         device = self._exchange.link.wire.device
-        if device.type != "cuda":
-            self._serve_buckets(None)
-            return
-        # The current device and stream are each thread's own. On a stream of its own, waiting for a
-        # collective does not hold up backward.
-        torch.cuda.set_device(device)
-        stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(stream):
-            self._serve_buckets(stream)
-
-    def _serve_buckets(self, stream: torch.cuda.Stream | None) -> None:
+        if device.type == "cuda":
+            # The current device and stream are each thread's own. On a stream of its own, waiting for a
+            # collective does not hold up backward.
+            torch.cuda.set_device(device)
+            torch.cuda.set_stream(torch.cuda.Stream(device))
         here: list[HandedOver] = []  # the buckets of this backward that have come
         received = 0
         while True:
@@ -250,59 +244,53 @@ class PerBucket:
                     timeout=LOOK_EVERY_SECONDS if received < len(here) else None
                 )
             except queue.Empty:
-                received += self._receive_landed(here[received][0].index())
+                received += self._try(self._receive_landed, here[received][0].index())
                 continue
             if handed_over is None:
                 return
             bucket, _, filled = handed_over
-            if stream is not None and filled is not None:
-                stream.wait_event(filled)
+            if filled is not None:
+                torch.cuda.current_stream().wait_event(filled)
             if not here:
-                self._means.clear()  # of a step that was discarded
+                self._laid_out.clear()  # of a step that was discarded
             here.append(handed_over)
-            if self._error is None:
-                try:
-                    self._send(bucket)
-                    if bucket.is_last():
-                        for earlier, _, _ in here:
-                            self._finish(earlier.index())
-                except BaseException as error:  # kept, and raised after backward by `open`
-                    self._error = error
+            self._try(self._send, bucket)
             if bucket.is_last():
+                for earlier, _, _ in here:
+                    self._try(self._finish, earlier.index())
                 for earlier, future, _ in here:
                     future.set_result(earlier.buffer())
                 here, received = [], 0
 
-    def _receive_landed(self, part: int) -> bool:
-        """Decompress a bucket whose collectives have landed; this begins no others. Whether it is done
-        with: nothing is left to do before the last bucket comes."""
-        if self._error is not None:
-            return True
-        try:
-            if not self._exchange.landed(part):
-                return False
-            self._exchange.receive(part)
-        except BaseException as error:
-            self._error = error
+    def _try(self, do: Callable[[Any], Any], of: Any) -> Any:
+        """Do a part of the exchange, unless one has failed: its error is raised after backward by `open`."""
+        if self._error is None:
+            try:
+                return do(of)
+            except BaseException as error:
+                self._error = error
         return True
 
+    def _receive_landed(self, part: int) -> bool:
+        """Decompress a bucket whose collectives have landed; this begins no others. Whether they have."""
+        landed = self._exchange.landed(part)
+        if landed:
+            self._exchange.receive(part)
+        return landed
+
     def _send(self, bucket: Any) -> None:
-        laid_out = {
-            self._names[id(parameter)]: gradient
-            for parameter, gradient in zip(bucket.parameters(), _laid_out(bucket), strict=True)
-            if id(parameter) in self._names  # the others were frozen before `attach`
-        }
-        gradients = {name: in_memory_order(gradient) for name, gradient in laid_out.items()}
-        self._gradients.update(gradients)
-        part = bucket.index()
+        part, names = bucket.index(), self._names
+        laid_out = zip(bucket.parameters(), _laid_out(bucket), strict=True)
+        # Those without a name were frozen before `attach`.
+        here = {names[id(p)]: gradient for p, gradient in laid_out if id(p) in names}
+        self._laid_out |= here
+        gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
         self._exchange.open(0, gradients, self._plan, part=part)
         self._exchange.send(part)
-        if self._leaves_some:
-            self._means |= laid_out
 
     def _finish(self, part: int) -> None:
         for name, mean in self._exchange.finish(part).items():
-            put(mean, self._gradients.pop(name))
+            put(mean, in_memory_order(self._laid_out[name]))
 
 
 def _laid_out(bucket: Any) -> list[Tensor]:
@@ -322,21 +310,13 @@ def _laid_out(bucket: Any) -> list[Tensor]:
     return found
 
 
+@dataclass(eq=False)
 class Hook:
     """The one communication hook that DDP lets a model have, for good. It hands buckets to the junction
     that is attached, and averages them as DDP does while none is."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.junction: AfterBackward | PerBucket | None = None
-        self._group = group
-
-    def hand_over(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        if self.junction is not None:
-            return self.junction.hand_over(bucket)
-        mean = bucket.buffer().div_(self._group.size())
-        work = dist.all_reduce(mean, group=self._group, async_op=True)
-        assert work is not None
-        return work.get_future().then(lambda landed: landed.value()[0])
+    group: dist.ProcessGroup
+    junction: AfterBackward | PerBucket | None = None
 
 
 _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
@@ -344,11 +324,25 @@ _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakK
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def _hand_over(hook, bucket):  # type: ignore[no-untyped-def]
-    return hook.hand_over(bucket)
+    if hook.junction is not None:
+        # A GPU's pending work is handed on to whoever waits for this.
+        devices = [bucket.buffer().device] if bucket.buffer().is_cuda else None
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        hook.junction.hand_over(bucket, future)
+        return future
+    mean = bucket.buffer().div_(hook.group.size())
+    work = dist.all_reduce(mean, group=hook.group, async_op=True)
+    return work.get_future().then(lambda landed: landed.value()[0])
 
 
-def hook_of(model: DistributedDataParallel) -> Hook:
-    """The hook of a model to which nothing is attached. Raises UserError where it has another's."""
+def hook_of(model: DistributedDataParallel, overlap: bool) -> Hook:
+    """The hook of a model to which nothing is attached. Raises UserError where it has another's, or DDP may
+    leave buckets out that ``overlap`` needs."""
+    if overlap and getattr(model, "skip_all_reduce_unused_params", False):
+        raise UserError(
+            "exchange.overlap=true: every step needs every bucket, and the model was wrapped "
+            "with skip_all_reduce_unused_params; use exchange.overlap=false"
+        )
     hook = _HOOKS.get(model)
     if hook is None:
         hook = Hook(model.process_group)
@@ -371,12 +365,6 @@ def hook_of(model: DistributedDataParallel) -> Hook:
     return hook
 
 
-def _future(bucket: Any) -> torch.futures.Future[Tensor]:
-    """A future that hands a GPU's pending work on to whoever waits for it."""
-    device = bucket.buffer().device
-    return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
-
-
 def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     """DDP as this project uses it: buffers are not broadcast in every forward (they are before each
     evaluation, counted), gradients are views into DDP's buckets (no copies in or out)."""
@@ -391,40 +379,25 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     )
 
 
-def join(
-    overlap: bool, exchange: GradientExchange, model: DistributedDataParallel
+def junction_of(
+    model: DistributedDataParallel, exchange: GradientExchange, overlap: bool
 ) -> AfterBackward | PerBucket:
-    """The junction on a DDP model that has no communication hook yet."""
-    hook, parameters = hook_of(model), trained(model)
+    """The junction for a model's hook."""
+    parameters = parameters_of(model)
     if overlap:
-        refuse_skipping(model)
         leaves_some = bool(model.find_unused_parameters or model.static_graph)
-        hook.junction = PerBucket(exchange, parameters, leaves_some=leaves_some)
-    else:
-        hook.junction = AfterBackward(exchange, parameters)
-    return hook.junction
+        return PerBucket(exchange, parameters, leaves_some=leaves_some)
+    return AfterBackward(exchange, parameters, views=bool(model.gradient_as_bucket_view))
 
 
-def refuse_skipping(model: DistributedDataParallel) -> None:
-    """Raise UserError where DDP may leave buckets out."""
-    if getattr(model, "skip_all_reduce_unused_params", False):
-        raise UserError(
-            "exchange.overlap=true: every step needs every bucket, and the model was wrapped "
-            "with skip_all_reduce_unused_params; use exchange.overlap=false"
-        )
-
-
-def noop_hook(model: DistributedDataParallel, exchange: GradientExchange) -> None:
-    """Install a hook that does nothing: every worker keeps its own gradients, for a junction outside DDP."""
-    hook_of(model).junction = AfterBackward(exchange, {})
-
-
-def trained(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """The parameters that get gradients, by name, but for those that DDP was told to ignore. Frozen ones
-    are neither sent nor given any."""
+def parameters_of(
+    model: DistributedDataParallel, *, learning: bool = True
+) -> dict[str, nn.Parameter]:
+    """The parameters that get gradients, or the frozen ones, by name, without those that DDP was told to
+    ignore."""
     ignored = getattr(model, "parameters_to_ignore", ())
     named = model.module.named_parameters()
-    return {name: p for name, p in named if p.requires_grad and name not in ignored}
+    return {n: p for n, p in named if p.requires_grad == learning and n not in ignored}
 
 
 def sparse_gradient(name: str) -> str:
@@ -435,19 +408,14 @@ def sparse_gradient(name: str) -> str:
 def exchange_group(timeout_seconds: float, model_group: Any = None) -> dist.ProcessGroup:
     """A process group of its own for the communication thread, of the ranks in ``model_group`` (default:
     all)."""
-    timeout = datetime.timedelta(seconds=timeout_seconds)
-    if is_world(model_group):
-        group = dist.new_group(timeout=timeout)
-    else:
-        ranks = dist.get_process_group_ranks(model_group)
-        group = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    is_world = model_group is None or model_group is dist.group.WORLD
+    group = dist.new_group(
+        None if is_world else dist.get_process_group_ranks(model_group),
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+        use_local_synchronization=not is_world,
+    )
     assert isinstance(group, dist.ProcessGroup)
     return group
-
-
-def is_world(group: Any) -> bool:
-    """Whether a group is of all ranks."""
-    return group is None or group is dist.group.WORLD
 
 
 def end_group(wire: Wire) -> None:
@@ -459,31 +427,21 @@ def end_group(wire: Wire) -> None:
 def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: bool) -> None:
     """Raise UserError unless unit and overlap are known, suit compressor and policy and each other,
     and the policy's rungs are the ladder's."""
-    if unit not in UNITS:
-        raise UserError(f"exchange.unit: one of {', '.join(UNITS)}, got {unit!r}")
-    if not isinstance(overlap, bool):
-        raise UserError(f"exchange.overlap: true or false, got {overlap!r}")
-    if overlap and unit == MODEL:
-        raise UserError(
+    late = " or policy.decide=last" if hasattr(policy, "decide") else ""
+    refuse_first_of(
+        {
+            f"exchange.unit: one of {', '.join(UNITS)}, got {unit!r}": unit not in UNITS,
+            f"exchange.overlap: true or false, got {overlap!r}": not isinstance(overlap, bool),
             "exchange.overlap=true: each bucket is sent as it comes, and exchange.unit=model "
-            "needs all gradients first; use exchange.overlap=false"
-        )
-    if overlap and policy.chooses:
-        other = " or policy.decide=last" if hasattr(policy, "decide") else ""
-        raise UserError(
-            "exchange.overlap=true: plans are needed before the step, and this policy decides "
-            f"from the step's gradients; use exchange.overlap=false{other}"
-        )
-    if overlap and policy.watches in (OWN, SPREAD):
-        raise UserError(
+            "needs all gradients first; use exchange.overlap=false": overlap and unit == MODEL,
+            "exchange.overlap=true: plans are needed before the step, and this policy decides from the "
+            f"step's gradients; use exchange.overlap=false{late}": overlap and policy.chooses,
             "exchange.overlap=true: each worker's own gradient is sent away, and this policy "
-            "needs it; use exchange.overlap=false"
-        )
-    if unit == MODEL and policy.watches in (MEAN, OWN):
-        raise UserError(
-            "exchange.unit: model joins all tensors into one, and this policy judges each by itself; use "
-            "exchange.unit=layer"
-        )
+            "needs it; use exchange.overlap=false": overlap and policy.watches in (OWN, SPREAD),
+            "exchange.unit: model joins all tensors into one, and this policy judges each by itself; "
+            "use exchange.unit=layer": unit == MODEL and policy.watches in (MEAN, OWN),
+        }
+    )
     try:
         check_complete(compressor)
         check_nesting(compressor)
@@ -491,23 +449,15 @@ def fit_together(compressor: Compressor, policy: Policy, unit: str, overlap: boo
         raise UserError(str(error)) from error
     planned = len(policy.values) + 1
     for part in nested(compressor):
-        if isinstance(part, Ladder) and len(part.rungs) != planned:
-            raise UserError(
-                f"policy: plans {planned} rungs (dense and policy.values), the ladder has {len(part.rungs)}; "
-                "give a policy whose values are the ladder's"
-            )
-        if isinstance(part, ClipLocal) and overlap:
-            raise UserError(
-                "wrap: clip_local needs the norm of the whole gradient, exchange.overlap=true "
-                "sends each bucket as it comes; use exchange.overlap=false"
-            )
-        needed = getattr(part, "unit", unit)
-        if needed != unit:
-            raise UserError(
-                f"exchange.unit: {type(part).__name__} needs exchange.unit={needed}, got {unit!r}"
-            )
-        if isinstance(part, PerLayer) and unit == MODEL:
-            raise UserError(
+        rungs = len(part.rungs) if isinstance(part, Ladder) else planned
+        refuse_first_of(
+            {
+                f"policy: plans {planned} rungs (dense and policy.values), the ladder has {rungs}; give a "
+                "policy whose values are the ladder's": rungs != planned,
+                "wrap: clip_local needs the norm of the whole gradient, exchange.overlap=true sends each "
+                "bucket as it comes; use exchange.overlap=false": overlap
+                and isinstance(part, ClipLocal),
                 "wrap: per_layer chooses between tensors, exchange.unit=model joins them into one; "
-                "leave one of them out"
-            )
+                "leave one of them out": unit == MODEL and isinstance(part, PerLayer),
+            }
+        )

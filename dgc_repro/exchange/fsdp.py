@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.ddp import fit_together, put
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.signals import first_non_finite
@@ -299,17 +299,18 @@ def fit_units(compressor: Compressor, policy: Policy, unit: str, overlap: bool) 
     """Raise UserError unless compressor and policy can do with one unit after another."""
     fit_together(compressor, policy, unit, False)
     other = 'policy with decide="last"' if hasattr(policy, "decide") else "policy that plans before"
-    refused = {
-        "unit: FSDP hands over one unit of the model after another; leave unit out": unit
-        != "layer",
-        "overlap: FSDP's gradients are always exchanged during backward; leave overlap out": overlap,
-        f"policy: {type(policy).__name__} decides from the gradients of the whole step, and FSDP hands over "
-        f"one unit after another; take a {other}": policy.chooses,
-        f"policy: {type(policy).__name__} needs each worker's own gradient, which FSDP has reduced by then; "
-        "take another policy": policy.watches == OWN,
-        "compressor: clip_local needs the norm of the whole gradient, and FSDP hands over one unit after "
-        "another; leave it out": any(isinstance(part, ClipLocal) for part in nested(compressor)),
-    }
-    for text, applies in refused.items():
-        if applies:
-            raise UserError(text)
+    name = type(policy).__name__
+    clips = any(isinstance(part, ClipLocal) for part in nested(compressor))
+    refuse_first_of(
+        {
+            "unit: FSDP hands over one unit of the model after another; leave unit out": unit
+            != "layer",
+            "overlap: FSDP's gradients are always exchanged during backward; leave overlap out": overlap,
+            f"policy: {name} decides from the gradients of the whole step, and FSDP hands over one unit "
+            f"after another; take a {other}": policy.chooses,
+            f"policy: {name} needs each worker's own gradient, which FSDP has reduced by then; take another "
+            "policy": policy.watches == OWN,
+            "compressor: clip_local needs the norm of the whole gradient, and FSDP hands over one unit after "
+            "another; leave it out": clips,
+        }
+    )

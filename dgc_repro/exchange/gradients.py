@@ -102,7 +102,7 @@ class GradientExchange:
             name for name, p in self._parameters.items() if is_uncompressed(compressor, p, name)
         }
         self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
-        self._buffers = Workspace()
+        self.buffers = Workspace()  # of all tensors together: overwritten in the next step
         self.states = [self._initial() for _ in self._workspaces]
         self._next: list[dict[str, State]] = [{} for _ in self._workspaces]
         self._under_way: dict[int, Lockstep] = {}
@@ -122,7 +122,7 @@ class GradientExchange:
 
         The gradients are given up: the means may be written into them. ``part``: several may be
         under way at once (DDP's buckets); all ranks send and finish them in one order."""
-        if worker == 0 and not self._under_way:
+        if self.link.check and worker == 0 and not self._under_way:
             self.link.agree(_in_words(plan))
         if part not in self._under_way:
             self.restart(part)
@@ -153,7 +153,7 @@ class GradientExchange:
         if part in self._under_way:
             self._under_way[part].close()
         self._under_way[part] = Lockstep(
-            self.link, self._buffers, self.choose, part=part, absent=lambda: self.absent
+            self.link, self.buffers, self.choose, part=part, absent=lambda: self.absent
         )
 
     def send(self, part: int = 0) -> None:

@@ -34,6 +34,10 @@ class Workspace:
             buffer = self._scratch[key] = torch.empty(size, dtype=dtype, device=device)
         return buffer if buffer.numel() == size else buffer[:size]
 
+    def storages(self) -> set[int]:
+        """Where the 1-d buffers lie: the addresses of their storages."""
+        return {buffer.untyped_storage().data_ptr() for buffer in self._scratch.values()}
+
     def spare(self, key: tuple[str, ...], current: Tensor) -> Tensor:
         """The other buffer of a pair: shaped as ``current``, never ``current`` itself."""
         pair = self._spares.get(key)

@@ -21,8 +21,8 @@ from dgc_repro.exchange.ddp import (
     Junction,
     exchange_group,
     fit_together,
-    join,
-    noop_hook,
+    hook_of,
+    junction_of,
     wrap,
 )
 from dgc_repro.exchange.gradients import GradientExchange, tensors_of
@@ -367,7 +367,6 @@ def build_run(
         between,
         seed=config["seed"],
         unit=config["exchange"]["unit"],
-        choose=progress.chooser(policy),
     )
     junction: Junction
     forward: Any = module
@@ -375,12 +374,14 @@ def build_run(
         forward = wrap(module, device)
     if nodes is not None:
         if not simulated:
-            noop_hook(forward, exchange)
+            hook_of(forward, False).junction = AfterBackward(exchange, {})  # leaves gradients alone
         junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
     elif simulated:
         junction = AfterBackward(exchange, parameters)
     else:
-        junction = join(config["exchange"]["overlap"], exchange, forward)
+        overlap = config["exchange"]["overlap"]
+        hook = hook_of(forward, overlap)
+        hook.junction = junction = junction_of(forward, exchange, overlap)
     if settings.compile:
         module.compile()
     in_a_lab = config["launch"]["kind"] == NETLAB
@@ -397,6 +398,7 @@ def build_run(
         exchange=exchange,
         junction=junction,
         policy=policy,
+        parameters=parameters,
         workers=Workers(wire.rank, wire.local_workers, config["seed"], module),
         progress=progress,
         seed=config["seed"],

@@ -16,25 +16,29 @@ folders in ``checkpoints/`` are left alone. Files load with ``weights_only=True`
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from dgc_repro.compressor.sharded import OWNER
-from dgc_repro.errors import UserError
-from dgc_repro.exchange.gradients import map_tensors
+from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.exchange.gradients import map_tensors, tensors_of
+from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
-from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.run import Run, Tally
 
 KEPT = 2
@@ -68,12 +72,14 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
-        files[f"worker-{rank}.pt"] = _write(state, writing / f"worker-{rank}.pt")
+        name_of_worker = f"worker-{rank}.pt"
+        files[name_of_worker] = _write(writing / name_of_worker, partial(torch.save, state))
     if is_first:
-        files["shared.pt"] = _write(_shared(run), writing / "shared.pt")
+        files["shared.pt"] = _write(writing / "shared.pt", partial(torch.save, _shared(run)))
         for record in RECORD_FILES:
             if (folder / record).is_file():
-                files[record] = _copy(folder / record, writing / record)
+                copy = methodcaller("write", (folder / record).read_bytes())
+                files[record] = _write(writing / record, copy)
     said = _texts(link, json.dumps(files))  # returns when all ranks have written their files
     if is_first:
         for text in said:
@@ -103,13 +109,15 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
     problems: dict[str, str] = {}
     for name in names:
         candidate = folder / FOLDER / name
-        problem, states, rebuilt = "", None, dict[str, bytes]()
+        problem = ""
         try:
             manifest = read_manifest(candidate)
             _refuse_misfit(run, candidate, manifest, config_hash)
             states = _read(run, candidate, manifest)
+            records: dict[str, bytes] = {}
+            rebuilt: list[str] = []
             if is_own and 0 in run.workers.ranks:
-                rebuilt = _damaged_records(folder, candidate, manifest["files"])
+                records, rebuilt = _records(folder, candidate, manifest["files"])
         except (UserError, MemoryError):
             raise
         except Damaged as error:
@@ -117,34 +125,30 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
         except Exception as error:  # torch.load raises many kinds for a file that it does not like
             problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         said = _texts(link, problem)
-        if states is not None and not any(said):
-            try:
-                _restore(run, *states)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"train.resume_from: {candidate} is of another model, optimizer or compressor "
-                    f"({' '.join(str(error).split())[:200]})"
-                ) from error
-            if is_own:
-                run.unusable |= problems.keys()
-                if 0 in run.workers.ranks:
-                    _rewind(folder, manifest["files"], rebuilt)
-            notes += [
-                f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
-                for other, why in problems.items()
-            ]
-            notes += [
-                f"{folder / record} was damaged; it was rebuilt from {candidate}"
-                for record in rebuilt
-            ]
-            return notes
-        problems[name] = "; ".join(
-            dict.fromkeys(
-                text if len(set(said)) == 1 else f"{text} (rank {rank})"
-                for rank, text in enumerate(said)
-                if text
-            )
-        )
+        if any(said):
+            by_rank = [f"{text} (rank {rank})" for rank, text in enumerate(said) if text]
+            problems[name] = said[0] if len(set(said)) == 1 else "; ".join(by_rank)
+            continue
+        try:
+            _restore(run, *states)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"train.resume_from: {candidate} is of another model, optimizer or compressor "
+                f"({' '.join(str(error).split())[:200]})"
+            ) from error
+        if is_own:
+            run.unusable |= problems.keys()
+        for record, content in records.items():
+            if content != _content(folder / record):
+                replace(folder / record, content)
+        notes += [
+            f"{folder / FOLDER / other} is not used ({why}); using the one before, {name}"
+            for other, why in problems.items()
+        ]
+        notes += [
+            f"{folder / record} was damaged; it was rebuilt from {candidate}" for record in rebuilt
+        ]
+        return notes
     if problems:
         newest = next(iter(problems))
         raise UserError(
@@ -157,14 +161,7 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
 def steps_saved(folder: Path) -> list[int]:
     """The steps of the complete checkpoints in a run folder, the last one at the end. Their manifests are
     checked, their files are not."""
-    home = folder / FOLDER
-    steps = []
-    for name in _listed(home)[0]:
-        try:
-            steps.append(int(read_manifest(home / name)["step"]))
-        except Damaged:
-            continue
-    return sorted(steps)
+    return sorted(map(_step, _undamaged(folder / FOLDER)))
 
 
 def read_manifest(candidate: Path) -> dict[str, Any]:
@@ -216,6 +213,16 @@ def _listed(home: Path) -> tuple[list[str], list[str]]:
     return sorted(names, key=_step, reverse=True), others
 
 
+def _undamaged(home: Path) -> list[str]:
+    """The names of the checkpoints with an undamaged manifest, newest first."""
+    found = []
+    for name in _listed(home)[0]:
+        with contextlib.suppress(Damaged):
+            read_manifest(home / name)
+            found.append(name)
+    return found
+
+
 def _texts(link: Link, text: str) -> list[str]:
     """The text of every process. Not counted as traffic, so that it does not matter to a run's numbers how
     often it is saved."""
@@ -224,66 +231,56 @@ def _texts(link: Link, text: str) -> list[str]:
     return link.tell_all(text, purpose=None)
 
 
-def _shared(run: Run) -> dict[str, Any]:
-    progress = run.progress
+def _with_states(run: Run) -> dict[str, Any]:
+    """The parts of a run whose ``state_dict`` all workers share."""
     return {
-        "model": run.module.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "ledger": run.link.ledger.state_dict(),
-        "meter": run.meter.state_dict(),
-        "train_seconds": run.link.clock.seconds,
-        "step": progress.step,
-        "epoch": progress.epoch,
-        "steps_per_epoch": run.steps_per_epoch,
-        "micro_batches": [run.settings.batch_size, run.settings.accumulate],
-        "policy": progress.policy,
-        "tally": asdict(progress.tally),
-        "epoch_start": progress.epoch_start,
-        "last_record": progress.last_record,
-        "watched": vars(progress.watched),
-        "modelled_seconds": progress.modelled_seconds,
-        "reached": progress.reached,
+        "model": run.module,
+        "optimizer": run.optimizer,
+        "ledger": run.link.ledger,
+        "meter": run.meter,
     }
 
 
-class _Hashed:
-    """A file that hashes what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._size = 0
-        self._sha256 = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._sha256.update(data)
-        self._size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def entry(self) -> Entry:
-        return self._size, self._sha256.hexdigest()
+PLAIN = ("step", "epoch", "policy", "last_record", "modelled_seconds", "reached")
+"""Attributes of `Progress` that are saved as they are."""
 
 
-def _write(state: dict[str, Any], path: Path) -> Entry:
-    """Save and hash in one pass: the checksum is of what was meant, not of what a disk made of it."""
-    with path.open("wb") as file:
-        hashed = _Hashed(file)
-        torch.save(state, hashed)  # type: ignore[arg-type]  # it asks for write and flush alone
+def _shared(run: Run) -> dict[str, Any]:
+    progress = run.progress
+    return {
+        **{name: part.state_dict() for name, part in _with_states(run).items()},
+        **{name: getattr(progress, name) for name in PLAIN},
+        "train_seconds": run.link.clock.seconds,
+        "steps_per_epoch": run.steps_per_epoch,
+        "micro_batches": _micro_batches(run),
+        "tally": asdict(progress.tally),
+        "epoch_start": progress.epoch_start,
+        "watched": vars(progress.watched),
+    }
+
+
+def _micro_batches(run: Run) -> list[int]:
+    return [run.settings.batch_size, run.settings.accumulate]
+
+
+class _Hashed(io.BufferedWriter):
+    """A new file. Its checksum is of what was meant, not of what a disk made of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "w"))
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return super().write(data)
+
+
+def _write(path: Path, write: Callable[[Any], object]) -> Entry:
+    with _Hashed(path) as file:
+        write(file)
         file.flush()
         os.fsync(file.fileno())
-    return hashed.entry
-
-
-def _copy(source: Path, path: Path) -> Entry:
-    data = source.read_bytes()
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return len(data), hashlib.sha256(data).hexdigest()
+        return file.tell(), file.sha256.hexdigest()
 
 
 def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[str, Entry]) -> None:
@@ -308,12 +305,8 @@ def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[st
 def _prune(run: Run, home: Path) -> None:
     """Remove complete checkpoints older than the last ``KEPT`` that can be used."""
     now = run.progress.step
-    usable = [name for name in _listed(home)[0] if name not in run.unusable and _step(name) <= now]
+    usable = [n for n in _undamaged(home) if n not in run.unusable and _step(n) <= now]
     for name in usable[KEPT:]:
-        try:
-            read_manifest(home / name)
-        except Damaged:
-            continue  # it may be somebody else's
         shutil.rmtree((home / name).rename(_hidden(home / name)))
 
 
@@ -326,30 +319,24 @@ def _refuse_misfit(
     run: Run, candidate: Path, manifest: dict[str, Any], config_hash: str | None
 ) -> None:
     """Raise UserError when a complete checkpoint is not this run's."""
-    saved_workers, saved_hash = manifest["world_size"], manifest["config_hash"]
-    per_node = manifest["workers_per_node"]
-    if config_hash is not None and saved_hash != config_hash:
-        raise UserError(
+    saved, saved_hash = manifest["world_size"], manifest["config_hash"]
+    per_node, workers = manifest["workers_per_node"], run.link.wire.world_size
+    refuse_first_of(
+        {
             f"paths.runs: {candidate} was written by another config (hash {saved_hash}, this run is "
-            f"{config_hash}); give another folder, or remove it to start again"
-        )
-    if per_node != run.workers_per_node:
-        raise UserError(
+            f"{config_hash}); give another folder, or remove it to start again": config_hash
+            not in (None, saved_hash),
             f"launch.workers_per_node: {candidate} was saved with {per_node} workers a node, each of "
-            f"which keeps residuals, this run has {run.workers_per_node}; continue with as many"
-        )
-    workers = run.link.wire.world_size
-    if saved_workers != workers and run.settings.reshard == "refuse":
-        raise UserError(
-            f"train.reshard: {candidate} was saved by {saved_workers} workers, this run has {workers}; "
-            "use train.reshard=mean (each worker gets the mean of the old residuals)"
-        )
-    if saved_workers != workers and _has_owners(run.exchange.states):
-        raise UserError(
-            f"train.reshard: {candidate} was saved by {saved_workers} workers, each of which keeps what "
-            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue with "
-            "as many workers"
-        )
+            f"which keeps residuals, this run has {run.workers_per_node}; continue with as "
+            "many": per_node != run.workers_per_node,
+            f"train.reshard: {candidate} was saved by {saved} workers, this run has {workers}; use "
+            "train.reshard=mean (each worker gets the mean of the old residuals)": saved != workers
+            and run.settings.reshard == "refuse",
+            f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps what "
+            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue "
+            "with as many workers": saved != workers and _has_owners(run.exchange.states),
+        }
+    )
 
 
 def _read(
@@ -380,41 +367,32 @@ def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
     return state
 
 
-def _damaged_records(folder: Path, candidate: Path, files: dict[str, Entry]) -> dict[str, bytes]:
-    """The files of the record that do not begin with what they were at the checkpoint, and what that was.
+def _records(
+    folder: Path, candidate: Path, files: dict[str, Entry]
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files of the record as they were at the checkpoint's step, with the notes that came after it, which
+    are history; and the names of those that are rebuilt from the checkpoint's copy.
 
-    Raises Damaged when the checkpoint's copy is damaged too."""
-    found = {}
+    Raises Damaged when the copy is damaged too."""
+    found, rebuilt = {}, []
     for name in RECORD_FILES:
         size, digest = files.get(name, NO_FILE)
-        here, copy = folder / name, candidate / name
-        if _begins(here, size, digest):
-            continue
-        if not _begins(copy, size, digest):
-            raise Damaged(f"{here} is damaged, and so is the copy in the checkpoint")
-        found[name] = copy.read_bytes()[:size]
-    return found
+        here, copy = (_content(path / name) for path in (folder, candidate))
+        if hashlib.sha256(here[:size]).hexdigest() == digest:
+            found[name] = after(here, size)
+        elif hashlib.sha256(copy[:size]).hexdigest() == digest:
+            found[name] = copy[:size]
+            rebuilt.append(name)
+        else:
+            raise Damaged(f"{folder / name} is damaged, and so is the copy in the checkpoint")
+    return found, rebuilt
 
 
-def _begins(path: Path, size: int, digest: str) -> bool:
-    """Whether the first ``size`` bytes of a file have this checksum."""
+def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(size)).hexdigest() == digest
+        return path.read_bytes()
     except OSError:
-        return size == 0
-
-
-def _rewind(folder: Path, files: dict[str, Entry], rebuilt: dict[str, bytes]) -> None:
-    """Bring the record back to the checkpoint's step. Notes that came after it stay, they are history."""
-    for name in RECORD_FILES:
-        path = folder / name
-        if name in rebuilt:
-            replace(path, rebuilt[name])
-        elif path.exists():
-            now, (size, _) = path.read_bytes(), files.get(name, NO_FILE)
-            if now != (kept := after(now, size)):
-                replace(path, kept)
+        return b""
 
 
 def _has_owners(state: Any) -> bool:
@@ -427,53 +405,41 @@ def _has_owners(state: Any) -> bool:
 def _mean(states: list[Any]) -> Any:
     """The nest whose tensors are the means of all nests' (residuals keep their mass, as the model,
     which averages over workers, sees it)."""
-    flattened: list[list[Tensor]] = []
-    for state in states:
-        tensors: list[Tensor] = []
-        map_tensors(state, tensors.append)
-        flattened.append(tensors)
+    flattened = map(tensors_of, states)
     means = iter([torch.stack(same).mean(0) for same in zip(*flattened, strict=True)])
     return map_tensors(states[0], lambda _: next(means).clone())
 
 
-def _place(shared: dict[str, Any], steps_per_epoch: int) -> int:
-    """The step to go on from. Where an epoch has another number of steps here (another number of
-    workers), as far into it as the old run was: both walk through one permutation."""
-    step: int = shared["step"]
-    old = shared.get("steps_per_epoch", steps_per_epoch)
-    if old == steps_per_epoch:
-        return step
-    done = step - shared["epoch"] * old
-    place: int = shared["epoch"] * steps_per_epoch + done * steps_per_epoch // old
-    return place
-
-
-def _carries(shared: dict[str, Any], run: Run) -> bool:
-    """Whether hidden states fit: micro-batches of another size or number begin without any."""
-    here = [run.settings.batch_size, run.settings.accumulate]
-    return bool(shared.get("micro_batches", here) == here)
-
-
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
+    """Parts and attributes that are not in ``shared`` came later than the version that has written it."""
     progress = run.progress
-    run.module.load_state_dict(shared["model"])
-    run.optimizer.load_state_dict(shared["optimizer"])
-    run.link.ledger.load_state_dict(shared["ledger"])
-    run.meter.load_state_dict(shared.get("meter", {}))
+    for name, part in _with_states(run).items():
+        if name in shared:
+            part.load_state_dict(shared[name])
+    for name in PLAIN:
+        if name in shared:
+            setattr(progress, name, shared[name])
+    # Where an epoch has another number of steps here (another number of workers), as far into it as the old
+    # run was: both walk through one permutation.
+    here = run.steps_per_epoch
+    old = shared.get("steps_per_epoch", here)
+    done = shared["step"] - shared["epoch"] * old
+    progress.step = shared["epoch"] * here + done * here // old
     run.link.clock.seconds = shared["train_seconds"]
-    progress.step, progress.epoch = _place(shared, run.steps_per_epoch), shared["epoch"]
-    progress.policy, progress.tally = shared["policy"], Tally(**shared["tally"])
+    progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
-    progress.last_record = shared["last_record"]
-    progress.modelled_seconds = shared.get("modelled_seconds", 0.0)
-    progress.reached = shared.get("reached", {})
     watched = shared.get("watched", {})
-    sums = [tensor.to(run.device) for tensor in watched.get("sums", [])]
+    sums = watched.get("sums", {})
+    if isinstance(sums, list):  # as older versions wrote it
+        sums = dict(zip(run.parameters, sums, strict=False))
+    sums = {name: tensor.to(run.device) for name, tensor in sums.items()}
     progress.watched = PolicyInputs(**{**watched, "sums": sums})
+    # Hidden states do not fit micro-batches of another size or number, which begin without any.
+    carries = shared.get("micro_batches", _micro_batches(run)) == _micro_batches(run)
     for index, state in enumerate(workers):
         run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
-        if "carried" in state and _carries(shared, run):
+        if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

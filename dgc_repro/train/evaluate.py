@@ -22,7 +22,7 @@ class Score:
     """Mean cross-entropy in nats and top-1 accuracy in percent over ``count`` answers; top-5 where the
     task counts it."""
 
-    loss: float
+    mean_loss: float
     accuracy_percent: float
     count: int
     top5_percent: float | None = None

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from dgc_repro.policy.interface import EpochReport, label
-from dgc_repro.train import policy_inputs
 from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
@@ -85,10 +84,10 @@ def end_epoch(run: Run) -> dict[str, Any]:
         "epoch": progress.epoch,
         "step": progress.step,
         "lr": run.optimizer.param_groups[0]["lr"],
-        **metrics(run, "train", progress.tally.mean_loss, progress.tally.accuracy_percent),
+        **metrics(run, "train", progress.tally),
         "train/skipped_steps": progress.tally.skipped_steps,
-        **scored(run, "validation", validation),
-        **scored(run, "test", test),
+        **metrics(run, "validation", validation),
+        **metrics(run, "test", test),
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
         **run.link.ledger.metrics(),
@@ -108,10 +107,10 @@ def end_epoch(run: Run) -> dict[str, Any]:
     report = EpochReport(
         progress.epoch,
         progress.tally.mean_loss,
-        validation.loss,
+        validation.mean_loss,
         validation.accuracy_percent,
         (run.base_lr * factors[0], run.base_lr * factors[1]),
-        policy_inputs.end_of_epoch(run),
+        run.gradient_norms(),
     )
     progress.policy = run.policy.observe(progress.policy, report)
     progress.last_record = record
@@ -142,7 +141,7 @@ def step_record(run: Run) -> dict[str, Any]:
     return {
         "step": progress.step,
         "epoch": progress.epoch + 1,
-        **metrics(run, "train", progress.tally.mean_loss, progress.tally.accuracy_percent),
+        **metrics(run, "train", progress.tally),
         "policy/rung": rung,
         "policy/label": label(run.policy, rung),
         "comm/payload_bytes": run.link.ledger.payload_bytes,
@@ -159,18 +158,12 @@ def decision(state: Mapping[str, Any]) -> dict[str, Any]:
     return found | {f"decision/timed_{key}": timed[key] for key in told if key in timed}
 
 
-def metrics(run: Run, part: str, loss: float, accuracy_percent: float) -> dict[str, float]:
+def metrics(run: Run, part: str, score: Score | Tally) -> dict[str, float]:
     """The task's metrics of a part under their names in the record."""
-    named = run.task.metrics(loss, accuracy_percent)
-    return {f"{part}/{name}": value for name, value in named.items()}
-
-
-def scored(run: Run, part: str, score: Score) -> dict[str, float]:
-    """The metrics of an evaluated part under their names in the record."""
-    named = metrics(run, part, score.loss, score.accuracy_percent)
+    named = run.task.metrics(score.mean_loss, score.accuracy_percent)
     if score.top5_percent is not None:
-        named[f"{part}/top5_percent"] = score.top5_percent
-    return named
+        named["top5_percent"] = score.top5_percent
+    return {f"{part}/{name}": value for name, value in named.items()}
 
 
 def compare_replicas(run: Run) -> None:

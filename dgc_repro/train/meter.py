@@ -8,7 +8,7 @@ and then a reading, so that nothing of what the ledger has counted is still on i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,8 +20,8 @@ from dgc_repro.network.headers import PACKET_HEADER, handed_over
 Reader = Callable[[str], Counters]
 
 
-class Meter(Protocol):
-    """What the loop tells a meter. All ranks call it together."""
+class Meter:
+    """What the loop calls, on all ranks together. This one counts nothing."""
 
     def start(self) -> None:
         """Count from here on."""
@@ -31,32 +31,20 @@ class Meter(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """The columns of a record, cumulative: bytes and packets a worker, the mean over workers."""
-
-    def state_dict(self) -> dict[str, float]: ...
-
-    def load_state_dict(self, state: dict[str, float]) -> None: ...
-
-
-class NoMeter:
-    """Where there is no interface to read."""
-
-    def start(self) -> None:
-        return
-
-    def stop(self) -> None:
-        return
-
-    def metrics(self) -> dict[str, float]:
         return {}
 
     def state_dict(self) -> dict[str, float]:
         return {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        return
+        """Go on from saved sums."""
 
 
-class InterfaceMeter:
+class NoMeter(Meter):
+    """Where there is no interface to read."""
+
+
+class InterfaceMeter(Meter):
     """Reads one interface of this worker; the numbers are means over all workers."""
 
     def __init__(self, link: Link, interface: str, read: Reader = counters.read) -> None:

@@ -5,26 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.exchange.ddp import Junction
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.wire import Link
-from dgc_repro.policy.interface import Policy
+from dgc_repro.exchange.step import PolicyProgress, Stepper
 from dgc_repro.train.meter import Meter, NoMeter
-from dgc_repro.train.policy_inputs import PolicyInputs
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.stopping import Stopping
-from dgc_repro.train.task import Carried, Forward, Task
+from dgc_repro.train.task import Carried, Task
 
 
 @dataclass
@@ -36,6 +31,7 @@ class Tally:
     count: float = 0.0
     skipped_steps: int = 0
     modelled_before: float = 0.0  # seconds of modelled communication before this epoch
+    top5_percent: ClassVar[None] = None  # not counted in training
 
     def add(self, loss: float, correct: float, count: float) -> None:
         self.loss += loss
@@ -52,51 +48,34 @@ class Tally:
 
 
 @dataclass
-class Progress:
+class Progress(PolicyProgress):
     """Where a run is: ``step`` and ``epoch`` count what is finished, from 0. ``carried``: what each
     worker hosted here carries into the next step, by micro-batch (see ``task``)."""
 
     step: int = 0
     epoch: int = 0
-    policy: dict[str, Any] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     epoch_start: list[Tensor] = field(default_factory=list)  # parameters, for weights/change_norm
     last_record: dict[str, Any] = field(default_factory=dict)
     carried: list[list[Carried]] = field(default_factory=list)
-    watched: PolicyInputs = field(default_factory=PolicyInputs)
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
     reached: dict[str, Any] = field(default_factory=dict)  # where the target was, empty until then
 
-    def chooser(self, policy: Policy) -> Callable[[Tensor], int]:
-        """What answers `Choose`: the policy's rung, and its state is kept."""
 
-        def choose(energies: Tensor) -> int:
-            rung, self.policy = policy.choose(self.policy, energies)
-            self.watched.chosen = rung
-            return rung
-
-        return choose
-
-
-@dataclass
-class Run:
+@dataclass(kw_only=True)
+class Run(Stepper):
     """The parts of a run. ``forward`` is the DDP model, or the module itself where workers are
     simulated; ``module`` is what is evaluated and saved."""
 
     settings: TrainSettings
     module: nn.Module
-    forward: Forward
+    forward: Any
     optimizer: torch.optim.Optimizer
     base_lr: float
     schedule: Schedule
     task: Task
-    link: Link  # between all workers; in a two-level world the exchange's is between nodes
-    exchange: GradientExchange
-    junction: Junction
-    policy: Policy
     workers: Workers
     progress: Progress
-    seed: int
     steps_per_epoch: int
     workers_per_node: int = 1
     stopping: Stopping = field(default_factory=Stopping)
@@ -106,6 +85,7 @@ class Run:
     unusable: set[str] = field(default_factory=set)  # checkpoints of this run that are damaged
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.carry_nothing()
 
     def carry_nothing(self) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import refuse_non_finite
-from dgc_repro.train import policy_inputs
 from dgc_repro.train.run import Run
+from dgc_repro.train.settings import MEASURED
 from dgc_repro.train.task import Batch, Carried
 
 
@@ -27,13 +26,11 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     epoch = progress.step / run.steps_per_epoch
     learning_rate = run.base_lr * run.schedule.factor(epoch, run.settings.epochs)
     exchange.learning_rate = learning_rate
-    plan = run.policy.plan(progress.policy, progress.step)
-    run.junction.begin(plan)
+    run.begin(progress.step)
 
     skips = run.settings.on_nonfinite == "skip"
     buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
     modelled_before = run.link.ledger.step_seconds or 0.0
-    inputs = policy_inputs.StepInputs()
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
@@ -44,54 +41,59 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         loss, correct = loss + worker_loss, correct + worker_correct
         count += batch.count
         carried.append(worker_carried)
-        policy_inputs.add_own(run, index, inputs)
-        # Compresses up to the first request; no residual changes.
-        bad.append(run.junction.open(index))
+        bad.append(run.open(index))  # no residual changes
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [
-        loss,
-        correct,
-        count,
-        run.stop_requested,
-        *policy_inputs.numbers_to_share(run, inputs),
-    ]
-    finite = not any(bad)
-    happened, sums, energies = settle(
-        run.link, exchange, run.junction, numbers, plan, finite=finite
-    )
-    loss, correct, count, stop, *sums_of_ranks = sums
-    policy_inputs.set_shared(run, inputs, sums_of_ranks)
-
-    if not happened:
-        if not skips:
-            fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
-            bad = exchange.named(bad)
-            refuse_non_finite(run.link, bad, progress.step + 1, "train.on_nonfinite", fix)
-        for buffer, before in zip(run.module.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
-        progress.tally.skipped_steps += 1
-    else:
-        policy_inputs.choose_next(run, energies)
-        policy_inputs.add_mean(run, inputs)
+    numbers = [loss, correct, count, run.stop_requested]
+    happened, (loss, correct, count, stop) = run.settle(numbers, finite=not any(bad))
+    if happened:
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
         with clock.span("compute"):
             run.optimizer.step()
         progress.tally.add(loss, correct, count)
         progress.carried = carried
+    else:
+        if not skips:
+            fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
+            refuse_non_finite(
+                run.link, exchange.named(bad), progress.step + 1, "train.on_nonfinite", fix
+            )
+        for buffer, before in zip(run.module.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
+        progress.tally.skipped_steps += 1
 
-    policy_inputs.report(run, sums_of_ranks)
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
-        progress.modelled_seconds += policy_inputs.modelled_seconds(run, modelled)
-    seconds = policy_inputs.seconds_of(run, plan, wall, modelled) if happened else None
-    policy_inputs.keep_step(run, inputs, count, seconds)
+        progress.modelled_seconds += modelled_seconds(run, modelled)
+    run.end(count, seconds_of(run, wall, modelled) if happened else None)
     progress.step += 1
     return not stop
+
+
+def seconds_of(run: Run, wall: float, modelled: float) -> float:
+    """Seconds of the step for the policy (``train.step_time``): measured, or with ``modelled`` seconds of
+    communication in place of the measured ones. Simulated workers take turns and move nothing: their step
+    is the mean of what they compute and compress, what all of them decompress, and the modelled
+    communication."""
+    measured = run.settings.step_time == MEASURED and run.link.wire.local_workers == 1
+    seconds = wall if measured else modelled_seconds(run, modelled)
+    if run.excludes_compression and (measured or run.settings.compute_ms is None):
+        seconds -= run.link.clock.last["compress"] / run.link.wire.local_workers
+    return seconds
+
+
+def modelled_seconds(run: Run, modelled: float) -> float:
+    """The last step with ``modelled`` seconds of communication. The rest of it is ``train.compute_ms``, or
+    what was measured here."""
+    settings, workers = run.settings, run.link.wire.local_workers
+    if settings.compute_ms is not None:  # nothing of it is measured: the same in every run
+        return settings.compute_ms / 1e3 + modelled
+    spans = run.link.clock.last
+    return (spans["compute"] + spans["compress"]) / workers + spans["decompress"] + modelled
 
 
 def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, list[Carried]]:
@@ -101,7 +103,9 @@ def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, 
     correct = torch.zeros((), device=run.device)
     carried: list[Carried] = []
     for number, (inputs, targets) in enumerate(batch.micro_batches):
-        with synchronizing(run, last=number == run.settings.accumulate - 1):
+        # Buckets may go out during the last micro-step's backward only.
+        holds = run.junction.overlaps and number < run.settings.accumulate - 1
+        with run.forward.no_sync() if holds else contextlib.nullcontext():
             with autocast(run):
                 logits, after = run.task.answer(
                     run.forward, inputs, run.progress.carried[index][number]
@@ -117,12 +121,3 @@ def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, 
 def autocast(run: Run) -> contextlib.AbstractContextManager[object]:
     """bf16 where ``train.precision`` says so."""
     return torch.autocast(run.device.type, torch.bfloat16, enabled=run.settings.precision == "bf16")
-
-
-def synchronizing(run: Run, *, last: bool) -> contextlib.AbstractContextManager[None]:
-    """Buckets may go out during the last micro-step's backward only."""
-    no_sync = getattr(run.forward, "no_sync", None)
-    if run.junction.overlaps and not last and no_sync is not None:
-        context: contextlib.AbstractContextManager[None] = no_sync()
-        return context
-    return contextlib.nullcontext()

@@ -20,7 +20,6 @@ from dgc_repro import (
     EFSignSGD,
     GraVAC,
     Ladder,
-    Magnitude,
     Natural,
     OneBit,
     RandomK,
@@ -45,7 +44,6 @@ METHODS = [
     RandomK(0.1), RandomK(0.1, unbiased=True), RandomK(0.1, shared=False), DGCSampled(0.1, sample=1.0),
     *(RandomK(0.7, shared=shared, values=v) for shared in (True, False) for v in ("fp16", "int8")),
     RedSync(0.1), RedSync(0.1, values="int8"), RedSync(0.1, quantized=True), SIDCo(0.1),
-    Magnitude(0.1),
 ]  # fmt: skip
 
 
@@ -65,7 +63,7 @@ def test_the_energy_is_what_sending_explains(method: Any) -> None:
 
 CODED = ("fp32", "fp16", "int8")
 SPARSIFIERS: list[tuple[Any, dict[str, Any]]] = [
-    *((kind, {"values": v}) for kind in (TopK, Magnitude, DGCSampled, RedSync, SIDCo) for v in CODED),
+    *((kind, {"values": v}) for kind in (TopK, DGCSampled, RedSync, SIDCo) for v in CODED),
     *((Threshold, {"sample": sample, "values": v}) for sample in (0.1, 1.0) for v in CODED),
     (RedSync, {"search_from": 0}), (RedSync, {"quantized": True}), (TopK, {"indices": "bitmap"}),
     *((SIDCo, {"fit": fit}) for fit in ("gamma", "pareto")), (DGCSampled, {"sample": 1.0}),

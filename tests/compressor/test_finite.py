@@ -23,7 +23,6 @@ from dgc_repro import (
     DGCSampled,
     EFSignSGD,
     ErrorFeedback,
-    Magnitude,
     MomentumCorrection,
     Natural,
     OneBit,
@@ -46,7 +45,7 @@ BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
 REPORTS = (
     *(FP16(), BF16(), Natural(), OneBit(), SignSGD(), EFSignSGD(), TernGrad(), TernGrad(None)),
     *(Uniform(8), Uniform(4, "stochastic", 100), QSGD(7, None), QSGD(7, 64, "max")),
-    *(TopK(0.01), Magnitude(0.01), Threshold(0.01), Threshold(threshold=1e30), DGCSampled(0.01)),
+    *(TopK(0.01), Threshold(0.01), Threshold(threshold=1e30), DGCSampled(0.01)),
     *(RedSync(0.01, search_from=0), RedSync(0.01), SIDCo(0.01), SIDCo(0.01, fit="gamma")),
     *(ErrorFeedback(TopK(0.01)), ErrorFeedback(Uniform(8)), BlockMomentum(Uniform(8))),
     *(BlockMomentum(TopK(0.01), momentum=0.0), MomentumCorrection(ErrorFeedback(TopK(0.01)))),

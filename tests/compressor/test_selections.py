@@ -13,7 +13,7 @@ from laws import play, simulation
 from numeric import both_kernels, context, gaussian, heavy_tailed, largest
 from torch import Tensor
 
-from dgc_repro import Dense, DGCSampled, Ladder, Magnitude, RandomK, RedSync, SIDCo, Threshold, TopK
+from dgc_repro import Dense, DGCSampled, Ladder, RandomK, RedSync, SIDCo, Threshold, TopK
 from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.sparsifier import num_kept
 from dgc_repro.kernel import permute, select
@@ -60,7 +60,6 @@ EQUAL = ("constant", "zeros", "all infinite")
 SENT = [  # how many times k at least and at most (0: one entry, None: not all), and where exactly k
     (Threshold, {}, 0, 1.5, (*EQUAL, "two values", "few not zero")),
     (DGCSampled, {}, 0, 1.0, EQUAL),
-    (Magnitude, {}, 1, 1.0, EVERY),
     (TopK, {}, 1, 1.0, EVERY),
     (RedSync, {"search_from": 0}, 1, 2.0, ()),
     # Of those that are quantized, fewer than k may have the sign of the step.
@@ -94,7 +93,6 @@ def test_odd_tensors_send_something_and_not_everything(
     ("kind", "settings", "least", "most"),
     [
         (TopK, {}, 300, 300),
-        (Magnitude, {}, 300, 300),
         (Threshold, {}, 150, 450),
         (DGCSampled, {}, 240, 300),
         (RedSync, {"search_from": 0}, 300, 600),

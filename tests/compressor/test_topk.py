@@ -18,6 +18,7 @@ from torch import Tensor
 from dgc_repro import Dense, ErrorFeedback, Ladder, TopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.sparsifier import Largest, Selecting, Sparsifier
+from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.kernel import chosen as chosen_of
 from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
@@ -41,6 +42,34 @@ def test_what_is_sent_is_the_definition(size: int, density: float) -> None:
     for setting in (TopK(density), TopK(factor=1 / density)):
         sent = dense(Sparse.one(setting.select(x, context()), setting.indices))
         np.testing.assert_array_equal(sent.double().numpy(), reference(x.double().numpy(), density))
+
+
+# -- one vector for the model (compressor=magnitude) -----------------------------------------------
+
+
+def model(worker: int) -> dict[str, Tensor]:
+    """Tensors whose scales differ by orders of magnitude."""
+    return {
+        "small": 1e-3 * heavy_tailed(3_000, worker, 1.0).view(30, 100),
+        "large": 10 * heavy_tailed(500, worker + 10, 1.0),
+        "middle": heavy_tailed(1_500, worker + 20, 1.0).view(15, 100),
+    }
+
+
+def test_the_k_largest_of_the_whole_model_are_sent_and_averaged() -> None:
+    setting = Setting("topk", TopK(0.02))
+    link = simulation(setting, 2, model(0)).link
+    exchange = GradientExchange(setting.compressor, model(0), link, seed=7, unit="model")
+    means = play(exchange, setting, [model(0), model(1)])
+    joined = [
+        torch.cat([t.view(-1) for t in model(worker).values()]).double() for worker in range(2)
+    ]
+    expected = sum(topk(x.numpy(), 100) for x in joined) / 2  # k = 0.02 of 5,000
+    found = torch.cat([means[name].view(-1) for name in model(0)])
+    # Halves of float32 numbers are exact; their sum is rounded once.
+    np.testing.assert_array_equal(found.numpy(), expected.astype(np.float32))
+    assert not bool(means["small"].any()), "small tensors have no share of their own"
+    assert link.ledger.payload_bytes == 8 + 2 * 100 + 4 * 100
 
 
 # -- ladders --------------------------------------------------------------------------------------

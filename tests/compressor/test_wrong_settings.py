@@ -17,7 +17,6 @@ from dgc_repro import (
     DGCSampled,
     ErrorFeedback,
     Ladder,
-    Magnitude,
     MomentumCorrection,
     PerLayer,
     PowerSGD,
@@ -53,7 +52,7 @@ OF_SPARSIFIERS: list[tuple[dict[str, Any], str]] = [
     ({"values": 8}, "values: one of fp32, fp16, int8, got 8"),
 ]
 INDICES = ({"indices": "int16"}, "indices: one of auto, int32, delta16, bitmap, got 'int16'")
-SPARSIFIERS = (TopK, Magnitude, Threshold, DGCSampled, RedSync, SIDCo, RandomK)
+SPARSIFIERS = (TopK, Threshold, DGCSampled, RedSync, SIDCo, RandomK)
 PASSES = "threshold: a fixed threshold sends whatever passes"
 DEVIATIONS = "clip: a number of standard deviations above 0, or null"
 NAMES = "`vectors` or patterns, as ['vectors', 'fc.*']"

@@ -30,8 +30,9 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.policy.accordion import Accordion
+from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import EpochReport
+from dgc_repro.policy.interface import EpochReport, Plan, State
 
 EF4 = ErrorFeedback(Uniform(4))
 OVERLAP = (False, True)
@@ -407,6 +408,42 @@ def one_vector(overlap: bool) -> str:
     model, exchange = attached(overlap, "unused", unit="model")
     backward(model)
     return raised(exchange.step)
+
+
+ONE_APART = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
+
+
+class OneApart(Fixed):
+    """All tensors go dense, but for the first one, which is compressed in every other step."""
+
+    def plan(self, state: State, step: int) -> Plan:
+        return Plan(0, {"layers.0.weight": step % 2})
+
+
+def added_to(view: bool) -> list[dict[str, Tensor | None]]:
+    """The gradients after each step, where each backward adds to the means of the step before, and DDP moves
+    no gradient into its buckets."""
+    model = built(Loop("float32", None, view=view))
+    exchange = attach(model, ONE_APART, OneApart("density", (0.5,)))
+    found = []
+    for _ in range(6):
+        with model.no_sync():
+            backward(model, dist.get_rank())
+        exchange.step()
+        found.append(gradients(model.module))
+    exchange.detach()
+    return found
+
+
+def storages_of_a_dense_step(view: bool) -> int:
+    """In how many storages the gradients lie after a step."""
+    model = built(Loop("float32", None, view=view))
+    exchange = attach(model, Dense())
+    backward(model)
+    exchange.step()
+    found = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
+    exchange.detach()
+    return len(found)
 
 
 def used_after_detaching(overlap: bool) -> str:

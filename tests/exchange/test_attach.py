@@ -250,6 +250,33 @@ def test_a_layer_frozen_in_mid_training_stands_still_and_its_residual_waits(
         assert story["means"][6]["layers.0.weight"].any()
 
 
+@pytest.mark.parametrize(("set_to_none", "freezes"), [(False, None), (False, (2, 6)), (True, None)])
+def test_means_that_stay_in_a_buffer_train_as_copied_ones(
+    two_workers: World, set_to_none: bool, freezes: tuple[int, int] | None
+) -> None:
+    """With ``gradient_as_bucket_view`` the buffer of a dense step is the gradient. Where tensors lie in it
+    changes with the rung, also while a layer is frozen."""
+    loop = Loop("float32", loops.ONE_APART, steps=8, micro_steps=2, freezes=freezes)
+    settings = {"policy": loops.OneApart("density", (0.5,))}
+    loop = replace(loop, set_to_none=set_to_none, settings=settings)
+    copied, kept = (played(two_workers, replace(loop, view=view)) for view in (False, True))
+    for one, other in zip(copied, kept, strict=True):
+        assert same(other["means"], one["means"])
+        assert same(other["states"], one["states"])
+        assert same(other["parameters"], one["parameters"])
+
+
+def test_gradients_that_are_added_to_means_are_not_overwritten(two_workers: World) -> None:
+    copied, kept = (two_workers(loops.added_to, view) for view in (False, True))
+    for one, other in zip(copied, kept, strict=True):
+        assert same(other, one)
+
+
+def test_a_dense_mean_is_not_copied_where_gradients_may_be_views(two_workers: World) -> None:
+    assert two_workers(loops.storages_of_a_dense_step, True) == [1, 1]
+    assert min(two_workers(loops.storages_of_a_dense_step, False)) > 1
+
+
 def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: World) -> None:
     plain = Loop("float32", None, steps=8, scaled=True, overflows=(1, 4))
     stock, ours = (

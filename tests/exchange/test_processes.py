@@ -144,7 +144,7 @@ def letters_here(ragged: bool) -> Any:
 
 def test_every_family_of_methods_is_among_them() -> None:
     methods = {type(part).__name__ for one, _ in GATHERED.values() for part in nested(one)}
-    wanted = "Threshold DGCSampled RedSync SIDCo Magnitude RandomK QSGD Natural TernGrad OneBit"
+    wanted = "Threshold DGCSampled RedSync SIDCo RandomK QSGD Natural TernGrad OneBit"
     assert methods >= {*wanted.split(), "SignSGD", "EFSignSGD", "FP16", "BF16"}
 
 

@@ -11,7 +11,6 @@ from dgc_repro import (
     DGCSampled,
     ErrorFeedback,
     Ladder,
-    Magnitude,
     PerLayer,
     RedSync,
     SIDCo,
@@ -108,13 +107,6 @@ def _(
     return (Asked("ragged", sparse_parts(tensor.numel(), k, leaf.indices, leaf.values)),)
 
 
-@asks.register
-def _(leaf: Magnitude, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
-    n = tensor.numel()
-    k = min(n, max(1, round(n * (leaf.density or 1 / (leaf.factor or 100)))))
-    return (Asked("gather", sparse_parts(n, k, leaf.indices, leaf.values)),)
-
-
 SETTINGS += (
     *(
         Setting(name, method, excuses=_NO_RESIDUAL)
@@ -128,7 +120,6 @@ SETTINGS += (
             ("sidco-exponential", SIDCo(0.05)),
             ("sidco-gamma", SIDCo(0.05, fit="gamma", stages=1)),
             ("sidco-pareto", SIDCo(0.05, fit="pareto")),
-            ("magnitude", Magnitude(0.05)),
             ("threshold-bitmap-fp16", Threshold(0.25, indices="bitmap", values="fp16")),
             ("dgc_sampled-int32-int8", DGCSampled(0.25, indices="int32", values="int8")),
         )
@@ -158,7 +149,6 @@ SETTINGS += (
             (RedSync(1e-4, quantized=True), RedSync(2e-5, quantized=True)),
             (SIDCo(factor=3), SIDCo(factor=10)),
             (Threshold(threshold=0.1), Threshold(threshold=1.0)),
-            (Magnitude(factor=3), Magnitude(factor=10)),
         )
     ),
 )

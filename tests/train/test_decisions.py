@@ -107,7 +107,6 @@ def never_good_enough(run: Run) -> None:
     values = {f.name: getattr(policy, f.name) for f in fields(policy) if f.init}
     strict = Strict(**values)
     run.policy = strict
-    run.exchange.choose = run.progress.chooser(strict)
 
 
 def record(run: Run, until: int | None = None) -> list[dict[str, Any]]:

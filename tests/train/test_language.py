@@ -152,7 +152,7 @@ def test_perplexity_is_over_all_words_once_whatever_the_number_of_workers(worker
     losses = F.cross_entropy(logits[0], words[1:], reduction="none").double()
     assert score.count == len(words) - 1 == 100
     # one call of 100 words or nine of 12: each loss is rounded otherwise, sums of 6 and 12 products
-    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert score.mean_loss == pytest.approx(losses.mean().item(), rel=1e-5)
     assert score.accuracy_percent == pytest.approx(
         100 * (logits[0].argmax(1) == words[1:]).double().mean().item()
     )
@@ -165,7 +165,7 @@ def test_evaluation_columns_are_shared_out_without_changing_the_score(columns: i
                   "train.batch_size=5")  # fmt: skip
     a, b = evaluate(one, one.splits.validation), evaluate(three, three.splits.validation)
     assert a.count == b.count == 99
-    assert a.loss == pytest.approx(b.loss, rel=1e-6)  # the same columns beside other ones
+    assert a.mean_loss == pytest.approx(b.mean_loss, rel=1e-6)  # the same columns beside other ones
 
 
 def test_the_record_has_perplexity_beside_loss_and_accuracy_of_the_next_word() -> None:

@@ -18,8 +18,9 @@ from dgc_repro.policy.interface import Plan
 from dgc_repro.study.given import Tensors
 from dgc_repro.study.saturation import sync_seconds
 from dgc_repro.study.scaling import Scaling
-from dgc_repro.train import checkpoint, policy_inputs
+from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
+from dgc_repro.train.step import seconds_of
 
 SIGNALS = 8 * 5  # float64: loss, correct answers, count, not finite, stop
 NETWORK = (
@@ -171,8 +172,8 @@ def test_the_time_of_a_dense_step_excludes_compression(
     run = built("train.step_time=modelled", *NETWORK)
     run.link.clock.last = {"compute": 0.020, "compress": 0.080, "decompress": 0.0}
     run.progress.watched.chosen = rung
-    plan = Plan(rung if decided == "by the plan" else None)
-    assert policy_inputs.seconds_of(run, plan, wall=9.0, modelled=0.5) == pytest.approx(expected)
+    run.plan = Plan(rung if decided == "by the plan" else None)
+    assert seconds_of(run, wall=9.0, modelled=0.5) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

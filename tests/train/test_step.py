@@ -93,7 +93,7 @@ def test_evaluation_counts_every_image_once_whatever_the_number_of_workers(worke
     assert score.count == whole.count == 53
     assert score.accuracy_percent == whole.accuracy_percent
     # Other batches: each of 53 losses may be rounded otherwise in float32, 18 layers deep.
-    assert score.loss == pytest.approx(whole.loss, rel=18 * 288 * FLOAT32_EPS)
+    assert score.mean_loss == pytest.approx(whole.mean_loss, rel=18 * 288 * FLOAT32_EPS)
 
 
 def test_evaluation_uses_running_statistics_and_leaves_them_alone() -> None:

@@ -13,11 +13,12 @@ from processes import World
 from tiny_run import PLAIN, SETTINGS, STEPS_PER_EPOCH, built, play, tiny
 
 from dgc_repro.exchange.sketch import BUCKETS
+from dgc_repro.exchange.step import Stepper, square
 from dgc_repro.launch.build import build_run
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.adaqs import AdaQS
 from dgc_repro.policy.interface import EpochReport, State, StepReport
-from dgc_repro.train import checkpoint, policy_inputs
+from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import end_epoch, steps_left
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import train_step
@@ -99,17 +100,17 @@ def test_adaqs_is_told_of_the_workers_own_gradients(monkeypatch: pytest.MonkeyPa
     run = built(*ADAQS, *PLAIN, "policy.values=[2]")
     own: list[torch.Tensor] = []
     told: list[StepReport] = []
-    add_own = policy_inputs.add_own
+    opened = Stepper.open
 
-    def seeing(run: Run, index: int, seen: policy_inputs.StepInputs) -> None:
+    def seeing(run: Run, index: int) -> str | None:
         own.append(torch.cat([p.grad.flatten() for p in run.module.parameters()]).double())
-        add_own(run, index, seen)
+        return opened(run, index)
 
     def after_step(policy: AdaQS, state: State, report: StepReport) -> State:
         told.append(report)
         return state
 
-    monkeypatch.setattr(policy_inputs, "add_own", seeing)
+    monkeypatch.setattr(Stepper, "open", seeing)
     monkeypatch.setattr(AdaQS, "after_step", after_step)
     play(run)
     assert len(told) > 5
@@ -145,15 +146,15 @@ def test_a_parameter_without_a_gradient_counts_as_zeros() -> None:
         parameter.grad = torch.ones_like(parameter)
     parameters[0].grad = None
     rest = sum(parameter.numel() for parameter in parameters[1:])
-    assert policy_inputs.square(policy_inputs.gradients(run)) == pytest.approx(rest)
-    assert policy_inputs.square([None, None]) == 0.0
+    assert square(run.gradients().values()) == pytest.approx(rest)
+    assert square([]) == 0.0
     for _ in range(2):
-        policy_inputs.add_mean(run, policy_inputs.StepInputs())
+        run._add_mean()
     run.progress.epoch = 1
-    norms = list(policy_inputs.end_of_epoch(run).values())
+    norms = list(run.gradient_norms().values())
     assert norms == pytest.approx([0.0, *(2 * p.numel() ** 0.5 for p in parameters[1:])])
 
 
 def test_an_epoch_without_a_step_has_norms_of_zero() -> None:
     run = built(*SETTINGS["accordion"], *PLAIN)
-    assert set(policy_inputs.end_of_epoch(run).values()) == {0.0}
+    assert set(run.gradient_norms().values()) == {0.0}
