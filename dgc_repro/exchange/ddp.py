@@ -111,6 +111,7 @@ class AfterBackward(Junction):
     def finish(self, absent: Collection[str]) -> None:
         means = self._exchange.finish()
         lent = self._exchange.buffers.storages() if self._views else ()
+        copied: list[tuple[Tensor, Tensor]] = []
         for name, parameter in self._parameters.items():
             if name in absent:
                 continue
@@ -123,7 +124,9 @@ class AfterBackward(Junction):
                 continue
             if gradient is None:  # another worker has one
                 gradient = parameter.grad = torch.empty_like(parameter)
-            in_memory_order(gradient).copy_(mean)
+            copied.append((in_memory_order(gradient), mean))
+        if copied:
+            torch._foreach_copy_(*zip(*copied, strict=True))  # one launch on a GPU
 
     def close(self) -> None:
         """Nothing to end."""

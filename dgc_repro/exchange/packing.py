@@ -321,15 +321,18 @@ class Collection(Collective):
             for own in self._lengths
         ]
         rows, landing = self._link.collect(
-            [flat.to(self._link.wire.device) for flat in flats],
+            [flat.to(self._link.wire.device, non_blocking=True) for flat in flats],
             GRADIENT, label, self._lockstep.slot(f"{self._label} sizes"), sizes,
         )  # fmt: skip
         landing.wait()
+        every = [row for i in self._workers for row in rows[i]]
+        flat = side_by_side(every)
+        flat = torch.cat(every) if flat is None else flat
+        numbers = iter(flat.view(torch.int64).tolist())  # on a GPU the host waits here
         told: list[list[list[Comes]]] = []
         for i in self._workers:
             told.append([])
-            for comes, of_each, row in zip(self._comes[i], counts[i], rows[i], strict=True):
-                numbers = iter(row.view(torch.int64).tolist())
+            for comes, of_each in zip(self._comes[i], counts[i], strict=True):
                 lengths = [[next(numbers) for _ in range(count)] for count in of_each]
                 told[-1].append([(k, p, n) for (k, p, _), n in zip(comes, lengths, strict=True)])
         return told
