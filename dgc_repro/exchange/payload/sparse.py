@@ -26,8 +26,8 @@ from dgc_repro.exchange.payload.separate import Alone
 from dgc_repro.exchange.payload.values import DTYPES, VALUES, code_values, num_scales
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
-from dgc_repro.kernel.batch import Batch, integers, on_gpu
-from dgc_repro.kernel.chosen import Numbers, Selections, starts_of
+from dgc_repro.kernel.batch import Batch, Numbers, integers, on_gpu
+from dgc_repro.kernel.chosen import Selections, starts_of
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.kernel.select import Scratch, Selection
 
