@@ -196,28 +196,28 @@ def topk(
 
 
 def reaching(
-    x: Batch, limits: Any, most: Any, scratch: Scratch, label: str = "reaching", *,
+    x: Batch, limits: Any, wanted: Any, scratch: Scratch, label: str = "reaching", *,
     active: Mask | None = None, expected: Numbers | None = None, through: Selections | None = None,
 ) -> Selections:  # fmt: skip
     """The entries of each tensor whose magnitude's key is above a limit, and of those that are equal to it as
-    many as there are until ``most`` are chosen, the lower indices first; a single equal one in any case.
+    many as there are until ``wanted`` are chosen, the lower indices first; a single equal one in any case.
 
-    limits: i32[tensors]; most: i64[tensors]; on a GPU both may be tensors there.
+    limits: i32[tensors]; wanted: i64[tensors]; on a GPU both may be tensors there.
     ``active``: the tensors that are read; nothing is chosen of others. ``expected``: about how many there
     will be; up to a quarter more are found in one pass, others in two. ``through``: what x holds the values
     of; its indices are given."""
     if x.on_gpu and narrow(x):
-        found = _reaching_on_gpu(x, limits, most)
+        found = _reaching_on_gpu(x, limits, wanted)
         return found if through is None else through.among(found)
     if not x.native:
         every = np.ones(len(x), dtype=bool) if active is None else active
         found = Selections.of(
-            [_reached(*one) for one in zip(x.tensors, limits, most, every, strict=True)]
+            [_reached(*one) for one in zip(x.tensors, limits, wanted, every, strict=True)]
         )
         return found if through is None else through.among(found)
     count, threads = len(x), torch.get_num_threads()
     lengths = x.counts if active is None else np.where(active, x.counts, 0)
-    room = most if expected is None else expected
+    room = wanted if expected is None else expected
     room = np.minimum(np.maximum(room + room // 4, 0), lengths) + 1024
     numbers = np.empty((4, count), dtype=np.int64)
     starts, above, equal, ties = numbers
@@ -227,7 +227,7 @@ def reaching(
         count, lengths.ctypes.data, x.pointers, limits.ctypes.data, work.data_ptr(), starts.ctypes.data,
         room.ctypes.data, above.ctypes.data, equal.ctypes.data, threads,
     )  # fmt: skip
-    ties[:] = np.where(equal == 1, 1, np.clip(most - above, 0, equal))
+    ties[:] = np.where(equal == 1, 1, np.clip(wanted - above, 0, equal))
     counts = tuple((above + ties).tolist())
     sizes = x.sizes if through is None else through.sizes
     wide = not narrow(x) if through is None else through.indices.dtype == torch.int64
@@ -244,20 +244,20 @@ def reaching(
     return chosen
 
 
-def _reaching_on_gpu(x: Batch, limits: Any, most: Any) -> Selections:
-    """limits, most: on the device, or arrays."""
+def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any) -> Selections:
+    """limits, wanted: on the device, or arrays."""
     from dgc_repro.kernel.gpu import chosen as gpu
 
     expected = tuple([-(-n // 10) for n in x.sizes])
     if isinstance(limits, np.ndarray):
         limits = torch.from_numpy(limits).to(x.device, non_blocking=True)
-    if isinstance(most, np.ndarray):
-        most = tuple(most.tolist())
-    values, indices, counts = gpu.reaching(x, limits, most, expected)
+    if isinstance(wanted, np.ndarray):
+        wanted = tuple(wanted.tolist())
+    values, indices, counts = gpu.reaching(x, limits, wanted, expected)
     return Selections(x.sizes, counts, values, indices)
 
 
-def _reached(tensor: Tensor, limit: int, most: int, active: bool) -> Selection:
+def _reached(tensor: Tensor, limit: int, wanted: int, active: bool) -> Selection:
     """`reaching` of one tensor, in tensor operations: the reference of the C kernel."""
     x = tensor.view(-1)
     if not active:
@@ -265,7 +265,7 @@ def _reached(tensor: Tensor, limit: int, most: int, active: bool) -> Selection:
     keys = magnitude_bits(x)
     above, equal = keys > int(limit), keys == int(limit)
     if int(equal.sum()) != 1:
-        equal &= torch.cumsum(equal, 0) <= int(most) - int(above.sum())
+        equal &= torch.cumsum(equal, 0) <= int(wanted) - int(above.sum())
     return select.at(x, torch.nonzero(above | equal).view(-1))
 
 

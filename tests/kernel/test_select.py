@@ -83,16 +83,16 @@ def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> 
     return torch.empty(size, dtype=dtype, device=device)
 
 
-def reached(x: Tensor, limit: int, most: int) -> Array:
+def reached(x: Tensor, limit: int, wanted: int) -> Array:
     """The places above a limit, and those equal to it until so many are chosen; one of them in any case."""
     above, equal = np.flatnonzero(keys(x) > limit), np.flatnonzero(keys(x) == limit)
-    ties = 1 if equal.size == 1 else max(most - above.size, 0)
+    ties = 1 if equal.size == 1 else max(wanted - above.size, 0)
     return np.sort(np.concatenate([above, equal[:ties]]))
 
 
-def reaching(x: Batch, limit: int, most: int, **more: Any) -> Selections:
+def reaching(x: Batch, limit: int, wanted: int, **more: Any) -> Selections:
     return chosen.reaching(
-        x, np.full(len(x), limit, np.int32), np.full(len(x), most), scratch, **more
+        x, np.full(len(x), limit, np.int32), np.full(len(x), wanted), scratch, **more
     )
 
 
@@ -103,11 +103,11 @@ def test_what_reaches_a_limit_is_found_whatever_was_expected(n: int) -> None:
     x = Batch(tuple(every), list(every.values()))
     for threshold in (0.0, 1e-42, 0.3, 1.0, torch.inf, torch.nan):
         limit = int(keys(torch.tensor([threshold], dtype=torch.float32))[0])
-        for most in (0, n // 3, n):
+        for wanted in (0, n // 3, n):
             for expected in (None, np.zeros(len(x), np.int64), x.counts):
-                found = reaching(x, limit, most, expected=expected)
+                found = reaching(x, limit, wanted, expected=expected)
                 for one, tensor in zip(found, every.values(), strict=True):
-                    check(one, tensor, reached(tensor, limit, most))
+                    check(one, tensor, reached(tensor, limit, wanted))
 
 
 @both_kernels

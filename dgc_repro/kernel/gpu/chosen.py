@@ -57,16 +57,16 @@ def kths(x: Batch, *ks: Numbers) -> Tensor:
 
 
 def reaching(
-    x: Batch, limits: Tensor, most: Tensor | Numbers, expected: Numbers
+    x: Batch, limits: Tensor, wanted: Tensor | Numbers, expected: Numbers
 ) -> tuple[Tensor, Tensor, Numbers]:
     """Values, indices and numbers of the entries that `kernel.chosen.reaching` says. limits: i32[tensors];
-    most: i64[tensors]. ``expected``: what fake tensors take the numbers to be."""
+    wanted: i64[tensors]. ``expected``: what fake tensors take the numbers to be."""
     num, device = len(x), x.device
     state = torch.cat([limits, torch.empty_like(limits)])
     chosen = torch.empty(num, dtype=torch.int64, device=device)
     found, counts = _counted(x, state)
     launch(
-        found, _fill, (1,) * num, counts, starts(counts), found, sum(counts), most, state, num, chosen,
+        found, _fill, (1,) * num, counts, starts(counts), found, sum(counts), wanted, state, num, chosen,
         WIDTH=1024,
     )  # fmt: skip
     sizes = read(chosen, expected)
@@ -150,7 +150,7 @@ def _count(owner, first, sizes, x, state, found, num_tiles, TILE: tl.constexpr):
 
 @jit
 def _fill(
-    owner, first, counts, starts, found, num_tiles, most, state, num, chosen, WIDTH: tl.constexpr
+    owner, first, counts, starts, found, num_tiles, wanted, state, num, chosen, WIDTH: tl.constexpr
 ):
     """How many entries equal to the limit are chosen, and how many entries altogether."""
     s, _ = tile(owner, first)
@@ -160,7 +160,7 @@ def _fill(
         i = at + tl.arange(0, WIDTH)
         above += tl.sum(tl.load(here + i, mask=i < count, other=0).to(tl.int64), 0)
         equal += tl.sum(tl.load(here + num_tiles + i, mask=i < count, other=0).to(tl.int64), 0)
-    ties = tl.minimum(tl.maximum(tl.load(most + s) - above, 0), equal)
+    ties = tl.minimum(tl.maximum(tl.load(wanted + s) - above, 0), equal)
     ties = tl.where(equal == 1, 1, ties)
     tl.store(state + num + s, ties.to(tl.int32))
     tl.store(chosen + s, above + ties)

@@ -88,18 +88,18 @@ def searched(x: Batch, ks: Numbers, search: Numbers, halvings: int) -> tuple[Ten
     beyond = tuple([min(2 * k + 1, n) for k, n in zip(ks, x.sizes, strict=True)])
     state, work = kths(x, ks, beyond), _moments_of(x, None, second=False, logs=False)
     limits = torch.empty(num, dtype=torch.int32, device=device)
-    most = torch.empty(num, dtype=torch.int64, device=device)
+    wanted = torch.empty(num, dtype=torch.int64, device=device)
     counts, at = _chunks(x.sizes)
     launch(
         limits, _search, (1,) * num, x.sizes, ks, search, counts, at, sum(counts), work, state, num, limits,
-        most, HALVINGS=halvings, WIDTH=1024,
+        wanted, HALVINGS=halvings, WIDTH=1024,
     )  # fmt: skip
-    return limits, most
+    return limits, wanted
 
 
 @jit
 def _search(
-    owner, first, sizes, ks, search, counts, starts, num_chunks, sums, state, num, limits, most,
+    owner, first, sizes, ks, search, counts, starts, num_chunks, sums, state, num, limits, wanted,
     HALVINGS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     s, _ = tile(owner, first)
@@ -122,7 +122,7 @@ def _search(
         found = tl.where(looking & (found < 0) & (limit <= kth) & (limit > beyond), limit, found)
         low, high = tl.where(few, low, ratio), tl.where(few, ratio, high)
     tl.store(limits + s, tl.where(found < 0, kth, found))
-    tl.store(most + s, tl.where(found < 0, k, n))
+    tl.store(wanted + s, tl.where(found < 0, k, n))
 
 
 def fitted(
@@ -146,9 +146,9 @@ def fitted(
             stage, first_share, FIRST=stage == 0, SECOND=second, LOGS=logs, WIDTH=1024,
         )  # fmt: skip
     limits = torch.empty(num, dtype=torch.int32, device=device)
-    most = torch.empty(num, dtype=torch.int64, device=device)
-    launch(limits, _settle, (1,) * num, ks, x.sizes, reals, whole, state, num, limits, most)
-    return limits, most
+    wanted = torch.empty(num, dtype=torch.int64, device=device)
+    launch(limits, _settle, (1,) * num, ks, x.sizes, reals, whole, state, num, limits, wanted)
+    return limits, wanted
 
 
 def _chunks(sizes: Numbers) -> tuple[Numbers, Numbers]:
@@ -176,19 +176,23 @@ def _halves(a, SIZE: tl.constexpr):
 @jit
 def _folded(a, SIZE: tl.constexpr):
     """The sum of all values by halves, f64[1]."""
-    if SIZE == 1:
-        return a
-    one, other = _halves(a, SIZE)
-    return _folded(one + other, SIZE // 2)
+    if SIZE > 1:
+        one, other = _halves(a, SIZE)
+        total = _folded(one + other, SIZE // 2)
+    else:
+        total = a
+    return total
 
 
 @jit
 def _multiplied(a, SIZE: tl.constexpr, LEFT: tl.constexpr):
     """Products by halves: LEFT are left."""
-    if SIZE == LEFT:
-        return a
-    one, other = _halves(a, SIZE)
-    return _multiplied(one * other, SIZE // 2, LEFT)
+    if SIZE > LEFT:
+        one, other = _halves(a, SIZE)
+        product = _multiplied(one * other, SIZE // 2, LEFT)
+    else:
+        product = a
+    return product
 
 
 @jit
@@ -381,11 +385,11 @@ def _fit(
 
 
 @jit
-def _settle(owner, first, ks, sizes, reals, whole, state, num, limits, most):
+def _settle(owner, first, ks, sizes, reals, whole, state, num, limits, wanted):
     """The fitted threshold, if something passes it and something does not, else the k-th key."""
     s, _ = tile(owner, first)
     limit = tl.maximum(_key(tl.load(reals + s)), 1)
     smallest, largest = tl.load(whole + num + s), tl.load(whole + 2 * num + s)
     fits = (tl.load(whole + s) != 2) & (limit > smallest) & (limit <= largest)
     tl.store(limits + s, tl.where(fits, limit, tl.load(state + s)))
-    tl.store(most + s, tl.where(fits, tl.load(sizes + s), tl.load(ks + s)))
+    tl.store(wanted + s, tl.where(fits, tl.load(sizes + s), tl.load(ks + s)))
