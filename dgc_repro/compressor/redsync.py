@@ -169,8 +169,10 @@ def _searched(x: Batch, kth: Keys, beyond: Keys, searched: Mask, context: Contex
     pass a threshold if the c-th largest does: kth, and beyond, the 2 k + 1st."""
     at = np.flatnonzero(searched)
     seen = thresholds.moments(x, context.scratch, active=searched)
-    mean, largest = seen.total[at] / x.counts[at], seen.largest[at]
-    found, looking = np.full(len(at), -1, dtype=np.int32), np.isfinite(largest)
+    looking = np.isfinite(seen.largest[at])
+    largest = np.where(looking, seen.largest[at], 0.0)
+    mean = np.where(looking, seen.total[at] / x.counts[at], 0.0)
+    found = np.full(len(at), -1, dtype=np.int32)
     low, high = np.zeros(len(at)), np.ones(len(at))
     for _ in range(HALVINGS):
         if not looking.any():

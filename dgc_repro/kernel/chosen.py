@@ -119,22 +119,29 @@ class Selections(Sequence[Selection]):
             self.starts[list(places)],
         )
 
+    @classmethod
+    def at(cls, sizes: tuple[int, ...], values: Tensor, places: Tensor) -> Selections:
+        """The entries at the `places` of all tensors, which ascend."""
+        edges = torch.arange(len(sizes) + 1, device=places.device) << _HIGH
+        counts = torch.searchsorted(places, edges).diff().tolist()
+        kind = index_type(max(sizes, default=0))
+        return cls(sizes, tuple(counts), values, (places & (1 << _HIGH) - 1).to(kind))
+
+    @property
+    def places(self) -> Tensor:
+        """Where the entries stand, in order, if the tensors lay one after another, far apart: i64."""
+        counts = torch.tensor(self.counts, device=self.indices.device)
+        first = torch.arange(len(self), device=counts.device) << _HIGH
+        return self.in_order.indices.long() + first.repeat_interleave(counts)
+
     def cut(self, stretches: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Selections]:
         """The entries in each of several stretches of the tensors, at their places in the stretch. The
         stretches do not overlap."""
-        device = self.indices.device
-        counts = torch.tensor(self.counts, device=device)
-        first = (
-            torch.arange(len(self), device=device) << _HIGH
-        )  # tensors one after another, far apart
-        order = self.in_order
-        places = order.indices.long() + first.repeat_interleave(counts)
-        edges = (
-            torch.tensor([bounds for pair in stretches for bounds in pair], device=device) + first
-        )
-        found = (
-            torch.searchsorted(places, edges).cpu().numpy().reshape(len(stretches), 2, len(self))
-        )
+        order, device = self.in_order, self.indices.device
+        edges = torch.tensor([bounds for pair in stretches for bounds in pair], device=device)
+        edges += torch.arange(len(self), device=device) << _HIGH
+        found = torch.searchsorted(self.places, edges).cpu().numpy()
+        found = found.reshape(len(stretches), 2, len(self))
         shifted = order.indices.clone()
         parts = []
         for (starts, ends), (low, high) in zip(stretches, found, strict=True):

@@ -294,7 +294,6 @@ METHODS = [
     Threshold(0.1),
     Threshold(threshold=0.7),
     DGCSampled(0.1),
-    DGCSampled(0.2),
     RedSync(0.05, search_from=0),
     RedSync(0.3, search_from=2000),
     RedSync(0.05, search_from=0, quantized=True),
@@ -328,6 +327,20 @@ def test_thresholds_of_larger_tensors() -> None:
         ]
 
     both(run)
+
+
+@pytest.mark.parametrize(("density", "seed"), [(0.05, 3), (0.1, 31)])
+def test_dgc_lowers_a_threshold_that_too_few_pass(density: float, seed: int) -> None:
+    """With these seeds 0.71 k entries pass the sampled threshold."""
+    x = Batch(("w",), [heavy_tailed(20_000, seed)])
+    method = DGCSampled(density)
+
+    def run() -> list[Tensor]:
+        found = select_all(method, x, context(seed))
+        return [found.values, found.indices]
+
+    values, _ = both(run)
+    assert 0.8 <= values.numel() / (20_000 * density) <= 1
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "shared"])
