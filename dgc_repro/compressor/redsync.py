@@ -108,9 +108,10 @@ class RedSync(DensitySparsifier):
             )
             seen = thresholds.moments(found.values_of(signed), context.scratch)
             means[places] = side * seen.total / np.maximum(found.counts, 1)
-            ended = [i for i, count in enumerate(found.counts) if count or not own[i]]
+            sent = np.array(found.counts, dtype=bool) | (np.array(own) == 0)
+            ended = np.flatnonzero(sent).tolist()
             parts.append(([places[i] for i in ended], found.part(ended)))
-            places = [place for i, place in enumerate(places) if i not in set(ended)]
+            places = [places[i] for i in np.flatnonzero(~sent).tolist()]
             if not places:
                 break
         every = Selections.joined(parts).in_order

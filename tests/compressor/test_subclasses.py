@@ -73,7 +73,7 @@ def test_an_overridden_exchange_is_called_for_each_tensor() -> None:
     assert torch.equal(2 * stepped(Halved(TopK(0.25)), [X]), stepped(TopK(0.25), [X]))
 
 
-def test_an_encode_that_nobody_calls_is_refused() -> None:
+def test_a_method_that_nobody_calls_is_refused() -> None:
     class Own(QSGD):
         def encode(self, tensor: Tensor, context: Context) -> Any:
             raise NotImplementedError
@@ -82,6 +82,15 @@ def test_an_encode_that_nobody_calls_is_refused() -> None:
         ValueError, match="^compressor: Own.encode is not called; write encode_batch"
     ):
         check_complete(Own())
+
+    class Chooses(TopK):
+        def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+            raise NotImplementedError
+
+    with pytest.raises(
+        ValueError, match="^compressor: Chooses.choose is not called; write choose_all"
+    ):
+        check_complete(Chooses())
 
 
 @dataclass(frozen=True)
