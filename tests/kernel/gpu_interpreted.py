@@ -318,9 +318,9 @@ def test_threshold_methods(method: Any, odd: bool) -> None:
 
 def test_thresholds_of_larger_tensors() -> None:
     """Several chunks of each sum: an odd number of them, and a power of two."""
-    x = Batch(("odd", "even"), [heavy_tailed(20_000, 1, 1.0), heavy_tailed(16_384, 2, 1.0)])
 
     def run() -> list[Tensor]:
+        x = Batch(("odd", "even"), [heavy_tailed(20_000, 1, 1.0), heavy_tailed(16_384, 2, 1.0)])
         selections = [select_all(method, x, context()) for method in METHODS]
         return [
             part for one in selections for every in one for part in (every.values, every.indices)
@@ -332,10 +332,10 @@ def test_thresholds_of_larger_tensors() -> None:
 @pytest.mark.parametrize(("density", "seed"), [(0.05, 3), (0.1, 31)])
 def test_dgc_lowers_a_threshold_that_too_few_pass(density: float, seed: int) -> None:
     """With these seeds 0.71 k entries pass the sampled threshold."""
-    x = Batch(("w",), [heavy_tailed(20_000, seed)])
     method = DGCSampled(density)
 
     def run() -> list[Tensor]:
+        x = Batch(("w",), [heavy_tailed(20_000, seed)])
         found = select_all(method, x, context(seed))
         return [found.values, found.indices]
 
