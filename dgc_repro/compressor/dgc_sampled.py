@@ -11,7 +11,9 @@ Differs: where more than k pass the threshold, the k largest of them are sent, a
 code cuts the first k by place where there are fewer than 1.3 k: the end of the tensor starves). The
 sample is one entry of each so many neighbours at hashed places, at least 64 n / k of them, else the
 whole tensor, which makes it exact top-k. Warm-up, momentum correction and clipping are wrappers
-and a policy, not this file.
+and a policy, not this file. The kernels first find the k largest entries, which takes one pass, as
+counting what passes a threshold does; the counts are then compared as order statistics: at least c
+entries pass t exactly if the c-th largest magnitude does. What is sent is the same.
 
     t = the ceil(m k / n)-th largest magnitude of a sample of m entries
     while fewer than 0.8 k entries have |x| >= t, at most 10 times: t = 0.8 t
@@ -22,13 +24,16 @@ Letters: n = values, k = entries wanted, m = entries of the sample, t = threshol
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
+
+import numpy as np
 
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Sample
-from dgc_repro.kernel import select, thresholds
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel import chosen, thresholds
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 
 FEWEST = 0.8  # of k; below, the threshold is lowered
 LOWERED = 0.8  # to this share of itself
@@ -43,19 +48,24 @@ class DGCSampled(DensitySparsifier):
     sample: Sample = 0.01
     ragged = True
 
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        k = self.num_kept(n)
-        m = thresholds.sample_size(x.numel(), k, self.sample)
-        if m == x.numel() or k >= x.numel():
-            return select.topk(x, k, scratch=context.scratch)
-        key = context.key(shared=False)
-        threshold = thresholds.estimate(x, k, m, key, context.scratch)
-        found = select.above(x, threshold, scratch=context.scratch, expected=k)
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        ks = self.each_num_kept(sizes)
+        keys = context.keys(x.names, shared=False)
+        sample = thresholds.estimates(x, ks, self.sample, keys, context.scratch)
+        fewest = tuple([math.ceil(FEWEST * k) for k in ks])
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import thresholds as gpu
+
+            lowered = gpu.lowered(x, ks, fewest, sample.kths(), LOWERED, LOWERINGS)
+            return chosen.reaching(x, lowered, np.array(ks), context.scratch)
+        largest = chosen.topk(x, [ks], context.scratch)[0]
+        if not sample.drawn.any():
+            return largest
+        values = largest.values_of(x)
+        wanted = thresholds.kths(values, fewest, sample.drawn)
+        limits = sample.kths(sample.drawn)
+        threshold = thresholds.magnitudes_of(limits)
         for _ in range(LOWERINGS):
-            if found.values.numel() >= FEWEST * k:
-                break
-            threshold *= LOWERED
-            found = select.above(x, threshold, scratch=context.scratch, expected=k)
-        if found.values.numel() > k:
-            found = select.refine(found, k, scratch=context.scratch)
-        return found
+            threshold = np.where(limits > wanted, threshold * LOWERED, threshold)
+            limits = thresholds.keys_of(threshold)
+        return chosen.reaching(values, limits, values.counts, context.scratch, through=largest)

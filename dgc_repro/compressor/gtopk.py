@@ -28,17 +28,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.compressor.interface import Context, Measured, State, energies_of
 from dgc_repro.compressor.sparsifier import Sparsifier, check_exact, coded, select_all
-from dgc_repro.kernel import select
+from dgc_repro.kernel import thresholds
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
+from dgc_repro.kernel.chosen import Selections, reaching
 from dgc_repro.kernel.merge import contained, merge
-from dgc_repro.kernel.select import Selection
 from dgc_repro.payload import Sparse
 from dgc_repro.payload.requests import AllToAll, Exchange, Outcome
 
@@ -89,42 +89,36 @@ class GTopK(Measured):
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         names, result = batch.names, context.results(batch)
-        chosen = list(select_all(self.method, batch, context))
+        chosen = select_all(self.method, batch, context).in_order
         del batch
-        ranks = range(context.world_size)
-        sums = [Selection(one.values / context.world_size, one.indices, one.n) for one in chosen]
-        alive = [torch.ones_like(one.indices, dtype=torch.bool) for one in chosen]
-        for turn in turns(context.rank, context.world_size):
-            sent = coded(self.method, names, Selections.of(sums))
+        ranks, workers = range(context.world_size), context.world_size
+        sums = Selections(chosen.sizes, chosen.counts, chosen.values / workers, chosen.indices)
+        alive = torch.ones_like(chosen.indices, dtype=torch.bool)
+        for turn in turns(context.rank, workers):
+            sent = coded(self.method, names, sums)
             received = yield AllToAll(
                 tuple(sent if rank in turn.to else None for rank in ranks),
                 tuple(sent if rank == turn.source else None for rank in ranks),
                 names=names,
             )
             if turn.source is not None:
-                theirs = received[turn.source].selections()
-                pairs = (
-                    zip(sums, theirs, strict=True) if turn.first else zip(theirs, sums, strict=True)
-                )
-                sums = [strongest_of_sum(first, second) for first, second in pairs]
-                for own, one, kept in zip(alive, chosen, sums, strict=True):
-                    own &= contained(one.indices, kept.indices)
-        Sparse.of(names, Selections.of(sums)).copy_to_(result, 1.0)
+                theirs = Selections.of(received[turn.source].selections())
+                both = merge(sums, theirs) if turn.first else merge(theirs, sums)
+                sums = strongest(both, chosen.counts, result, context)
+                alive &= contained(chosen.places, sums.places)
+        Sparse.of(names, sums).copy_to_(result, 1.0)
         if self.own == "result":
-            alive = [contained(o.indices, s.indices) for o, s in zip(chosen, sums, strict=True)]
-        survivors = [
-            select.among(one, torch.nonzero(here).view(-1))
-            for one, here in zip(chosen, alive, strict=True)
-        ]
-        return Outcome(result.tensors, Sparse.of(names, Selections.of(survivors)), states)
+            alive = contained(chosen.places, sums.places)
+        survivors = Selections.at(chosen.sizes, chosen.values[alive], chosen.places[alive])
+        return Outcome(result.tensors, Sparse.of(names, survivors), states)
 
     def energies(self, batch: Batch, context: Context) -> Tensor:
         """Of what this worker would send; needs a `Measurable` method."""
         return energies_of(self.method, batch, context)
 
 
-def strongest_of_sum(first: Selection, second: Selection) -> Selection:
-    """The k entries of largest magnitude of first + second, which have k each."""
-    both = merge(first, second)
-    kept = select.topk(both.values, first.values.numel())
-    return select.among(both, kept.indices)
+def strongest(sums: Selections, ks: tuple[int, ...], batch: Batch, context: Context) -> Selections:
+    """The k entries of largest magnitude of each tensor's; there are more. batch: of these tensors."""
+    values = sums.values_of(batch)
+    limits = thresholds.kths(values, ks)
+    return reaching(values, limits, np.array(ks), context.scratch, "strongest", through=sums)

@@ -310,11 +310,12 @@ def nested(compressor: object) -> Iterator[object]:
 def check_complete(compressor: object) -> None:
     """Raise ValueError where a part lacks what its exchange will ask for, before any rank has started."""
     for part in nested(compressor):
-        if hasattr(part, "encode") and hasattr(part, "encode_batch"):
-            raise ValueError(
-                f"compressor: {type(part).__name__}.encode is not called; write encode_batch in its place "
-                "(docs/adding-a-compressor.md)"
-            )
+        for before, now in (("encode", "encode_batch"), ("choose", "choose_all")):
+            if hasattr(part, before) and hasattr(part, now):
+                raise ValueError(
+                    f"compressor: {type(part).__name__}.{before} is not called; write {now} in its place "
+                    "(docs/adding-a-compressor.md)"
+                )
         for name in ("init", "exchange", *getattr(part, "needs", ())):
             if not hasattr(part, name):
                 raise ValueError(

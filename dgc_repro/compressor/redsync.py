@@ -8,10 +8,10 @@ below ``search_from`` values: 8 bytes of header, places and values as in topk. `
 places and one value of 4 bytes; there k' < k where fewer than k entries have the sign of the step.
 Differs: k' lies in [k, 2 k] whatever the data: where the search finds no such threshold (equal
 magnitudes, or more than half of a tensor wanted) the k largest are sent; nothing is ever empty.
-Trimming is a means to exact top-k, which `select.topk` reaches faster. The search compares the same
-thresholds as the paper's; counts that a sample shows to be out of [k, 2 k] by 6 standard deviations
-are not taken over the whole tensor, all others are. A threshold is not used again for the next steps
-(no state). Tensors under 128 KB, which the paper leaves uncompressed, are the
+Trimming is a means to exact top-k, which `chosen.topk` reaches faster. The search compares the same
+thresholds as the paper's, but counts nothing: the k-th and the 2 k + 1st largest magnitude, which exact top-k
+finds in one pass, say whether fewer than k or more than 2 k entries pass a threshold. A threshold is not
+used again for the next steps (no state). Tensors under 128 KB, which the paper leaves uncompressed, are the
 wrapper per_layer's: wrap=[per_layer] with smaller_than: 32768.
 Quantized: the paper sends the k entries of the largest signed value and the k of the smallest in turns,
 each time with their mean for a value. Here entries of the other sign are never among them, so k' may be
@@ -30,26 +30,24 @@ Letters: n = values, k = entries wanted, t = threshold.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
-from dgc_repro.compressor.sparsifier import DensitySparsifier, Selecting, exchange_selected
-from dgc_repro.kernel import select, thresholds
+from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
+from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.thresholds import Keys, Mask
 from dgc_repro.payload.requests import Exchange
 
 SEARCH_FROM = 1_048_576  # values: 4 MB
 HALVINGS = 32  # of the range between mean and max; then its ends are neighbours in float32
-LEAST_SAMPLE, MOST_SAMPLE = 0.003, 0.02  # shares of the entries that tell where the search ends
-SAMPLED_ABOVE = 512  # so many of them should be among the k largest
 
 
 @checked
@@ -77,78 +75,117 @@ class RedSync(DensitySparsifier):
         """Survivors that share a value have lost their order."""
         return not self.quantized
 
+    @property
+    def holds_largest(self) -> bool:
+        """A mean of values says nothing about each of them."""
+        return not self.quantized
+
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         return (yield from exchange_selected(self, batch, states, context, shared=self.quantized))
 
-    def select_all(self, batch: Batch, context: Context) -> Selections:
-        if self.quantized:  # a mean of values says nothing about each of them
-            return Selecting.select_all(self, batch, context)
-        return super().select_all(batch, context)
-
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        ks = self.each_num_kept(sizes)
         if self.quantized:
-            return self._one_signed(x, n, context)
-        return self._largest(x, n, self.num_kept(n), context)
+            return self._one_signed(x, sizes, ks, context)
+        return self._largest(x, sizes, ks, context)
 
-    def _one_signed(self, x: Tensor, n: int, context: Context) -> Selection:
+    def _one_signed(
+        self, x: Batch, sizes: tuple[int, ...], ks: tuple[int, ...], context: Context
+    ) -> Selections:
         """Entries of the sign of the step, all with their mean for a value."""
-        k = self.num_kept(n)
-        sign = 1 if context.step % 2 == 0 else -1
-        signed = context.scratch("signed", x.numel(), torch.float32, x.device)
-        for side in (sign, -sign):
-            torch.clamp(x, **{"min" if side > 0 else "max": 0.0}, out=signed)
-            passing = thresholds.count(signed, thresholds.SMALLEST)
-            if passing:
+        parts: list[tuple[list[int], Selections]] = []
+        means = np.zeros(len(x))
+        places, sign = list(range(len(x))), 1 if context.step % 2 == 0 else -1
+        for label, side, least in (("", sign, 1), ("other", -sign, 1), ("zeros", -sign, 0)):
+            some = x.part(places)
+            signed = Batch(some.names, context.buffers(f"signed{label}", some))
+            torch._foreach_copy_(list(signed.tensors), list(some.tensors))
+            clamp = torch._foreach_clamp_min_ if side > 0 else torch._foreach_clamp_max_
+            clamp(list(signed.tensors), 0.0)
+            own = tuple([ks[i] for i in places])
+            found = self._largest(
+                signed, tuple([sizes[i] for i in places]), own, context, label=label, least=least
+            )
+            seen = thresholds.moments(found.values_of(signed), context.scratch)
+            means[places] = side * seen.total / np.maximum(found.counts, 1)
+            sent = np.array(found.counts, dtype=bool) | (np.array(own) == 0)
+            ended = np.flatnonzero(sent).tolist()
+            parts.append(([places[i] for i in ended], found.part(ended)))
+            places = [places[i] for i in np.flatnonzero(~sent).tolist()]
+            if not places:
                 break
-        if 0 < passing < k:
-            smallest = thresholds.SMALLEST
-            found = select.above(signed, smallest, scratch=context.scratch, expected=passing)
-        else:
-            found = self._largest(signed, n, k, context)
-        total = thresholds.moments(found.values).total
-        found.values.fill_(side * total / max(found.values.numel(), 1))
-        return found
+        every = Selections.joined(parts).in_order
+        values = np.repeat(means.astype(np.float32), every.counts)
+        every.values.copy_(torch.from_numpy(values))
+        return every
 
-    def _largest(self, x: Tensor, n: int, k: int, context: Context) -> Selection:
-        if n < self.search_from or k >= x.numel():
-            return select.topk(x, k, scratch=context.scratch)
-        return searched(x, k, context)
+    def _largest(
+        self, x: Batch, sizes: tuple[int, ...], ks: tuple[int, ...], context: Context, *,
+        label: str = "", least: int = 0,
+    ) -> Selections:  # fmt: skip
+        """k to 2 k entries of each tensor. ``least``: 1 leaves zeros out."""
+        searched, most = _searches(x.sizes, sizes, ks, self.search_from)
+        if x.on_gpu and not least:
+            from dgc_repro.kernel.gpu import thresholds as gpu
+
+            on_gpu = gpu.searched(x, ks, tuple(searched.tolist()), HALVINGS)
+            return chosen.reaching(x, *on_gpu, context.scratch)
+        first = chosen.topk(x, [most], context.scratch, f"{label}largest")[0]
+        if not (searched.any() or least):
+            return first
+        values = first.values_of(x)
+        active = searched if least == 0 else values.counts > 0
+        limits = thresholds.kths(values, tuple(map(min, ks, x.sizes)), active)
+        wanted = np.minimum(ks, x.counts)
+        if least:  # zeros are only there if there is nothing else, or too little
+            wanted = np.where(active & (limits == 0), values.counts, wanted)
+            limits = np.maximum(limits, active.astype(np.int32))
+        if searched.any():
+            beyond = thresholds.kths(values, values.sizes, searched)
+            beyond[values.counts <= 2 * np.array(ks)] = -1
+            found = _searched(x, limits, beyond, searched, context)
+            wanted = np.where(found < 0, wanted, values.counts)
+            limits = np.where(found < 0, limits, found)
+        return chosen.reaching(
+            values, limits, wanted, context.scratch, f"{label}reaching", through=first
+        )
 
 
-def searched(x: Tensor, k: int, context: Context) -> Selection:
-    """Between k and 2 k entries of x: algorithm 3, and the k largest where it finds no threshold."""
-    chunks = context.scratch("chunks", thresholds.chunk_sums(x), torch.float64, x.device)
-    seen = thresholds.moments(x, scratch=chunks)
-    mean, largest = seen.total / x.numel(), seen.largest
-    share = min(max(SAMPLED_ABOVE / k, LEAST_SAMPLE), MOST_SAMPLE)
-    m = thresholds.sample_size(x.numel(), k, share)
-    drawn = x
-    if m < x.numel():
-        to = context.scratch("sample", m, torch.float32, x.device)
-        drawn = thresholds.sample(x, m, context.key(shared=False), to)
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS if math.isfinite(largest) else 0):
+@lru_cache(maxsize=64)
+def _searches(
+    counts: tuple[int, ...], sizes: tuple[int, ...], ks: tuple[int, ...], search_from: int
+) -> tuple[Mask, tuple[int, ...]]:
+    """Which tensors are searched, and so many entries of each, the largest, tell what the search finds."""
+    every = list(zip(counts, sizes, ks, strict=True))
+    searched = [n >= search_from and k < count for count, n, k in every]
+    most = [
+        min(2 * k + 1 if search else k, count)
+        for (count, _, k), search in zip(every, searched, strict=True)
+    ]
+    return np.array(searched, dtype=bool), tuple(most)
+
+
+def _searched(x: Batch, kth: Keys, beyond: Keys, searched: Mask, context: Context) -> Keys:
+    """Algorithm 3: limits that between k and 2 k entries reach, or -1 where it finds none. At least c entries
+    pass a threshold if the c-th largest does: kth, and beyond, the 2 k + 1st."""
+    at = np.flatnonzero(searched)
+    seen = thresholds.moments(x, context.scratch, active=searched)
+    looking = np.isfinite(seen.largest[at])
+    largest = np.where(looking, seen.largest[at], 0.0)
+    mean = np.where(looking, seen.total[at] / x.counts[at], 0.0)
+    found = np.full(len(at), -1, dtype=np.int32)
+    low, high = np.zeros(len(at)), np.ones(len(at))
+    for _ in range(HALVINGS):
+        if not looking.any():
+            break
         ratio = (low + high) / 2
         # |x| > t is |x| >= the number that follows t.
-        threshold = thresholds.following(thresholds.rounded(mean + ratio * (largest - mean)))
-        count, sure = _guessed(drawn, threshold, x.numel(), k)
-        if k <= count <= 2 * k:
-            found = select.above(x, threshold, scratch=context.scratch, expected=int(count))
-            count = found.values.numel()
-            if k <= count <= 2 * k:
-                return found
-        elif not sure:
-            count = thresholds.count(x, threshold)
-            if k <= count <= 2 * k:
-                return select.above(x, threshold, scratch=context.scratch, expected=int(count))
-        low, high = (low, ratio) if count < k else (ratio, high)
-    return select.topk(x, k, scratch=context.scratch)
-
-
-def _guessed(drawn: Tensor, threshold: float, n: int, k: int) -> tuple[float, bool]:
-    """How many of n values pass, judged from a sample; whether they are surely < k or > 2 k, which
-    is when the sample would have to be off by 6 standard deviations."""
-    passing, share = thresholds.count(drawn, threshold), drawn.numel() / n
-    fewest, most = k * share, 2 * k * share
-    sure = passing + 6 * math.sqrt(fewest) < fewest or passing - 6 * math.sqrt(most) > most
-    return passing / share, sure or share == 1
+        limit = thresholds.keys_of(mean + ratio * (largest - mean)) + 1
+        few = limit > kth[at]
+        here = looking & ~few & (limit > beyond[at])
+        found[here] = limit[here]
+        looking &= ~here
+        low, high = np.where(few, low, ratio), np.where(few, ratio, high)
+    limits = np.full(len(x), -1, dtype=np.int32)
+    limits[at] = found
+    return limits

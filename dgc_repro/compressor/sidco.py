@@ -54,17 +54,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
-from dgc_repro.kernel import select, thresholds
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel import chosen, thresholds
+from dgc_repro.kernel.batch import Batch, Numbers
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.select import Selection
-from dgc_repro.kernel.thresholds import Moments
+from dgc_repro.kernel.thresholds import Mask, Moments, Reals, each
 from dgc_repro.payload.requests import Exchange
 
 FITS = ("exponential", "gamma", "pareto")
@@ -97,25 +96,21 @@ class SIDCo(DensitySparsifier):
         }  # fmt: skip
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
-        chosen = context.selection
-        if chosen is None:
-            chosen = [
-                self._in_stages(x.view(-1), n, state["stages"], context.of(i, name))
-                for i, (name, x, n, state) in enumerate(
-                    zip(batch.names, batch.tensors, batch.sizes, states, strict=True)
-                )
-            ]
-            chosen = mark_finite(batch, Selections.of(chosen))
+        if context.selection is None:
+            stages = np.array([state["stages"] for state in states])
+            sent = mark_finite(batch, self._in_stages(batch, batch.sizes, stages, context))
+        else:
+            sent = Selections.of(context.selection)
         following = [
-            self._adapted(state, one.values.numel(), n)
-            for state, one, n in zip(states, chosen, batch.sizes, strict=True)
+            self._adapted(state, count, n)
+            for state, count, n in zip(states, sent.counts, batch.sizes, strict=True)
         ]
-        inside = replace(context, selection=chosen)
+        inside = replace(context, selection=sent)
         return (yield from exchange_selected(self, batch, following, inside))
 
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         """With the first number of stages: the state is the exchange's."""
-        return self._in_stages(x, n, self._first_stages(), context)
+        return self._in_stages(x, sizes, np.full(len(x), self._first_stages()), context)
 
     def _first_stages(self) -> int:
         if self.stages is not None:
@@ -152,46 +147,69 @@ class SIDCo(DensitySparsifier):
             "sent": 0, "steps": 0, "last": estimate,
         }  # fmt: skip
 
-    def _in_stages(self, x: Tensor, n: int, stages: int, context: Context) -> Selection:
-        """From x, the entries of a tensor of n values or its survivors."""
-        k = self.num_kept(n)
-        if k >= x.numel():
-            return select.topk(x, k, scratch=context.scratch)
-        chunks = context.scratch("chunks", thresholds.chunk_sums(x), torch.float64, x.device)
-        found: Selection | None = None
-        inside, threshold, share, every = x, 0.0, 1.0, 0
-        for stage in range(stages):
+    def _in_stages(
+        self, x: Batch, sizes: tuple[int, ...], stages: Numbers, context: Context
+    ) -> Selections:
+        """The entries whose magnitude reaches the threshold that is fitted in so many stages."""
+        scratch, ks = context.scratch, self.each_num_kept(sizes)
+        if x.on_gpu:
+            from dgc_repro.kernel.gpu import thresholds as gpu
+
+            fitted = gpu.fitted(x, ks, self.fit, tuple(stages.tolist()), FIRST_SHARE)
+            return chosen.reaching(x, *fitted, scratch)
+        k, every = np.array(ks), x.counts
+        fits = k < every  # elsewhere the k largest are sent
+        threshold, running = np.zeros(len(x)), fits.copy()
+        inside, found = x, np.zeros(len(x), dtype=bool)
+        survivors: Selections | None = None
+        for stage in range(stages.max()):
+            running &= stage < stages
+            if not running.any():
+                break
             logs = self.fit == "gamma" and stage == 0
             squares = self.fit != "exponential" and not logs
-            seen = thresholds.moments(inside, threshold, squares=squares, logs=logs, scratch=chunks)
+            seen = thresholds.moments(
+                inside, scratch, threshold, squares=squares, logs=logs, active=running
+            )
             if stage == 0:
                 every = seen.count
-                if k >= every:  # all that is not zero, and zeros as far as k goes
-                    return select.topk(x, k, scratch=context.scratch)
-                share = k / every
-            if seen.count == 0:
-                break
-            excess = _fitted(self.fit, seen, stage, _share(share, stage, stages))
-            further = thresholds.rounded(threshold + max(excess, 0.0))
-            if not math.isfinite(further):
-                if stage == 0:
-                    return select.topk(x, k, scratch=context.scratch)
-                break
-            threshold = further
-            if stage == 1 and stages > 2:  # from here on few are left: read them alone
-                expected = int(seen.count * _share(share, stage, stages))
-                found = select.above(
-                    x, threshold, scratch=context.scratch, expected=expected, label="inside"
+                fits &= k < every  # else all that is not zero, and zeros as far as k goes
+                running &= fits
+                first, later = _shares(k, every, stages, running)
+            running &= seen.count > 0
+            at, shares = np.flatnonzero(running), first if stage == 0 else later
+            excess = _fitted(self.fit, seen.of(at), stage, shares[at])
+            further = thresholds.rounded(threshold[at] + np.maximum(excess, 0.0))
+            ended = at[~np.isfinite(further)]
+            running[ended] = False
+            if stage == 0:
+                fits[ended] = False
+            threshold[at] = np.where(np.isfinite(further), further, threshold[at])
+            few = running & (stages > 2)
+            if stage == 1 and few.any():  # from here on few are left: read them alone
+                found, expected = few, (seen.count * later).astype(np.int64)
+                limits = thresholds.keys_of(threshold)
+                survivors = chosen.reaching(
+                    x, limits, x.counts, scratch, "inside", active=few, expected=expected
                 )
-                inside = found.values
-        sent = select.above(
-            inside, max(threshold, thresholds.SMALLEST), scratch=context.scratch, expected=k
-        )
-        if not 0 < sent.values.numel() < every:
-            return select.topk(x, k, scratch=context.scratch)
-        if found is None:
-            return sent
-        return select.among(found, sent.indices, scratch=context.scratch)
+                inside = survivors.values_of(x)
+        limits = np.maximum(thresholds.keys_of(threshold), 1)
+        parts = [chosen.reaching(x, limits, x.counts, scratch, active=fits & ~found, expected=k)]
+        if survivors is not None:
+            parts.append(
+                chosen.reaching(
+                    inside, limits, x.counts, scratch, "among", expected=k, through=survivors
+                )
+            )
+        sent = np.sum([one.counts for one in parts], 0)
+        fits &= (sent > 0) & (sent < every)
+        places = [np.flatnonzero(fits & ~found).tolist(), np.flatnonzero(fits & found).tolist()]
+        rest = np.flatnonzero(~fits).tolist()
+        groups = [(here, one.part(here)) for here, one in zip(places, parts, strict=False)]
+        if rest:
+            largest = tuple([ks[i] for i in rest])
+            groups.append((rest, chosen.topk(x.part(rest), [largest], scratch)[0]))
+        return Selections.joined(groups)
 
 
 def _worse(estimate: float, last: float) -> bool:
@@ -199,32 +217,40 @@ def _worse(estimate: float, last: float) -> bool:
     return abs(math.log(estimate)) > abs(math.log(last))
 
 
-def _share(share: float, stage: int, stages: int) -> float:
-    """What a stage passes, so that all of them together pass ``share``."""
-    if stages == 1 or share >= FIRST_SHARE:
-        return share if stage == 0 else 1.0
-    return FIRST_SHARE if stage == 0 else (share / FIRST_SHARE) ** (1 / (stages - 1))
+def _shares(k: Numbers, every: Numbers, stages: Numbers, active: Mask) -> tuple[Reals, Reals]:
+    """What the first stage passes and what each later one does, so that all of them together pass k of so
+    many."""
+    first, later = np.ones(len(k)), np.ones(len(k))
+    for i in np.flatnonzero(active).tolist():
+        share, number = int(k[i]) / int(every[i]), int(stages[i])
+        first[i] = share
+        if number > 1 and share < FIRST_SHARE:
+            first[i], later[i] = FIRST_SHARE, (share / FIRST_SHARE) ** (1 / (number - 1))
+    return first, later
 
 
-def _fitted(fit: str, seen: Moments, stage: int, share: float) -> float:
-    """What to add to the threshold so that a share of those above passes. NaN where nothing fits."""
-    mean = seen.total / seen.count
-    if not math.isfinite(mean) or not math.isfinite(seen.squares):
-        return math.nan
-    if fit == "exponential":
-        return -mean * math.log(share)
-    if fit == "gamma" and stage == 0:
-        s = math.log(mean) - seen.log_total / seen.count
-        if s <= 0:  # all are equal, but for rounding
-            return math.nan
-        shape = (3 - s + math.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
-        excess = -mean / shape * (math.log(share) + math.lgamma(shape))
-        return excess if excess > 0 else -mean * math.log(share)
-    variance = seen.squares / seen.count - mean * mean
-    if mean == 0 or variance <= mean * mean * 1e-12:  # all are equal, but for rounding
-        return math.nan
-    ratio = mean * mean / variance
-    shape, scale = (1 - ratio) / 2, mean * (ratio + 1) / 2
-    if shape == 0:  # the exponential distribution
-        return -scale * math.log(share)
-    return scale / shape * math.expm1(-shape * math.log(share))
+def _fitted(fit: str, seen: Moments, stage: int, share: Reals) -> Reals:
+    """What to add to thresholds so that a share of those above passes. NaN where nothing fits."""
+    with np.errstate(all="ignore"):
+        mean, log_share = seen.total / seen.count, each(math.log, share)
+        exponential = -mean * log_share
+        if fit == "exponential":
+            excess = exponential
+        elif fit == "gamma" and stage == 0:
+            s = each(math.log, mean) - seen.log_total / seen.count
+            shape = (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
+            # s <= 0: all are equal, but for rounding
+            log_gamma = each(math.lgamma, np.where(s > 0, shape, np.nan))
+            excess = -mean / shape * (log_share + log_gamma)
+            excess = np.where(excess <= 0, exponential, excess)
+        else:
+            variance = seen.squares / seen.count - mean * mean
+            equal = (mean == 0) | (variance <= mean * mean * 1e-12)  # but for rounding
+            ratio = np.where(equal, np.nan, mean * mean / variance)
+            shape, scale = (1 - ratio) / 2, mean * (ratio + 1) / 2
+            excess = scale / shape * each(math.expm1, -shape * log_share)
+            excess = np.where(
+                shape == 0, -scale * log_share, excess
+            )  # the exponential distribution
+        fitting = np.isfinite(mean) & np.isfinite(seen.squares)
+        return np.where(fitting, excess, np.nan)

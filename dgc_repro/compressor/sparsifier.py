@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -195,26 +196,50 @@ class DensitySparsifier(Selecting):
         """k / n."""
         return share_sent(self.density, self.factor)
 
+    @property
+    def holds_largest(self) -> bool:
+        """Whether a NaN or an infinity would be among what is sent."""
+        return True
+
     def num_kept(self, n: int) -> int:
         """k, of a tensor of n values."""
         return num_kept(n, self.share_sent)
 
+    def each_num_kept(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """k of each tensor."""
+        return _each_num_kept(sizes, self.share_sent)
+
     def select(self, tensor: Tensor, context: Context) -> Selection:
-        return self.choose(tensor.view(-1), tensor.numel(), context)
+        batch = Batch((context.name,), [tensor])
+        found: Selection = self.choose_all(batch, batch.sizes, context)[0]
+        return found
 
     def select_all(self, batch: Batch, context: Context) -> Selections:
-        chosen = super().select_all(batch, context)
-        own = type(self)
-        if own.select is not DensitySparsifier.select or not own.choose.__module__.startswith(
-            "dgc_repro."
-        ):
-            return chosen  # a subclass's, which may pass over a NaN
-        return mark_finite(batch, chosen)
+        kind: type = type(self)
+        chooser = _chooser(kind)
+        if "choose_all" not in vars(chooser):
+            return one_by_one(self, batch, context)
+        chosen = self.choose_all(batch, batch.sizes, context)
+        if self.holds_largest and chooser.__module__.startswith("dgc_repro."):
+            return mark_finite(batch, chosen)
+        return chosen
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
-        chosen = self.choose(survivors.values, survivors.n, context)
+        x = Batch((context.name,), [survivors.values])
+        chosen = self.choose_all(x, (survivors.n,), context)[0]
         return select.among(survivors, chosen.indices, scratch=context.scratch)
 
     @abstractmethod
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        """The entries to send, from x: all entries of a tensor of n values, or its survivors, f32."""
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        """The entries to send, from x: of each tensor all of its values (``sizes``), or its survivors."""
+
+
+@lru_cache(maxsize=64)
+def _each_num_kept(sizes: tuple[int, ...], share: float) -> tuple[int, ...]:
+    return tuple([num_kept(n, share) for n in sizes])
+
+
+@lru_cache(maxsize=64)
+def _chooser(kind: type) -> type:
+    """The class that says what is chosen: a subclass may override `select` alone."""
+    return next(base for base in kind.__mro__ if {"select", "choose_all"} & vars(base).keys())

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from torch import Tensor
+import numpy as np
 
 from dgc_repro.checked import Positive, checked
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Sample
-from dgc_repro.kernel import select, thresholds
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel import chosen, thresholds
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 
 
 @checked
@@ -48,19 +49,11 @@ class Threshold(DensitySparsifier):
                 "threshold: a fixed threshold sends whatever passes it, so give no density and no factor"
             )
 
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         if self.threshold is not None:
-            return select.above(x, self.threshold, scratch=context.scratch)
-        k = self.num_kept(n)
-        m = thresholds.sample_size(x.numel(), k, self.sample)
-        if m == x.numel() or k >= x.numel():
-            return select.topk(x, k, scratch=context.scratch)
-        key = context.key(shared=False)
-        threshold = thresholds.estimate(x, k, m, key, context.scratch)
-        found = select.above(x, threshold, scratch=context.scratch, expected=k)
-        if found.values.numel() <= k:
-            return found
-        larger = thresholds.count(found.values, thresholds.following(threshold))
-        if larger == found.values.numel() - 1:  # the sampled entry alone is equal to the threshold
-            return found
-        return select.refine(found, max(k, larger), scratch=context.scratch)
+            limits = np.repeat(thresholds.keys_of(np.array([self.threshold])), len(x))
+            return chosen.reaching(x, limits, x.counts, context.scratch, expected=x.counts // 32)
+        ks = self.each_num_kept(sizes)
+        keys = context.keys(x.names, shared=False)
+        sample = thresholds.estimates(x, ks, self.sample, keys, context.scratch)
+        return chosen.reaching(x, sample.kths(), np.array(ks), context.scratch)

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest, mark_finite
@@ -39,14 +37,9 @@ class TopK(DensitySparsifier):
 
     ragged = False
 
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        return select.topk(x, self.num_largest(n), scratch=context.scratch)
-
-    def select_all(self, batch: Batch, context: Context) -> Selections:
-        own = type(self)
-        if own.choose is not TopK.choose or own.select is not TopK.select:  # a subclass's
-            return super().select_all(batch, context)
-        return largest(batch, [self], context)[0]
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        ks = tuple([self.num_largest(n) for n in sizes])
+        return chosen_of.topk(x, [ks], context.scratch)[0]
 
     def refine(self, survivors: Selection, context: Context) -> Selection:
         return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)

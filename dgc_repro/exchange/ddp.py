@@ -126,7 +126,8 @@ class AfterBackward(Junction):
                 gradient = parameter.grad = torch.empty_like(parameter)
             copied.append((in_memory_order(gradient), mean))
         if copied:
-            torch._foreach_copy_(*zip(*copied, strict=True))  # one launch on a GPU
+            # One launch on a GPU.
+            torch._foreach_copy_([own for own, _ in copied], [mean for _, mean in copied])
 
     def close(self) -> None:
         """Nothing to end."""

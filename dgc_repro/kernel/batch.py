@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,8 +29,8 @@ _scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FL
 _finite = Function("dgc_finite_all", INTEGER, INT64, POINTER, POINTER, INTEGER)
 _energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
 
-
 CPU = torch.device("cpu")
+Numbers = npt.NDArray[np.int64]
 INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie above
 
 
@@ -127,6 +128,11 @@ class Batch:
         """How many values each tensor has, as an argument of a C function."""
         return integers(self.sizes)
 
+    @property
+    def counts(self) -> Numbers:
+        """The same as an array, read only."""
+        return np.ctypeslib.as_array(self.lengths)
+
     def like(self, tensors: Sequence[Tensor]) -> Batch:
         """Other tensors of the same names. If they are finite, so are the tensors of this batch."""
         return Batch(self.names, tensors, self.unchecked)
@@ -151,6 +157,60 @@ class Batch:
         if not self.unchecked.isdisjoint(self.names):
             self.unchecked.peaks.append(Peaks(self.names, counts, bits))
             self.found_finite()
+
+
+class Stretches(Batch):
+    """Stretches of one buffer, as the tensors of a batch. A stretch that begins at -1 is the whole tensor of
+    the other batch. No tensor is made before somebody asks for one."""
+
+    __slots__ = ("_buffer", "_made", "_of", "_starts")
+
+    def __init__(self, of: Batch, buffer: Tensor, starts: Numbers, sizes: tuple[int, ...]) -> None:
+        self.names = of.names
+        self.sizes = sizes
+        self.native = of.native
+        self.unchecked = Unchecked(of.names)
+        self.energies = None
+        self._on_gpu = of.on_gpu
+        self._pointers = None
+        self._addresses = None
+        self._of, self._buffer, self._starts = of, buffer, starts
+        self._made: list[Tensor] | None = None
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:  # type: ignore[override]
+        if self._made is None:
+            stretches = enumerate(zip(self._starts.tolist(), self.sizes, strict=True))
+            self._made = [
+                self._of.tensors[i] if start < 0 else self._buffer[start : start + n]
+                for i, (start, n) in stretches
+            ]
+        return self._made
+
+    @property
+    def device(self) -> torch.device:
+        return self._buffer.device
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        if self._addresses is None:
+            self._addresses = tuple(self._where().tolist())
+        return self._addresses
+
+    @property
+    def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
+        if self._pointers is None:
+            where: Any = self._where()
+            self._pointers = (ctypes.c_void_p * len(self)).from_buffer(where)
+        return self._pointers
+
+    def _where(self) -> Numbers:
+        """The address of each."""
+        where: Numbers = self._buffer.data_ptr() + 4 * self._starts
+        whole = self._starts < 0
+        if whole.any():
+            where[whole] = np.array(self._of.addresses)[whole]
+        return where
 
 
 def on_gpu(tensors: Sequence[Tensor]) -> bool:

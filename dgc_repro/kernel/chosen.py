@@ -1,4 +1,4 @@
-"""The entries that are chosen of each tensor of a batch: exact top-k of all tensors in one call."""
+"""The entries that are chosen of each tensor of a batch: the k largest, or those that reach a limit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Numbers, Stretches
 from dgc_repro.kernel.native import INT64, INTEGER, POINTER
-from dgc_repro.kernel.select import Scratch, Selection, index_type
+from dgc_repro.kernel.select import Scratch, Selection, index_type, magnitude_bits
+from dgc_repro.kernel.thresholds import Mask
 
 _topk = native.Function(
     "dgc_topk_all", None, INT64, POINTER, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, POINTER,
     INT64, INTEGER,
 )  # fmt: skip
-Numbers = npt.NDArray[np.int64]
+_reach_scratch = native.Function("dgc_reach_scratch", INT64, INT64, POINTER, POINTER, POINTER)
+_reach = native.Function(
+    "dgc_reach_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
+    INTEGER,
+)  # fmt: skip
+_reach_write = native.Function(
+    "dgc_reach_write_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
+    INTEGER, POINTER, POINTER, POINTER, INTEGER,
+)  # fmt: skip
 _HIGH = 48  # bits: no tensor has 2^48 values
 PARALLEL_FROM = 65536  # values: as in c/common.h
 
@@ -67,6 +76,39 @@ class Selections(Sequence[Selection]):
         here = slice(start, start + self.counts[index])
         return Selection(self.values[here], self.indices[here].to(index_type(n)), n)
 
+    def values_of(self, batch: Batch) -> Batch:
+        """The chosen values of each tensor of this batch, as tensors."""
+        return Stretches(batch, self.values, self.starts, self.counts)
+
+    def among(self, chosen: Selections) -> Selections:
+        """Those of these entries that a selection from their values has chosen."""
+        chosen = chosen.in_order
+        first = torch.from_numpy(np.repeat(self.starts, chosen.counts)).to(self.values.device)
+        indices = self.indices[chosen.indices + first]
+        return Selections(self.sizes, chosen.counts, chosen.values, indices)
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Sequence[int], Selections]]) -> Selections:
+        """The selections of a batch from those of its parts, by the places of their tensors."""
+        parts = [(places, one) for places, one in parts if len(places)]
+        if len(parts) == 1:  # all tensors, then
+            return parts[0][1]
+        every = [place for places, _ in parts for place in places]
+        ends = np.cumsum([0, *(one.values.numel() for _, one in parts)])
+        begins = [one.starts + end for (_, one), end in zip(parts, ends, strict=False)]
+        order = np.argsort(every)
+        sizes = [size for _, one in parts for size in one.sizes]
+        counts = [count for _, one in parts for count in one.counts]
+        wide = any(one.indices.dtype == torch.int64 for _, one in parts)
+        kind = torch.int64 if wide else torch.int32
+        return cls(
+            tuple([sizes[i] for i in order]),
+            tuple([counts[i] for i in order]),
+            torch.cat([one.values for _, one in parts]),
+            torch.cat([one.indices.to(kind) for _, one in parts]),
+            np.concatenate(begins)[order],
+        )
+
     def part(self, places: Sequence[int]) -> Selections:
         """Those of some tensors, in the same buffers."""
         return Selections(
@@ -77,22 +119,29 @@ class Selections(Sequence[Selection]):
             self.starts[list(places)],
         )
 
+    @classmethod
+    def at(cls, sizes: tuple[int, ...], values: Tensor, places: Tensor) -> Selections:
+        """The entries at the `places` of all tensors, which ascend."""
+        edges = torch.arange(len(sizes) + 1, device=places.device) << _HIGH
+        counts = torch.searchsorted(places, edges).diff().tolist()
+        kind = index_type(max(sizes, default=0))
+        return cls(sizes, tuple(counts), values, (places & (1 << _HIGH) - 1).to(kind))
+
+    @property
+    def places(self) -> Tensor:
+        """Where the entries stand, in order, if the tensors lay one after another, far apart: i64."""
+        counts = torch.tensor(self.counts, device=self.indices.device)
+        first = torch.arange(len(self), device=counts.device) << _HIGH
+        return self.in_order.indices.long() + first.repeat_interleave(counts)
+
     def cut(self, stretches: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Selections]:
         """The entries in each of several stretches of the tensors, at their places in the stretch. The
         stretches do not overlap."""
-        device = self.indices.device
-        counts = torch.tensor(self.counts, device=device)
-        first = (
-            torch.arange(len(self), device=device) << _HIGH
-        )  # tensors one after another, far apart
-        order = self.in_order
-        places = order.indices.long() + first.repeat_interleave(counts)
-        edges = (
-            torch.tensor([bounds for pair in stretches for bounds in pair], device=device) + first
-        )
-        found = (
-            torch.searchsorted(places, edges).cpu().numpy().reshape(len(stretches), 2, len(self))
-        )
+        order, device = self.in_order, self.indices.device
+        edges = torch.tensor([bounds for pair in stretches for bounds in pair], device=device)
+        edges += torch.arange(len(self), device=device) << _HIGH
+        found = torch.searchsorted(self.places, edges).cpu().numpy()
+        found = found.reshape(len(stretches), 2, len(self))
         shifted = order.indices.clone()
         parts = []
         for (starts, ends), (low, high) in zip(stretches, found, strict=True):
@@ -130,10 +179,9 @@ def topk(
 ) -> list[Selections]:
     """The k entries of largest magnitude of each tensor; of those, with several ``ks``, which fall, the
     entries of the next k. ks: rungs, each a k for each tensor."""
-    narrow = all(n < 2**31 for n in batch.sizes)
-    if narrow and batch.on_gpu:
+    if narrow(batch) and batch.on_gpu:
         return [_topk_on_gpu(batch, k, scratch, f"{label}{i}") for i, k in enumerate(ks)]
-    if not (narrow and batch.native):
+    if not (narrow(batch) and batch.native):
         by_tensor = [
             select.ladder(x.view(-1), k)
             for x, k in zip(batch.tensors, zip(*ks, strict=True), strict=True)
@@ -152,6 +200,85 @@ def topk(
         Selections(batch.sizes, counts, values, indices, plan.by_rung[rung])
         for rung, counts in enumerate(plan.counts)
     ]
+
+
+def reaching(
+    x: Batch, limits: Any, wanted: Any, scratch: Scratch, label: str = "reaching", *,
+    active: Mask | None = None, expected: Numbers | None = None, through: Selections | None = None,
+) -> Selections:  # fmt: skip
+    """The entries of each tensor whose magnitude's key is above a limit, and of those that are equal to it as
+    many as there are until ``wanted`` are chosen, the lower indices first; a single equal one in any case.
+
+    limits: i32[tensors]; wanted: i64[tensors]; on a GPU both may be tensors there.
+    ``active``: the tensors that are read; nothing is chosen of others. ``expected``: about how many there
+    will be; up to a quarter more are found in one pass, others in two. ``through``: what x holds the values
+    of; its indices are given."""
+    if x.on_gpu and narrow(x):
+        found = _reaching_on_gpu(x, limits, wanted)
+        return found if through is None else through.among(found)
+    if not x.native:
+        every = np.ones(len(x), dtype=bool) if active is None else active
+        found = Selections.of(
+            [_reached(*one) for one in zip(x.tensors, limits, wanted, every, strict=True)]
+        )
+        return found if through is None else through.among(found)
+    count, threads = len(x), torch.get_num_threads()
+    lengths = x.counts if active is None else np.where(active, x.counts, 0)
+    room = wanted if expected is None else expected
+    room = np.minimum(np.maximum(room + room // 4, 0), lengths) + 1024
+    numbers = np.empty((4, count), dtype=np.int64)
+    starts, above, equal, ties = numbers
+    size = _reach_scratch(count, lengths.ctypes.data, room.ctypes.data, starts.ctypes.data)
+    work = scratch(f"{label}.work", size, torch.uint8, x.device)
+    _reach(
+        count, lengths.ctypes.data, x.pointers, limits.ctypes.data, work.data_ptr(), starts.ctypes.data,
+        room.ctypes.data, above.ctypes.data, equal.ctypes.data, threads,
+    )  # fmt: skip
+    ties[:] = np.where(equal == 1, 1, np.clip(wanted - above, 0, equal))
+    counts = tuple((above + ties).tolist())
+    sizes = x.sizes if through is None else through.sizes
+    wide = not narrow(x) if through is None else through.indices.dtype == torch.int64
+    values = scratch(f"{label}.values", sum(counts), torch.float32, x.device)
+    kind = torch.int64 if wide else torch.int32
+    indices = scratch(f"{label}.indices", sum(counts), kind, x.device)
+    chosen = Selections(sizes, counts, values, indices)
+    _reach_write(
+        count, lengths.ctypes.data, limits.ctypes.data, ties.ctypes.data, work.data_ptr(),
+        starts.ctypes.data, None if through is None else through.indices.data_ptr(),
+        None if through is None else through.starts.ctypes.data, wide, values.data_ptr(),
+        indices.data_ptr(), chosen.starts.ctypes.data, threads,
+    )  # fmt: skip
+    return chosen
+
+
+def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any) -> Selections:
+    """limits, wanted: on the device, or arrays."""
+    from dgc_repro.kernel.gpu import chosen as gpu
+
+    expected = tuple([-(-n // 10) for n in x.sizes])
+    if isinstance(limits, np.ndarray):
+        limits = torch.from_numpy(limits).to(x.device, non_blocking=True)
+    if isinstance(wanted, np.ndarray):
+        wanted = tuple(wanted.tolist())
+    values, indices, counts = gpu.reaching(x, limits, wanted, expected)
+    return Selections(x.sizes, counts, values, indices)
+
+
+def _reached(tensor: Tensor, limit: int, wanted: int, active: bool) -> Selection:
+    """`reaching` of one tensor, in tensor operations: the reference of the C kernel."""
+    x = tensor.view(-1)
+    if not active:
+        return Selection(x[:0], torch.arange(0, dtype=torch.int32, device=x.device), x.numel())
+    keys = magnitude_bits(x)
+    above, equal = keys > int(limit), keys == int(limit)
+    if int(equal.sum()) != 1:
+        equal &= torch.cumsum(equal, 0) <= int(wanted) - int(above.sum())
+    return select.at(x, torch.nonzero(above | equal).view(-1))
+
+
+def narrow(x: Batch) -> bool:
+    """Whether places need 32 bits at most."""
+    return max(x.sizes, default=0) < 2**31
 
 
 def _topk_on_gpu(batch: Batch, ks: tuple[int, ...], scratch: Scratch, label: str) -> Selections:

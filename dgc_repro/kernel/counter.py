@@ -54,6 +54,14 @@ def keys(
     return keys
 
 
+def keys_of(numbers: Numbers) -> Numbers:
+    """`key` of every number."""
+    state = np.full(len(numbers), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    state = _mixed(state, numbers.astype(np.int64).view(np.uint64))
+    keys: Numbers = (state & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+    return keys
+
+
 def _mixed(state: Any, number: Any) -> Any:
     state = state + number
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

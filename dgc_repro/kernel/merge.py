@@ -1,4 +1,4 @@
-"""The sum of two selections of one tensor, and what of one is still in another.
+"""The sum of two selections of the same tensors.
 
 Letters: a, b = entries of the two.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native
-from dgc_repro.kernel.select import Selection
+from dgc_repro.kernel.chosen import Selections
 
 _MERGE = native.Function(
     "dgc_merge", native.INT64,
@@ -18,28 +18,28 @@ _MERGE = native.Function(
 )  # fmt: skip
 
 
-def merge(first: Selection, second: Selection) -> Selection:
+def merge(first: Selections, second: Selections) -> Selections:
     """All entries of both, ascending; where both have one, first + second (in this order)."""
-    a, b = first.values.numel(), second.values.numel()
+    first, second = first.in_order, second.in_order
+    at, other = first.places, second.places
+    a, b = at.numel(), other.numel()
     if a == 0 or b == 0:
         return second if a == 0 else first
-    if native.usable(first.values) and first.indices.dtype == torch.int32:
-        values = first.values.new_empty(a + b)
-        indices = first.indices.new_empty(a + b)
+    if native.usable(first.values):
+        values, places = first.values.new_empty(a + b), at.new_empty(a + b)
         count = _MERGE(
-            first.values.data_ptr(), first.indices.data_ptr(), a,
-            second.values.data_ptr(), second.indices.data_ptr(), b,
-            values.data_ptr(), indices.data_ptr(),
+            first.values.data_ptr(), at.data_ptr(), a, second.values.data_ptr(), other.data_ptr(), b,
+            values.data_ptr(), places.data_ptr(),
         )  # fmt: skip
-        return Selection(values[:count], indices[:count], first.n)
-    place = torch.searchsorted(first.indices, second.indices).clamp_(max=a - 1)
-    shared = first.indices[place] == second.indices
+        return Selections.at(first.sizes, values[:count], places[:count])
+    place = torch.searchsorted(at, other).clamp_(max=a - 1)
+    shared = at[place] == other
     summed = first.values.clone()
     summed[place[shared]] += second.values[shared]
     values = torch.cat([summed, second.values[~shared]])
-    indices = torch.cat([first.indices, second.indices[~shared]])
-    order = indices.argsort()
-    return Selection(values[order], indices[order], first.n)
+    places = torch.cat([at, other[~shared]])
+    order = places.argsort()
+    return Selections.at(first.sizes, values[order], places[order])
 
 
 def contained(places: Tensor, among: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choose entries of a tensor: exact top-k, everything above a threshold, samples.
+"""Choose entries of a tensor: exact top-k, and entries of a selection.
 
 What is chosen is a `Selection`, indices ascending. Magnitudes are compared as integers (the bits of
 a float32 without its sign, which order as the magnitudes do), so that a NaN lies above infinity and
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native
-from dgc_repro.kernel.native import INT32, INT64, INTEGER, POINTER
+from dgc_repro.kernel.native import INT64, INTEGER, POINTER
 
 Scratch = Callable[[str, int, torch.dtype, torch.device], Tensor]
 
@@ -37,11 +37,6 @@ _topk = native.Function(
     INTEGER,
 )  # fmt: skip
 _energy = native.Function("dgc_energy", ctypes.c_double, POINTER, INT64, INTEGER)
-_above_scratch = native.Function("dgc_above_scratch", INT64, INT64, INT64)
-_above = native.Function("dgc_above", INT64, POINTER, INT64, INT32, POINTER, INT64, INTEGER)
-_above_write = native.Function(
-    "dgc_above_write", None, POINTER, INT64, INT32, POINTER, INTEGER, INTEGER, POINTER, POINTER, INTEGER
-)  # fmt: skip
 _pick = native.Function(
     "dgc_pick", None, POINTER, POINTER, INTEGER, POINTER, INTEGER, INT64, POINTER, POINTER, INTEGER
 )
@@ -91,35 +86,6 @@ def refine(
 ) -> Selection:
     """The k entries of largest magnitude among those of a selection."""
     return _topk_of(selection.values, [k], selection.n, selection.indices, scratch, [label])[0]
-
-
-def above(
-    x: Tensor,
-    threshold: float,
-    *,
-    scratch: Scratch | None = None,
-    expected: int | None = None,
-    label: str = "above",
-) -> Selection:
-    """All entries with |x| >= threshold (and every NaN).
-
-    ``expected``: about how many they will be. Up to a quarter more are found in one pass over x,
-    others in two."""
-    n = x.numel()
-    limit = _bits_of(threshold)
-    if not _usable(x) or n == 0:
-        return at(x, torch.nonzero(magnitude_bits(x) >= limit).view(-1))
-    capacity = min(n, n // 32 if expected is None else expected + expected // 4) + 1024
-    threads, index = torch.get_num_threads(), index_type(n)
-    size = _above_scratch(n, capacity)
-    work = _buffer(scratch, f"{label}.work", size, torch.uint8, x.device)
-    count = _above(x.data_ptr(), n, limit - 1, work.data_ptr(), capacity, threads)
-    values, indices = _results(index, x, None, count, scratch, label)
-    _above_write(
-        x.data_ptr(), n, limit - 1, work.data_ptr(), count <= capacity, index == torch.int64,
-        values.data_ptr(), indices.data_ptr(), threads,
-    )  # fmt: skip
-    return Selection(values, indices, n)
 
 
 def among(
@@ -238,11 +204,6 @@ def _places_of_largest(x: Tensor, k: int) -> Tensor:
 def topk_scratch_bytes(n: int, k: int) -> int:
     """What the kernel needs to find the k largest of n."""
     return int(_topk_scratch(n, k))
-
-
-def _bits_of(threshold: float) -> int:
-    """A magnitude as `magnitude_bits` has it, of the nearest float32."""
-    return ctypes.c_int32.from_buffer(ctypes.c_float(threshold)).value & _WITHOUT_SIGN
 
 
 def _results(

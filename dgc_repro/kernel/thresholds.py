@@ -1,98 +1,92 @@
-"""What thresholds are made of: samples, order statistics, counts and moments of magnitudes.
+"""What thresholds are made of: samples, order statistics and moments of the magnitudes of every tensor.
 
 Every sum has one order, whatever the kernel: `FOLD` values at a time are folded in halves in float64
 (value i and value i + FOLD / 2, and so on), then the results of all chunks are. So the kernels in C
 and those of tensors give the same bits, and a threshold computed from them is the same number.
 
-Letters: n = values of the tensor, k = entries wanted, m = values of a sample.
+Magnitudes are compared as integers, the bits of a float32 without its sign ("keys"), which order as the
+magnitudes do; a NaN lies above infinity.
+
+Letters: n = values of a tensor, k = entries wanted, m = values of a sample.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER
+from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, starts
+from dgc_repro.kernel.native import INT64, INTEGER, POINTER
 from dgc_repro.kernel.select import Scratch, magnitude_bits
 
 FOLD = 4096  # values that are folded into one (c/thresholds.c)
 PRODUCT = 512  # mantissas of [1/2, 1) that may be multiplied before they are split again
 SMALLEST_SAMPLE = 512
-_LARGEST = 0x7FFFFFFF  # above every number: a NaN
+LARGEST = 0x7FFFFFFF  # above every number: a NaN
+INFINITE = 0x7F800000
 ABOVE = 64
 """Of a sample, so many at least should lie above the threshold: an estimate of k then scatters by
 1 / 8 of it at most (one standard deviation)."""
 
+Keys = npt.NDArray[np.int32]
+Reals = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
-class _Moments(ctypes.Structure):
-    """`moments_t` of c/thresholds.c."""
-
-    _fields_ = (
-        ("total", ctypes.c_double),
-        ("squares", ctypes.c_double),
-        ("mantissa", ctypes.c_double),
-        ("exponent", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-        ("largest", ctypes.c_int32),
-    )
-
-
+_MOMENTS = np.dtype(
+    [("total", "f8"), ("squares", "f8"), ("mantissa", "f8"), ("exponent", "i8"), ("count", "i8"),
+     ("largest", "i4")],
+    align=True,
+)  # fmt: skip  # `moments_t` of c/thresholds.c
 _sample = native.Function(
-    "dgc_sample", None, POINTER, INT64, INT64, INT64, INT64, INT32, POINTER, INTEGER
-)
-_kth = native.Function("dgc_kth", INT32, POINTER, INT64, INT64)
-_count = native.Function("dgc_count", INT64, POINTER, INT64, INT32, INTEGER)
+    "dgc_sample_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, INTEGER
+)  # fmt: skip
+_kth = native.Function("dgc_kth_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER)
 _moments = native.Function(
-    "dgc_moments", None, POINTER, INT64, FLOAT, INTEGER, INTEGER, POINTER, POINTER, INTEGER
-)
+    "dgc_moments_all", None, INT64, POINTER, POINTER, POINTER, INTEGER, INTEGER, POINTER, POINTER,
+    POINTER, INTEGER,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the magnitudes above a limit: how many there are, the sums of their excess over it and of
-    its square, and the sum of their logarithms. ``largest``: of all magnitudes."""
+    """Of each tensor's magnitudes above a limit: how many there are, the sums of their excess over it and of
+    its square, and the sum of their logarithms (where asked for). ``largest``: of all magnitudes."""
 
-    count: int
-    total: float
-    squares: float
-    log_total: float
-    largest: float
+    count: Numbers
+    total: Reals
+    squares: Reals
+    log_total: Reals
+    largest: Reals
 
-
-def magnitude_of(bits: int) -> float:
-    """The magnitude that has these bits."""
-    value: float = struct.unpack("<f", struct.pack("<i", bits))[0]
-    return value
+    def of(self, places: Numbers) -> Moments:
+        """Those of some tensors."""
+        return Moments(*(getattr(self, field)[places] for field in self.__slots__))
 
 
-def bits_of(magnitude: float) -> int:
-    """The bits of a magnitude, rounded to float32. It may lie beyond float32's range."""
-    try:
-        packed = struct.pack("<f", magnitude)
-    except OverflowError:
-        packed = struct.pack("<f", math.inf)
-    bits: int = struct.unpack("<i", packed)[0]
-    return bits & 0x7FFFFFFF
+def keys_of(magnitudes: Reals) -> Keys:
+    """The keys of magnitudes, rounded to float32. They may lie beyond float32's range."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return magnitudes.astype(np.float32).view(np.int32) & np.int32(LARGEST)
 
 
-SMALLEST = magnitude_of(1)
-"""Every magnitude but zero reaches it."""
+def magnitudes_of(keys: Keys) -> Reals:
+    """The magnitudes that have these keys."""
+    with np.errstate(invalid="ignore"):  # a NaN
+        return keys.view(np.float32).astype(np.float64)
 
 
-def rounded(magnitude: float) -> float:
-    """The nearest magnitude of float32."""
-    return magnitude_of(bits_of(magnitude))
-
-
-def following(magnitude: float) -> float:
-    """The next larger magnitude of float32; the largest is followed by infinity."""
-    return magnitude_of(min(bits_of(magnitude) + 1, _LARGEST))
+def rounded(magnitudes: Reals) -> Reals:
+    """The nearest magnitudes of float32."""
+    return magnitudes_of(keys_of(magnitudes))
 
 
 def sample_size(n: int, k: int, share: float) -> int:
@@ -101,88 +95,160 @@ def sample_size(n: int, k: int, share: float) -> int:
     return wanted if 2 * wanted <= n else n
 
 
-def estimate(x: Tensor, k: int, m: int, key: int, scratch: Scratch | None = None) -> float:
-    """A threshold that about k of the n values pass, from a sample of m of them (2 m <= n)."""
-    to = None if scratch is None else scratch("sample", m, torch.float32, x.device)
-    return kth(sample(x, m, key, to), -(-m * k // x.numel()))
+@dataclass(frozen=True)
+class Sample:
+    """What thresholds are estimated from. ``values``: a sample of each tensor, or all of it where that is not
+    worth it; ``ranks``: of the threshold among their magnitudes; ``drawn``: which are samples."""
+
+    values: Batch
+    ranks: tuple[int, ...]
+    drawn: Mask
+
+    def kths(self, active: Mask | None = None) -> Any:
+        """The key of the threshold of each tensor, 0 of those that are not ``active``; on a GPU a tensor
+        there, of all."""
+        if self.values.on_gpu:
+            from dgc_repro.kernel.gpu import chosen as gpu
+
+            return gpu.kths(self.values, self.ranks)[: len(self.values)]
+        return kths(self.values, self.ranks, active)
 
 
-def sample(x: Tensor, m: int, key: int, to: Tensor | None = None) -> Tensor:
-    """m values of x, from places that depend on the key alone. x: f32[n], 2 m <= n.
+def estimates(x: Batch, ks: tuple[int, ...], share: float, keys: Keys, scratch: Scratch) -> Sample:
+    """What thresholds that about k of n values pass are estimated from."""
+    m, ranks, drawn = _sizes(x.sizes, ks, share)
+    return Sample(samples(x, m, keys, scratch), ranks, drawn)
+
+
+@lru_cache(maxsize=64)
+def _sizes(
+    sizes: tuple[int, ...], ks: tuple[int, ...], share: float
+) -> tuple[tuple[int, ...], tuple[int, ...], Mask]:
+    pairs = list(zip(sizes, ks, strict=True))
+    m = tuple([n if k >= n else sample_size(n, k, share) for n, k in pairs])
+    ranks = tuple(
+        [-(-of_one * min(k, n) // max(n, 1)) for of_one, (n, k) in zip(m, pairs, strict=True)]
+    )
+    return m, ranks, np.array(m, dtype=np.int64) < np.array(sizes, dtype=np.int64)
+
+
+def samples(x: Batch, m: tuple[int, ...], keys: Keys, scratch: Scratch) -> Batch:
+    """m values of each tensor, from places that depend on the key alone; itself where m = n. Else 2 m <= n.
 
     One of each n // m neighbours, at a hashed place among them, the first at a hashed place of the
     tensor: every entry is as likely as any other, and no period of the tensor is met."""
-    n = x.numel()
-    width = n // m
-    offset = (counter.key(key) & 0xFFFFFFFF) * n >> 32
-    if native.usable(x):
-        drawn = x.new_empty(m) if to is None else to
+    drawn = tuple([0 if of_one == n else of_one for of_one, n in zip(m, x.sizes, strict=True)])
+    if not any(drawn):
+        return x
+    wanted = np.array(drawn, dtype=np.int64)
+    first = np.array(starts(drawn), dtype=np.int64)
+    buffer = scratch("sample", sum(drawn), torch.float32, x.device)
+    found = Stretches(x, buffer, np.where(wanted == 0, -1, first), m)
+    hashed = counter.keys_of(keys).view(np.uint32).tolist()
+    of_each = [h * n >> 32 for h, n in zip(hashed, x.sizes, strict=True)]
+    offsets = np.array(of_each, dtype=np.int64)
+    if x.native:
         _sample(
-            x.data_ptr(), n, m, width, offset, key, drawn.data_ptr(), torch.get_num_threads()
+            len(x), x.lengths, x.pointers, wanted.ctypes.data, offsets.ctypes.data,
+            keys.ctypes.data, buffer.data_ptr(), first.ctypes.data, torch.get_num_threads(),
         )  # fmt: skip
-        return drawn
-    places = torch.arange(m, device=x.device)
-    hashed = counter.bits(places.to(torch.int32), torch.tensor(key, dtype=torch.int32).to(x.device))
+    elif x.on_gpu:
+        from dgc_repro.kernel.gpu import thresholds as gpu
+
+        gpu.sample(x, drawn, offsets, keys, buffer)
+    else:
+        for i, of_one in enumerate(drawn):
+            if of_one:
+                places = _places(x.sizes[i], of_one, of_each[i], int(keys[i]), x.device)
+                found.tensors[i].copy_(x.tensors[i].view(-1)[places])
+    return found
+
+
+def _places(n: int, m: int, offset: int, key: int, device: torch.device) -> Tensor:
+    """Of the sample of a tensor: i64[m]."""
+    width = n // m
+    places = torch.arange(m, device=device)
+    hashed = counter.bits(places.to(torch.int32), torch.tensor(key, dtype=torch.int32).to(device))
     places = offset + places * width + (((hashed.long() >> 9) & 0x7FFFFF) * width >> 23)
-    return x[torch.where(places >= n, places - n, places)]
+    return torch.where(places >= n, places - n, places)
 
 
-def kth(x: Tensor, k: int) -> float:
-    """The k-th largest magnitude, k from 1 to n. NaN counts as larger than infinity."""
-    if native.usable(x):
-        return magnitude_of(_kth(x.data_ptr(), x.numel(), k))
-    return magnitude_of(int(torch.topk(magnitude_bits(x), k, sorted=False).values.min()))
-
-
-def count(x: Tensor, threshold: float) -> int:
-    """How many |x| >= threshold (and every NaN)."""
-    limit = bits_of(threshold)
-    if native.usable(x):
-        number: int = _count(x.data_ptr(), x.numel(), limit, torch.get_num_threads())
-        return number
-    return int((magnitude_bits(x) >= limit).sum())
+def kths(x: Batch, ks: tuple[int, ...], active: Mask | None = None) -> Keys:
+    """The key of the k-th largest magnitude of each tensor, k from 1 to n; 0 of an empty one and of those
+    that are not ``active``."""
+    found = np.zeros(len(x), dtype=np.int32)
+    lengths = _lengths(x, active)
+    if x.native:
+        _kth(
+            len(x), lengths.ctypes.data, x.pointers, integers(ks), found.ctypes.data,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return found
+    for i in np.flatnonzero(lengths).tolist():
+        bits = magnitude_bits(x.tensors[i].view(-1))
+        found[i] = int(torch.topk(bits, ks[i], sorted=False).values.min())
+    return found
 
 
 def moments(
-    x: Tensor, above: float = 0.0, *, squares: bool = False, logs: bool = False,
-    scratch: Tensor | None = None,
+    x: Batch, scratch: Scratch, above: Reals | None = None, *, squares: bool = False, logs: bool = False,
+    active: Mask | None = None,
 ) -> Moments:  # fmt: skip
-    """Moments of the magnitudes above a limit (a float32 number, at least 0); NaN is in none of them.
+    """Moments of the magnitudes above a limit for each tensor (a float32 number, at least 0); NaN is in none
+    of them.
 
-    ``squares``, ``logs``: whether these sums are wanted. ``scratch``: f64[`chunk_sums`]."""
-    if native.usable(x):
-        chunks = scratch if scratch is not None else x.new_empty(chunk_sums(x), dtype=torch.float64)
-        found = _Moments()
+    ``squares``, ``logs``: whether these sums are wanted. ``active``: which tensors are read; the moments of
+    the others are those of an empty tensor."""
+    limits = np.zeros(len(x), dtype=np.float32) if above is None else above.astype(np.float32)
+    lengths = _lengths(x, active)
+    found = np.zeros(len(x), dtype=_MOMENTS)
+    if x.native:
+        at, size = _chunks(x.sizes)
+        chunks = scratch("chunks", size, torch.float64, x.device)
         _moments(
-            x.data_ptr(), x.numel(), above, squares, logs, chunks.data_ptr(), ctypes.byref(found),
-            torch.get_num_threads(),
+            len(x), lengths.ctypes.data, x.pointers, limits.ctypes.data, squares, logs, chunks.data_ptr(),
+            at.ctypes.data, found.ctypes.data, torch.get_num_threads(),
         )  # fmt: skip
-        return _read(
-            found.count, found.total, found.squares, found.mantissa, found.exponent, found.largest
-        )
-    if x.numel() == 0:
-        return _read(0, 0.0, 0.0, 1.0, 0, 0)
+    else:
+        found["mantissa"] = 1.0
+        for i in np.flatnonzero(lengths).tolist():
+            found[i] = _moments_of(x.tensors[i].view(-1), float(limits[i]), squares, logs)
+    log_total = np.zeros(len(x))
+    if logs:
+        log_total = found["exponent"] * math.log(2) + each(math.log, found["mantissa"])
+    return Moments(
+        found["count"], found["total"], found["squares"], log_total, magnitudes_of(found["largest"])
+    )
+
+
+@lru_cache(maxsize=64)
+def _chunks(sizes: tuple[int, ...]) -> tuple[Numbers, int]:
+    """Where `moments` notes the chunks of each tensor, and how many numbers these are."""
+    numbers = tuple([3 * -(-n // FOLD) for n in sizes])
+    return np.array(starts(numbers), dtype=np.int64), sum(numbers)
+
+
+def _lengths(x: Batch, active: Mask | None) -> Numbers:
+    return x.counts if active is None else np.where(active, x.counts, 0)
+
+
+def each(function: Callable[[float], float], numbers: Reals) -> Reals:
+    """A function of the standard library, whose last bit does not depend on the processor's vectors."""
+    return np.array([function(number) for number in numbers.tolist()], dtype=np.float64)
+
+
+def _moments_of(
+    x: Tensor, above: float, squares: bool, logs: bool
+) -> tuple[float, float, float, int, int, int]:
+    """What C finds of one tensor, a row of `_MOMENTS`."""
     size = -(-x.numel() // FOLD) * FOLD
     rows = torch.nn.functional.pad(x.abs(), (0, size - x.numel())).view(-1, FOLD)
     inside = rows > above
     excess = torch.where(inside, rows.double() - above, 0.0)
-    number = int(inside.sum())
     total = float(_folded(excess))
     second = float(_folded(excess * excess)) if squares else 0.0
     mantissa, exponent = _product(rows, inside) if logs else (1.0, 0)
-    return _read(number, total, second, mantissa, exponent, int(magnitude_bits(x).max()))
-
-
-def chunk_sums(x: Tensor) -> int:
-    """How many float64 numbers `moments` needs to note its chunks in."""
-    return 3 * (-(-x.numel() // FOLD) or 1)
-
-
-def _read(
-    number: int, total: float, squares: float, mantissa: float, exponent: int, largest: int
-) -> Moments:
-    log_total = exponent * math.log(2) + math.log(mantissa)
-    return Moments(number, total, squares, log_total, magnitude_of(largest))
+    return total, second, mantissa, exponent, int(inside.sum()), int(magnitude_bits(x).max())
 
 
 def _folded(rows: Tensor) -> Tensor:

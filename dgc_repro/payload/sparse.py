@@ -22,8 +22,8 @@ from torch import Tensor
 
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
-from dgc_repro.kernel.batch import Batch, integers, on_gpu
-from dgc_repro.kernel.chosen import Numbers, Selections
+from dgc_repro.kernel.batch import Batch, Numbers, integers, on_gpu
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.layout import Kind, Layout
 from dgc_repro.kernel.select import Scratch, Selection
 from dgc_repro.payload.interface import ALONE, BatchPayload

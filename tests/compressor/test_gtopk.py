@@ -13,6 +13,7 @@ from numeric import Array, both_kernels, gaussian, random_steps, topk
 
 from dgc_repro import ErrorFeedback, TopK
 from dgc_repro.compressor.gtopk import GTopK, turns
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.merge import contained, merge
 from dgc_repro.kernel.select import Selection
 
@@ -124,16 +125,19 @@ def test_merging_adds_in_order_and_ascends(kind: torch.dtype) -> None:
         source = torch.Generator().manual_seed(a + 1000 * b)
         drawn = [torch.randperm(n, generator=source)[:k].sort().values for k in (a, b)]
         first, second = (Selection(gaussian(len(p), len(p)), p.to(kind), n) for p in drawn)
-        merged = merge(first, second)
+        twice = merge(Selections.of([first, first]), Selections.of([second, first]))
+        assert torch.equal(twice[1].values, 2 * first.values)
+        assert torch.equal(twice[1].indices, first.indices.int())
+        merged = twice[0]
         dense, touched = torch.zeros(n), torch.zeros(n, dtype=torch.bool)
         for one in (first, second):
             dense[one.indices.long()] += one.values
             touched[one.indices.long()] = True
-        assert torch.equal(merged.indices, torch.nonzero(touched).view(-1).to(kind)), (a, b)
+        assert torch.equal(merged.indices, torch.nonzero(touched).view(-1).int()), (a, b)
         assert torch.equal(merged.values, dense[touched]), (a, b)
     bits = torch.tensor([0x7FC00001, 0x7FC00002], dtype=torch.int32).view(torch.float32)
     broken = [Selection(bits[i : i + 1].clone(), torch.zeros(1, dtype=kind), 3) for i in (0, 1)]
-    assert bool(merge(*broken).values.isnan().all())
+    assert bool(merge(*(Selections.of([one]) for one in broken)).values.isnan().all())
 
 
 def test_what_is_contained_is_found_at_both_ends() -> None:

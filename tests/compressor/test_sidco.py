@@ -14,6 +14,7 @@ from torch import Tensor
 from dgc_repro import SIDCo
 from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.sparsifier import num_kept
+from dgc_repro.kernel.batch import Batch
 
 
 def exponential(excess: Array, share: float) -> float:
@@ -111,10 +112,11 @@ def log_normal(size: int, seed: int) -> Tensor:
 def settled(sparsifier: SIDCo, values: list[Tensor], steps: int) -> Array:
     """k' / k of each step of one tensor, as the state goes on."""
     n = values[0].numel()
+    batches = [Batch(("w",), [x]) for x in values]
     state, shares = sparsifier.init(values[0]), []
     for step in range(steps):
-        x = values[step % len(values)]
-        sent = sparsifier._in_stages(x, n, state["stages"], context(step)).values.numel()
+        x, stages = batches[step % len(values)], np.array([state["stages"]])
+        (sent,) = sparsifier._in_stages(x, (n,), stages, context(step)).counts
         state = sparsifier._adapted(state, sent, n)
         shares.append(sent / num_kept(n, sparsifier.share_sent))
     return np.array(shares)

@@ -20,6 +20,8 @@ from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload.requests import Exchange, Outcome
 from dgc_repro.policy.interface import Plan
@@ -27,9 +29,14 @@ from dgc_repro.policy.interface import Plan
 X = torch.arange(1.0, 25.0)
 
 
-class FirstByChoose(TopK):
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        return select.at(x, torch.arange(self.num_kept(n)))
+class FirstByChoosing(TopK):
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        return firsts(x, self.each_num_kept(sizes))
+
+
+def firsts(x: Batch, ks: tuple[int, ...]) -> Selections:
+    each = zip(x.tensors, ks, strict=True)
+    return Selections.of([select.at(one.view(-1), torch.arange(k)) for one, k in each])
 
 
 class FirstBySelect(TopK):
@@ -38,16 +45,16 @@ class FirstBySelect(TopK):
 
 
 class FirstByThreshold(Threshold):
-    def choose(self, x: Tensor, n: int, context: Context) -> Selection:
-        return select.at(x, torch.arange(self.num_kept(n)))
+    def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
+        return firsts(x, self.each_num_kept(sizes))
 
 
-@pytest.mark.parametrize("kind", [FirstByChoose, FirstBySelect, FirstByThreshold])
+@pytest.mark.parametrize("kind", [FirstByChoosing, FirstBySelect, FirstByThreshold])
 def test_an_overridden_choice_is_sent(kind: type[TopK]) -> None:
     assert torch.equal(stepped(kind(0.25), [X]).nonzero().view(-1), torch.arange(6))
 
 
-@pytest.mark.parametrize("kind", [FirstByChoose, FirstBySelect, FirstByThreshold])
+@pytest.mark.parametrize("kind", [FirstByChoosing, FirstBySelect, FirstByThreshold])
 def test_what_an_overridden_choice_passes_over_is_checked(kind: type[TopK]) -> None:
     x = X.clone()
     x[20] = torch.nan
@@ -66,7 +73,7 @@ def test_an_overridden_exchange_is_called_for_each_tensor() -> None:
     assert torch.equal(2 * stepped(Halved(TopK(0.25)), [X]), stepped(TopK(0.25), [X]))
 
 
-def test_an_encode_that_nobody_calls_is_refused() -> None:
+def test_a_method_that_nobody_calls_is_refused() -> None:
     class Own(QSGD):
         def encode(self, tensor: Tensor, context: Context) -> Any:
             raise NotImplementedError
@@ -75,6 +82,15 @@ def test_an_encode_that_nobody_calls_is_refused() -> None:
         ValueError, match="^compressor: Own.encode is not called; write encode_batch"
     ):
         check_complete(Own())
+
+    class Chooses(TopK):
+        def choose(self, x: Tensor, n: int, context: Context) -> Selection:
+            raise NotImplementedError
+
+    with pytest.raises(
+        ValueError, match="^compressor: Chooses.choose is not called; write choose_all"
+    ):
+        check_complete(Chooses())
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,8 @@ class Beyond(FirstOnes):
         super().__init__(0, [])
 
     def select(self, tensor: Tensor, given: Context) -> Selection:
-        return select.above(tensor.view(-1), 1.0, scratch=given.scratch)
+        x = tensor.view(-1)
+        return select.at(x, torch.nonzero(x.abs() >= 1.0).view(-1))
 
 
 @pytest.mark.parametrize("coding", ["int32", "delta16", "bitmap", "auto"])

@@ -7,14 +7,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from numeric import EPS
+from numeric import EPS, context, heavy_tailed
 from torch import Tensor, nn
 
+from dgc_repro import DGCSampled, RedSync, SIDCo, Threshold
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -22,7 +24,9 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.sparsifier import select_all
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward, Junction
@@ -460,6 +464,74 @@ def test_topk_of_ties_takes_the_lower_index() -> None:
 
     indices, _ = both(run)
     assert indices.tolist() == [*range(4500), 0, 1]
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_what_reaches_a_limit(odd: bool) -> None:
+    limits = np.array([0.5, 0.0, 9.0, 1.0, 1e-39, 0.0], dtype=np.float32).view(np.int32)
+    for most in (0, 150, 10**6):
+
+        def run(most: int = most) -> list[Tensor]:
+            x = batch(odd=odd)
+            found = chosen.reaching(x, limits, np.full(len(x), most), scratch)
+            again = found.values_of(x)
+            some = chosen.reaching(again, limits + 9, again.counts, scratch, through=found)
+            return [part for one in (*found, *some) for part in (one.values, one.indices)]
+
+        both(run)
+
+
+METHODS = [
+    Threshold(0.1),
+    Threshold(threshold=0.7),
+    DGCSampled(0.1),
+    RedSync(0.05, search_from=0),
+    RedSync(0.3, search_from=2000),
+    RedSync(0.05, search_from=0, quantized=True),
+    *(SIDCo(d, fit=f, stages=n) for f in FITS for d, n in ((0.05, None), (0.3, 2), (0.01, 1))),
+]
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_threshold_methods(method: Any, odd: bool) -> None:
+    """SIDCo's thresholds are equal to C's to 2^-40 before they are rounded to float32, so that selections
+    differ once in a great many cases: not here."""
+
+    def run() -> list[Tensor]:
+        x = batch(odd=odd)
+        x.tensors[4].mul_(1e38)
+        found = select_all(method, x, context(int(odd)))
+        return [part for one in found for part in (one.values, one.indices)]
+
+    both(run)
+
+
+def test_thresholds_of_larger_tensors() -> None:
+    """Several chunks of each sum: an odd number of them, and a power of two."""
+
+    def run() -> list[Tensor]:
+        x = Batch(("odd", "even"), [heavy_tailed(20_000, 1, 1.0), heavy_tailed(16_384, 2, 1.0)])
+        selections = [select_all(method, x, context()) for method in METHODS]
+        return [
+            part for one in selections for every in one for part in (every.values, every.indices)
+        ]
+
+    both(run)
+
+
+@pytest.mark.parametrize(("density", "seed"), [(0.05, 3), (0.1, 31)])
+def test_dgc_lowers_a_threshold_that_too_few_pass(density: float, seed: int) -> None:
+    """With these seeds 0.71 k entries pass the sampled threshold."""
+    method = DGCSampled(density)
+
+    def run() -> list[Tensor]:
+        x = Batch(("w",), [heavy_tailed(20_000, seed)])
+        found = select_all(method, x, context(seed))
+        return [found.values, found.indices]
+
+    values, _ = both(run)
+    assert 0.8 <= values.numel() / (20_000 * density) <= 1
 
 
 @pytest.mark.parametrize("values", ["fp32", "fp16", "int8", "shared"])

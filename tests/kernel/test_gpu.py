@@ -22,10 +22,11 @@ from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.fp16 import FP16
-from dgc_repro.compressor.interface import Compressor, Context, exchange_all
+from dgc_repro.compressor.interface import Compressor, Context, exchange_all, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.natural import Natural
@@ -34,9 +35,12 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.redsync import RedSync
 from dgc_repro.compressor.residual import expands
+from dgc_repro.compressor.sidco import SIDCo
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.terngrad import TernGrad
+from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
@@ -77,11 +81,12 @@ def test_every_kernel_gives_the_bits_of_the_c_kernel() -> None:
 # What a kernel's arguments are, by their names; all others are tables of i64.
 TYPES = {
     "owner": "*i32", "state": "*i32", "hists": "*i32", "found": "*i32", "indices": "*i32", "keys": "*i32",
-    "largest": "*i32", "escapes_before": "*i32", "values": "*fp32", "peaks": "*fp32", "sums": "*fp64",
-    "totals": "*fp64", "weight": "fp32", "limit": "fp32", "share": "fp32", "most": "fp32",
-    "sources": "i32", "num": "i32", "num_tiles": "i32", "total": "i32", "start": "i32", "num_sums": "i32",
-    "num_columns": "i32", "p": "*fp32", "q": "*fp32", "out": "*fp32", "work": "*fp64", "r": "i32",
-    "dependent": "fp32",
+    "largest": "*i32", "escapes_before": "*i32", "limits": "*i32", "whole": "*i32", "offsets": "*u64",
+    "values": "*fp32", "peaks": "*fp32", "sums": "*fp64", "totals": "*fp64", "reals": "*fp64",
+    "above": "*fp64", "weight": "fp32", "limit": "fp32", "share": "fp32", "most": "fp32",
+    "first_share": "fp32", "sources": "i32", "num": "i32", "num_tiles": "i32", "num_chunks": "i32",
+    "stage": "i32", "total": "i32", "start": "i32", "num_sums": "i32", "num_columns": "i32", "p": "*fp32",
+    "q": "*fp32", "out": "*fp32", "work": "*fp64", "r": "i32", "dependent": "fp32",
 }  # fmt: skip
 FUSED = ("_add", "_times", "_transposed_times", "_outer")
 PACKED = {
@@ -95,7 +100,17 @@ PACKED = {
 
 def kernels() -> list[tuple[Any, dict[str, Any]]]:
     """Every kernel, with its constants."""
-    from dgc_repro.kernel.gpu import bits, chosen, codes, dense, keyed, launch, lowrank, sparse
+    from dgc_repro.kernel.gpu import (
+        bits,
+        chosen,
+        codes,
+        dense,
+        keyed,
+        launch,
+        lowrank,
+        sparse,
+        thresholds,
+    )
 
     columns = {"WIDTH": dense.COLUMNS, "STEP": dense.STEP}
     row = [
@@ -124,12 +139,37 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
         (bits._pack_powers, {}),
         *((bits._decode_powers, {"ACCUMULATE": a}) for a in (False, True)),
         *(
-            (chosen._histogram, {"SHIFT": shift, "WIDTH": width, "TILE": 2048, "TILES": 8})
+            (
+                chosen._histogram,
+                {
+                    "RANKS": 1 + shift // 20,
+                    "SHIFT": shift,
+                    "WIDTH": width,
+                    "TILE": 2048,
+                    "TILES": 8,
+                },
+            )
             for shift, width in chosen.PASSES
         ),
         *((chosen._pick, {"FIRST": first, "WIDTH": 10 + first}) for first in (False, True)),
         (chosen._count, {"TILE": 2048}),
+        (chosen._fill, {"WIDTH": 1024}),
         (chosen._write, {"TILE": 2048}),
+        (thresholds._sample, {"TILE": 1024}),
+        (thresholds._lower, {"SHARE": 0.8, "ROUNDS": 10}),
+        (thresholds._search, {"HALVINGS": 32, "WIDTH": 1024}),
+        *(
+            (
+                thresholds._moments,
+                {"ABOVE": not logs, "SECOND": not logs, "LOGS": logs, "TILE": 4096},
+            )
+            for logs in (False, True)
+        ),
+        *(
+            (thresholds._fit, {"FIRST": logs, "SECOND": not logs, "LOGS": logs, "WIDTH": 1024})
+            for logs in (False, True)
+        ),
+        (thresholds._settle, {}),
         (sparse._begin, {"KIND": 3, "TILE": 2048}),
         (sparse._escapes, {"TILE": 2048}),
         *((sparse._write, {"KIND": kind, "TILE": 2048}) for kind in range(4)),
@@ -159,9 +199,19 @@ def is_kernel(function: Any) -> bool:
 
 
 def test_the_list_has_every_kernel() -> None:
-    from dgc_repro.kernel.gpu import bits, chosen, codes, dense, keyed, launch, lowrank, sparse
+    from dgc_repro.kernel.gpu import (
+        bits,
+        chosen,
+        codes,
+        dense,
+        keyed,
+        launch,
+        lowrank,
+        sparse,
+        thresholds,
+    )
 
-    modules = (bits, chosen, codes, dense, keyed, launch, lowrank, sparse)
+    modules = (bits, chosen, codes, dense, keyed, launch, lowrank, sparse, thresholds)
     every = {f.fn for module in modules for f in vars(module).values() if is_kernel(f)}
     helpers = {launch.tile.fn, bits._row.fn}
     assert every - helpers == {kernel.fn for kernel, _ in kernels()}
@@ -200,7 +250,9 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
         rounded = set(re.findall(r"\b(?:fma|\w+\.approx|\w+\.full|\w+\.ftz)[\w.]*", text))
         # floor of a negative denormal number is then 0 and not -1, and stochastic rounding makes 0 of both
         rounded -= {name for name in rounded if name.startswith("rmi.ftz")}
-        allowed = {"fma.rn.f32"} if name in FUSED else set()
+        # The library's float64 logarithm and exponential, whose last bits are the device's.
+        library = {"fma.rn.f64", "rcp.approx.ftz.f64", "abs.ftz.f32"}
+        allowed = {"fma.rn.f32"} if name in FUSED else library if name == "_fit" else set()
         if name == "_directions":
             rounded = {one for one in rounded if not one.endswith("f64")}
         assert rounded <= allowed, (name, rounded)
@@ -258,6 +310,12 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
         (Natural(), 2),
         (ErrorFeedback(TopK(density=0.01)), 24),
         (ErrorFeedback(TopK(density=0.1, values="int8", indices="bitmap")), 24),
+        (ErrorFeedback(Threshold(density=0.01)), 24),
+        (ErrorFeedback(Threshold(threshold=0.1)), 16),
+        (ErrorFeedback(DGCSampled(density=0.01)), 32),
+        (ErrorFeedback(RedSync(density=0.01, search_from=100_000)), 24),
+        (ErrorFeedback(SIDCo(density=0.01)), 32),
+        (ErrorFeedback(SIDCo(density=0.01, fit="gamma")), 32),
         (ErrorFeedback(RandomK(density=0.01)), 5),
         (ErrorFeedback(RandomK(density=0.01, shared=False, values="int8")), 6),
         (ErrorFeedback(FP16()), 4),
@@ -275,7 +333,10 @@ def test_an_exchange_takes_few_launches_whatever_the_number_of_tensors(
     assert counted.triton <= most
     assert len(counted.operations) <= 12, counted.operations
     assert exchanged(compressor, SHAPES[:3]).triton <= counted.triton
-    assert exchanged(compressor).waits == []  # tables of a layout are sent once
+    # Tables of a layout are sent once, and the sizes of ragged payloads alone are read.
+    ragged = any(getattr(part, "ragged", False) for part in nested(compressor))
+    again = exchanged(compressor)
+    assert (again.waits, again.syncs) == ([], int(ragged))
 
 
 @pytest.mark.parametrize("rank", [1, 4, 32])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from numeric import Array, both_kernels, hashed_bits, heavy_tailed, three_thread
 from torch import Tensor
 
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel import select
+from dgc_repro.kernel import chosen, select, thresholds
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
@@ -56,11 +58,11 @@ def largest(x: Tensor, k: int) -> Array:
     return np.sort(ranked(x)[:k])
 
 
-def check(chosen: Selection, x: Tensor, places: Array) -> None:
-    assert chosen.n == x.numel()
-    assert chosen.indices.dtype == torch.int32
-    np.testing.assert_array_equal(chosen.indices.numpy(), places)
-    assert same_bits(chosen.values, x[torch.from_numpy(places)])
+def check(found: Selection, x: Tensor, places: Array) -> None:
+    assert found.n == x.numel()
+    assert found.indices.dtype == torch.int32
+    np.testing.assert_array_equal(found.indices.numpy(), places)
+    assert same_bits(found.values, x[torch.from_numpy(places)])
 
 
 def counts(n: int) -> list[int]:
@@ -78,15 +80,66 @@ def test_topk_equals_a_stable_sort(n: int) -> None:
             check(select.topk(x, k), x, np.sort(order[:k]))
 
 
+def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def reached(x: Tensor, limit: int, wanted: int) -> Array:
+    """The places above a limit, and those equal to it until so many are chosen; one of them in any case."""
+    above, equal = np.flatnonzero(keys(x) > limit), np.flatnonzero(keys(x) == limit)
+    ties = 1 if equal.size == 1 else max(wanted - above.size, 0)
+    return np.sort(np.concatenate([above, equal[:ties]]))
+
+
+def reaching(x: Batch, limit: int, wanted: int, **more: Any) -> Selections:
+    return chosen.reaching(
+        x, np.full(len(x), limit, np.int32), np.full(len(x), wanted), scratch, **more
+    )
+
+
 @both_kernels
 @pytest.mark.parametrize("n", SIZES)
-def test_everything_above_a_threshold_is_found_whatever_was_expected(n: int) -> None:
-    for _, x in kinds(n):
-        for threshold in (0.0, 1e-42, 0.3, 2.0, 1e300, torch.inf, torch.nan):
-            limit = keys(torch.tensor([threshold], dtype=torch.float32))[0]
-            places = np.flatnonzero(keys(x) >= limit)
-            for expected in (None, 0, n):
-                check(select.above(x, threshold, expected=expected), x, places)
+def test_what_reaches_a_limit_is_found_whatever_was_expected(n: int) -> None:
+    every = dict(kinds(n))
+    x = Batch(tuple(every), list(every.values()))
+    for threshold in (0.0, 1e-42, 0.3, 1.0, torch.inf, torch.nan):
+        limit = int(keys(torch.tensor([threshold], dtype=torch.float32))[0])
+        for wanted in (0, n // 3, n):
+            for expected in (None, np.zeros(len(x), np.int64), x.counts):
+                found = reaching(x, limit, wanted, expected=expected)
+                for one, tensor in zip(found, every.values(), strict=True):
+                    check(one, tensor, reached(tensor, limit, wanted))
+
+
+@both_kernels
+def test_limits_may_leave_tensors_out_and_choose_among_survivors() -> None:
+    every = [heavy_tailed(n, n) for n in (5, 0, 3000, 70_001)]
+    x = Batch(tuple("abcd"), every)
+    active = np.array([True, True, False, True])
+    survivors = reaching(x, int(keys(torch.tensor([0.5]))[0]), 10**9, active=active)
+    assert survivors.counts[1:3] == (0, 0)
+    limit = int(keys(torch.tensor([2.0]))[0])
+    found = reaching(survivors.values_of(x), limit, 10**9, through=survivors)
+    for one, tensor, read in zip(found, every, active, strict=True):
+        check(one, tensor, np.flatnonzero(keys(tensor) >= limit) if read else np.zeros(0, int))
+    wide = Selections(
+        (2**33,) * 4, survivors.counts, survivors.values, survivors.indices.long() + 2**32
+    )
+    again = reaching(wide.values_of(x), limit, 10**9, through=wide)
+    assert again.indices.dtype == torch.int64
+    assert torch.equal(again.indices, found.indices.long() + 2**32)
+
+
+@both_kernels
+def test_the_kth_largest_of_each_tensor_is_exact_with_nan_above_all() -> None:
+    for n in (*SIZES, 1000):
+        every = dict(kinds(n))
+        x = Batch(tuple(every), list(every.values()))
+        for k in counts(n):
+            found = thresholds.kths(x, (k,) * len(x))
+            assert found.tolist() == [np.sort(keys(one))[-k] for one in every.values()]
+            left_out = thresholds.kths(x, (k,) * len(x), np.arange(len(x)) > 3)
+            assert left_out.tolist() == [0, 0, 0, 0, *found[4:].tolist()]
 
 
 @both_kernels
@@ -161,7 +214,8 @@ def test_places_beyond_2_to_the_24_are_exact() -> None:
     places = [0, 2**24 - 1, 2**24 + 1, 2**24 + 3, n - 1]
     x[places] = torch.tensor([-3.0, 1.0, 2.0, -2.0, 5.0])
     assert select.topk(x, 5).indices.tolist() == places
-    assert select.above(x, 0.5).indices.tolist() == places
+    found = reaching(Batch(("x",), [x]), int(keys(torch.tensor([0.5]))[0]), n)[0]
+    assert found.indices.tolist() == places
     assert select.topk(x, 3).indices.tolist() == [0, 2**24 + 1, n - 1]  # the lower of equal ones
 
 
@@ -173,27 +227,26 @@ def test_indices_widen_beyond_2_to_the_31_entries() -> None:
     x = heavy_tailed(count)
     wide = torch.arange(count) * 400_000 + 2**32
     survivors = Selection(x, wide, n)
-    for chosen in (select.refine(survivors, 300), select.refine(survivors, 9000)):
-        places = torch.from_numpy(largest(x, chosen.values.numel()))
-        assert chosen.n == n
-        assert chosen.indices.dtype == torch.int64
-        assert torch.equal(chosen.indices, wide[places])
+    for found in (select.refine(survivors, 300), select.refine(survivors, 9000)):
+        places = torch.from_numpy(largest(x, found.values.numel()))
+        assert found.n == n
+        assert found.indices.dtype == torch.int64
+        assert torch.equal(found.indices, wide[places])
     some = select.among(survivors, torch.tensor([0, 7, count - 1]))
     assert torch.equal(some.indices, wide[[0, 7, count - 1]])
 
 
 @both_kernels
 def test_nothing_of_nothing_and_nothing_of_something() -> None:
-    for chosen in (
+    for found in (
         select.topk(torch.zeros(0), 0),
         select.topk(torch.ones(5), 0),
-        select.above(torch.zeros(0), 1.0),
-        select.above(torch.ones(5), 2.0),
+        *reaching(Batch(("a", "b"), [torch.zeros(0), torch.ones(5)]), 1 << 30, 5),
         select.ladder(torch.zeros(0), [0, 0])[1],
         select.at(torch.ones(3), torch.zeros(0, dtype=torch.int64)),
     ):
-        assert chosen.values.numel() == chosen.indices.numel() == 0
-        assert chosen.indices.dtype == torch.int32
+        assert found.values.numel() == found.indices.numel() == 0
+        assert found.indices.dtype == torch.int32
 
 
 @both_kernels
@@ -212,10 +265,13 @@ def test_a_ladder_whose_rungs_grow_weaker_is_refused() -> None:
 
 def test_the_number_of_threads_changes_nothing() -> None:
     x = heavy_tailed(300_000)
+    several = Batch(("whole", "part", "few"), [x, x[:100_000], x[:777]])
+    limit = int(keys(torch.tensor([1.0]))[0])
 
     def every() -> list[Tensor]:
-        chosen = [*select.ladder(x, [30_000, 300]), select.above(x, 1.0), select.topk(x, 100_000)]
-        return [select.energy(x), *(part for one in chosen for part in (one.values, one.indices))]
+        found = [*select.ladder(x, [30_000, 300]), select.topk(x, 100_000)]
+        found += reaching(several, limit, 0)
+        return [select.energy(x), *(part for one in found for part in (one.values, one.indices))]
 
     one = every()
     with three_threads():

@@ -236,20 +236,28 @@ static void write_piece(const piece_t *piece, int32_t kth, const void *through, 
     }
 }
 
-/* Write all values above `kth`, and the first `ties` of those equal to it. */
-static void write_all(piece_t *pieces, int64_t num, int32_t kth, int64_t ties, const void *through, int wide,
-                      float *values, void *indices, int parallel, int threads) {
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
+/* How many keys of each piece are above `limit`, and how many equal to it; of all pieces too. */
+static void weigh(piece_t *pieces, int64_t num, int32_t limit, int64_t *all_above, int64_t *all_equal,
+                  int parallel, int threads) {
+    int64_t above = 0, equal = 0;
+#pragma omp parallel for num_threads(threads) if (parallel) schedule(static) reduction(+ : above, equal)
     for (int64_t p = 0; p < num; p++) {
-        int32_t above = 0, equal = 0;
+        int32_t own_above = 0, own_equal = 0;
         const float *x = pieces[p].values;
         for (int32_t i = 0; i < pieces[p].count; i++) {
-            above += key_of(x + i) > kth;
-            equal += key_of(x + i) == kth;
+            own_above += key_of(x + i) > limit;
+            own_equal += key_of(x + i) == limit;
         }
-        pieces[p].above = above;
-        pieces[p].equal = equal;
+        above += pieces[p].above = own_above;
+        equal += pieces[p].equal = own_equal;
     }
+    *all_above = above;
+    *all_equal = equal;
+}
+
+/* Write all values above `limit`, and the first `ties` of those equal to it, from weighed pieces. */
+static void write_all(piece_t *pieces, int64_t num, int32_t limit, int64_t ties, const void *through, int wide,
+                      float *values, void *indices, int parallel, int threads) {
     int64_t out = 0;
     for (int64_t p = 0; p < num; p++) {
         pieces[p].out = out;
@@ -259,7 +267,7 @@ static void write_all(piece_t *pieces, int64_t num, int32_t kth, int64_t ties, c
     }
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
     for (int64_t p = 0; p < num; p++)
-        if (pieces[p].above + pieces[p].ties) write_piece(pieces + p, kth, through, wide, values, indices);
+        if (pieces[p].above + pieces[p].ties) write_piece(pieces + p, limit, through, wide, values, indices);
 }
 
 /* How many values are looked at beforehand. */
@@ -358,6 +366,8 @@ static void choose(const float *x, int64_t n, int64_t k, bracket_t bracket, int6
         cut(x, n, pieces);
         find_kth(pieces, num, k, 0, (int64_t)1 << 31, parallel, threads, &kth, &ties);
     }
+    int64_t above, equal;
+    weigh(pieces, num, kth, &above, &equal, parallel, threads);
     write_all(pieces, num, kth, ties, through, wide, values, indices, parallel, threads);
 }
 
@@ -418,35 +428,95 @@ void dgc_topk_all(int64_t count, const int64_t *n, const float *const *x, int ru
     })
 }
 
-/* Bytes of scratch to choose what is beyond a threshold, with room for so many. */
-int64_t dgc_above_scratch(int64_t n, int64_t capacity) {
-    return num_pieces(n) * (int64_t)sizeof(piece_t) + 8 * capacity;
-}
-
-/* How many keys are beyond `beyond`; they are packed into scratch as far as there is room. */
-int64_t dgc_above(const float *x, int64_t n, int32_t beyond, void *scratch, int64_t capacity, int threads) {
-    piece_t *pieces = scratch;
-    float *values = (float *)(pieces + num_pieces(n));
-    return pack_candidates(x, n, beyond, pieces, values, (int32_t *)(values + capacity), capacity, threads);
-}
-
-/* Write what `dgc_above` has counted; complete: whether all of it is in scratch. */
-void dgc_above_write(const float *x, int64_t n, int32_t beyond, void *scratch, int complete, int wide,
-                     float *values, void *indices, int threads) {
-    piece_t *pieces = scratch;
-    const int64_t num = num_pieces(n);
-    const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int64_t out = 0;
-    for (int64_t p = 0; p < num; p++) {
-        const int32_t count = pieces[p].count;
-        if (!complete) pieces[p] = piece_of(x + p * PIECE, 0, p * PIECE, smaller(PIECE, n - p * PIECE));
-        pieces[p].out = out;
-        pieces[p].above = count;
-        out += count;
+/* Where the scratch of each tensor begins if so many values are to be packed, and how large all of it is. */
+int64_t dgc_reach_scratch(int64_t count, const int64_t *n, const int64_t *capacity, int64_t *starts) {
+    int64_t size = 0;
+    for (int64_t s = 0; s < count; s++) {
+        starts[s] = size;
+        size += num_pieces(n[s]) * (int64_t)sizeof(piece_t) + 8 * capacity[s];
     }
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
-    for (int64_t p = 0; p < num; p++) /* no ties: all of them equal to none */
-        if (pieces[p].above) write_piece(pieces + p, beyond + 1, 0, wide, values, indices);
+    return size;
+}
+
+/* How many keys of each tensor are above its limit, and how many equal to it. Values that reach the limit
+ * are packed into scratch, where there is room for them. */
+void dgc_reach_all(int64_t count, const int64_t *n, const float *const *x, const int32_t *limits,
+                   uint8_t *scratch, const int64_t *starts, const int64_t *capacity, int64_t *above,
+                   int64_t *equal, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        piece_t *pieces = (piece_t *)(scratch + starts[s]);
+        const int64_t num = num_pieces(n[s]), room = capacity[s];
+        float *values = (float *)(pieces + num);
+        int32_t *offsets = (int32_t *)(values + room);
+        if (pack_candidates(x[s], n[s], limits[s] - 1, pieces, values, offsets, room, inner) > room)
+            cut(x[s], n[s], pieces);
+        weigh(pieces, num, limits[s], above + s, equal + s, n[s] >= PARALLEL_FROM && inner > 1, inner);
+    })
+}
+
+/* Write what `dgc_reach_all` has found: all above the limit, and the first `ties` of those equal to it.
+ * through: indices to give for the places of a tensor, from through_starts, or NULL; wide: indices are 64
+ * bits. Those of tensor s go to to[s]. */
+void dgc_reach_write_all(int64_t count, const int64_t *n, const int32_t *limits, const int64_t *ties,
+                         uint8_t *scratch, const int64_t *starts, const uint8_t *through,
+                         const int64_t *through_starts, int wide, float *values, uint8_t *indices,
+                         const int64_t *to, int threads) {
+    const int64_t width = wide ? 8 : 4;
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        const uint8_t *own = through ? through + through_starts[s] * width : 0;
+        write_all((piece_t *)(scratch + starts[s]), num_pieces(n[s]), limits[s], ties[s], own, wide,
+                  values + to[s], indices + to[s] * width, n[s] >= PARALLEL_FROM && inner > 1, inner);
+    })
+}
+
+/* The bits of the k-th largest magnitude, k from 1: bins of 11, 10 and 10 bits. */
+static int32_t kth_of(const float *x, int64_t n, int64_t k) {
+    static const int shifts[3] = {20, 10, 0}, sizes[3] = {2048, 1024, 1024};
+    int32_t found = 0;
+    for (int level = 0; level < 3; level++) {
+        int64_t bins[4][2048];
+        const int shift = shifts[level], size = sizes[level];
+        memset(bins, 0, sizeof bins);
+        if (level == 0) {
+            int64_t i = 0; /* four sets of bins: equal neighbours do not wait for each other */
+            for (; i + 4 <= n; i += 4)
+                for (int lane = 0; lane < 4; lane++) bins[lane][key_of(x + i + lane) >> shift]++;
+            for (; i < n; i++) bins[0][key_of(x + i) >> shift]++;
+        } else {
+            const int above = shifts[level - 1];
+            for (int64_t i = 0; i < n; i++) {
+                const int32_t bits = key_of(x + i);
+                if (bits >> above == found >> above) bins[i & 3][(bits >> shift) & (size - 1)]++;
+            }
+        }
+        for (int bin = size - 1; bin >= 0; bin--) {
+            const int64_t here = bins[0][bin] + bins[1][bin] + bins[2][bin] + bins[3][bin];
+            if (here >= k) {
+                found |= bin << shift;
+                break;
+            }
+            k -= here;
+        }
+    }
+    return found;
+}
+
+/* The bits of the ks[s]-th largest magnitude of each tensor, ks[s] from 1 to n[s]; 0 of an empty one. */
+void dgc_kth_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *ks, int32_t *found,
+                 int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        int64_t ties;
+        (void)inner;
+        if (n[s] == 0)
+            found[s] = 0;
+        else if (n[s] <= SMALL)
+            find_kth_of_few(x[s], n[s], ks[s], found + s, &ties);
+        else
+            found[s] = kth_of(x[s], n[s], ks[s]);
+    })
 }
 
 /* values[i] = x[places[i]], and indices[i] = through[places[i]] where `through` is given. */

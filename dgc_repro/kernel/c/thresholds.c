@@ -1,11 +1,11 @@
-/* What thresholds are made of, on the CPU: samples, order statistics, moments, counts. The mathematics
+/* What thresholds are made of, on the CPU: samples and moments. The mathematics
  * is kernel/thresholds.py's, which is the fallback and the reference: both give the same bits.
  *
  * Sums are made so that their bits cannot depend on threads or vectors: 4096 values at a time are
  * folded in halves, in float64 (value i and value i + 2048, then i and i + 1024, ...), and the results
  * of all chunks are folded in halves again.
  */
-#include "common.h"
+#include "segments.h"
 
 #define FOLD 4096          /* values that are folded into one */
 #define PRODUCT 512        /* mantissas in [1/2, 1) that are multiplied before they are split again */
@@ -20,8 +20,8 @@ static inline int32_t magnitude(float x) {
 
 /* m values of x: one of each `width` neighbours, at a hashed place among them; the first neighbour of
  * all is x[offset], the place after x[n - 1] is x[0]. */
-void dgc_sample(const float *x, int64_t n, int64_t m, int64_t width, int64_t offset, int32_t key,
-                float *to, int threads) {
+static void sample(const float *x, int64_t n, int64_t m, int64_t offset, int32_t key, float *to, int threads) {
+    const int64_t width = n / m;
     const int parallel = m >= PARALLEL_FROM / 8 && threads > 1;
 #pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
     for (int64_t start = 0; start < m; start += AHEAD) {
@@ -37,52 +37,13 @@ void dgc_sample(const float *x, int64_t n, int64_t m, int64_t width, int64_t off
     }
 }
 
-/* The bits of the k-th largest magnitude, k from 1: bins of 11, 10 and 10 bits. */
-int32_t dgc_kth(const float *x, int64_t n, int64_t k) {
-    static const int shifts[3] = {20, 10, 0}, sizes[3] = {2048, 1024, 1024};
-    int32_t found = 0;
-    for (int level = 0; level < 3; level++) {
-        int64_t bins[4][2048];
-        const int shift = shifts[level], size = sizes[level];
-        memset(bins, 0, sizeof bins);
-        if (level == 0) {
-            int64_t i = 0; /* four sets of bins: equal neighbours do not wait for each other */
-            for (; i + 4 <= n; i += 4)
-                for (int lane = 0; lane < 4; lane++) bins[lane][magnitude(x[i + lane]) >> shift]++;
-            for (; i < n; i++) bins[0][magnitude(x[i]) >> shift]++;
-        } else {
-            const int above = shifts[level - 1];
-            for (int64_t i = 0; i < n; i++) {
-                const int32_t bits = magnitude(x[i]);
-                if (bits >> above == found >> above) bins[i & 3][(bits >> shift) & (size - 1)]++;
-            }
-        }
-        for (int bin = size - 1; bin >= 0; bin--) {
-            const int64_t here = bins[0][bin] + bins[1][bin] + bins[2][bin] + bins[3][bin];
-            if (here >= k) {
-                found |= bin << shift;
-                break;
-            }
-            k -= here;
-        }
-    }
-    return found;
-}
-
-/* How many magnitudes have at least these bits. */
-int64_t dgc_count(const float *x, int64_t n, int32_t limit, int threads) {
-    const int parallel = n >= 16 * PARALLEL_FROM && threads > 1; /* little work a value */
-    int64_t count = 0;
-#pragma omp parallel for reduction(+ : count) num_threads(threads) if (parallel) schedule(static)
-    for (int64_t start = 0; start < n; start += 8192) {
-        const int64_t m = n - start < 8192 ? n - start : 8192;
-        const float *values = x + start;
-        int32_t here = 0;
-#pragma omp simd reduction(+ : here)
-        for (int64_t i = 0; i < m; i++) here += magnitude(values[i]) >= limit;
-        count += here;
-    }
-    return count;
+/* The same of every tensor of which m[s] > 0 values are wanted, to to[starts[s]]. */
+void dgc_sample_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *m,
+                    const int64_t *offsets, const int32_t *keys, float *to, const int64_t *starts, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        if (m[s]) sample(x[s], n[s], m[s], offsets[s], keys[s], to + starts[s], inner);
+    })
 }
 
 /* Halves: count values become one. `count` need not be a power of two: what is missing counts as 0. */
@@ -175,8 +136,8 @@ static inline __attribute__((always_inline)) moments_t chunk_moments(const float
 }
 
 /* `chunks`: f64[3 * ceil(n / FOLD)] of scratch. second: squares are wanted; logs: the product too. */
-void dgc_moments(const float *x, int64_t n, float above, int second, int logs, double *chunks,
-                 moments_t *found, int threads) {
+static void moments(const float *x, int64_t n, float above, int second, int logs, double *chunks,
+                    moments_t *found, int threads) {
     const int64_t num = (n + FOLD - 1) / FOLD;
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     double *totals = chunks, *squares = chunks + num, *mantissas = chunks + 2 * num;
@@ -222,4 +183,13 @@ void dgc_moments(const float *x, int64_t n, float above, int second, int logs, d
     found->exponent = exponent;
     found->count = count;
     found->largest = largest;
+}
+
+/* The same of every tensor; its chunks are noted from starts[s]. */
+void dgc_moments_all(int64_t count, const int64_t *n, const float *const *x, const float *above, int second,
+                     int logs, double *chunks, const int64_t *starts, moments_t *found, int threads) {
+    int bad = 0;
+    EACH_TENSOR(count, n, threads, bad, {
+        moments(x[s], n[s], above[s], second, logs, chunks + starts[s], found + s, inner);
+    })
 }

@@ -1,7 +1,8 @@
-"""The k largest magnitudes of each tensor of a batch, exactly, without reading anything back (c/select.c).
+"""The k largest magnitudes of each tensor of a batch, exactly, or all that reach a limit (c/select.c).
 
 Three histograms, over 11, 10 and 10 bits of the magnitudes, give the k-th largest magnitude of each tensor;
-then the entries above it, and the first of those equal to it, are counted in tiles and written in order."""
+then the entries above it, and the first of those equal to it, are counted in tiles and written in order.
+Nothing is read back, but how many entries reach a limit: the payload's size."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from dgc_repro.kernel.gpu.launch import (
     floats,
     launch,
     magnitude,
+    read,
     scan,
     tile,
     tiles,
@@ -30,24 +32,65 @@ BINS = 2048
 def topk(x: Batch, ks: Numbers, values: Tensor, indices: Tensor) -> None:
     """The ks[s] entries of largest magnitude of every tensor s (at most as many as it has; of equal ones
     those with the lower index), one tensor after another. values: f32[sum of ks]; indices: i32, as many."""
-    on, count = x.tensors[0], len(x)
-    work = torch.zeros((len(PASSES) * BINS + 2) * count, dtype=torch.int32, device=on.device)
+    state = kths(x, ks)
+    found, counts = _counted(x, state)
+    _written(x, state, found, counts, ks, values, indices)
+
+
+def kths(x: Batch, *ks: Numbers) -> Tensor:
+    """The key of the k-th largest magnitude of every tensor, for one ks after another, and then how many of
+    the entries equal to it are among the k largest: i32[2 * len(ks) * tensors]. Each k at most n."""
+    every = tuple([k for of_one in ks for k in of_one])
+    count, device = len(every), x.device
+    work = torch.zeros((len(PASSES) * BINS + 2) * count, dtype=torch.int32, device=device)
+    state: Tensor
     *hists, state = work.split([BINS * count] * len(PASSES) + [2 * count])
     for number, (shift, width) in enumerate(PASSES):
         launch(
-            on, _histogram, tiles(x.sizes, TILE * PER_PROGRAM), x.sizes, x, state, hists[number],
-            SHIFT=shift, WIDTH=width, TILE=TILE, TILES=PER_PROGRAM,
+            work, _histogram, tiles(x.sizes, TILE * PER_PROGRAM), x.sizes, x, state, hists[number],
+            len(x), RANKS=len(ks), SHIFT=shift, WIDTH=width, TILE=TILE, TILES=PER_PROGRAM,
         )  # fmt: skip
         launch(
-            on, _pick, (1,) * count, ks, state, hists[number], count, FIRST=number == 0, WIDTH=width
+            work, _pick, (1,) * count, every, state, hists[number], count, FIRST=number == 0, WIDTH=width
         )  # fmt: skip
+    return state
+
+
+def reaching(
+    x: Batch, limits: Tensor, wanted: Tensor | Numbers, expected: Numbers
+) -> tuple[Tensor, Tensor, Numbers]:
+    """Values, indices and numbers of the entries that `kernel.chosen.reaching` says. limits: i32[tensors];
+    wanted: i64[tensors]. ``expected``: what fake tensors take the numbers to be."""
+    num, device = len(x), x.device
+    state = torch.cat([limits, torch.empty_like(limits)])
+    chosen = torch.empty(num, dtype=torch.int64, device=device)
+    found, counts = _counted(x, state)
+    launch(
+        found, _fill, (1,) * num, counts, starts(counts), found, sum(counts), wanted, state, num, chosen,
+        WIDTH=1024,
+    )  # fmt: skip
+    sizes = read(chosen, expected)
+    values = torch.empty(sum(sizes), dtype=torch.float32, device=device)
+    indices = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+    _written(x, state, found, counts, sizes, values, indices)
+    return values, indices, sizes
+
+
+def _counted(x: Batch, state: Tensor) -> tuple[Tensor, Numbers]:
+    """How many keys of each tile are above the limit, and how many equal to it; the tiles of each tensor."""
     counts = tiles(x.sizes, TILE)
-    found = torch.empty(2, sum(counts), dtype=torch.int32, device=on.device)
-    launch(on, _count, counts, x.sizes, x, state, found, sum(counts), TILE=TILE)
+    found = torch.empty(2, sum(counts), dtype=torch.int32, device=x.device)
+    launch(found, _count, counts, x.sizes, x, state, found, sum(counts), TILE=TILE)
+    return found, counts
+
+
+def _written(
+    x: Batch, state: Tensor, found: Tensor, counts: Numbers, sizes: Numbers, values: Tensor, indices: Tensor
+) -> None:  # fmt: skip
     scan(found, counts)
     launch(
-        on, _write, counts, x.sizes, x, state, count, found, sum(counts), starts(ks), values, indices,
-        TILE=TILE,
+        found, _write, counts, x.sizes, x, state, len(x), found, sum(counts), starts(sizes), values,
+        indices, TILE=TILE,
     )  # fmt: skip
 
 
@@ -62,21 +105,22 @@ def _keys(sizes, x, s, t, TILE: tl.constexpr):
 
 @jit
 def _histogram(
-    owner, first, sizes, x, state, hists, SHIFT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    owner, first, sizes, x, state, hists, num, RANKS: tl.constexpr, SHIFT: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Count the keys that begin with the bits found so far by their next WIDTH bits."""
     s, t = tile(owner, first)
     bins: tl.constexpr = 1 << WIDTH
-    prefix = tl.load(state + s)
-    counts = tl.zeros((bins,), tl.int32)
-    for part in range(TILES):
-        _, key, _ = _keys(sizes, x, s, t * TILES + part, TILE)
-        # Two shifts: a pass over the highest bits would shift by 31, and the -1 must not match.
-        same = (key >= 0) & (((key >> SHIFT) >> WIDTH) == prefix)
-        counts += tl.histogram((key >> SHIFT) & (bins - 1), bins, mask=same)
-    to = hists + s.to(tl.int64) * 2048 + tl.arange(0, bins)
-    tl.atomic_add(to, counts, mask=counts > 0, sem="relaxed")
+    for rank in range(RANKS):
+        prefix = tl.load(state + rank * num + s)
+        counts = tl.zeros((bins,), tl.int32)
+        for part in range(TILES):
+            _, key, _ = _keys(sizes, x, s, t * TILES + part, TILE)
+            # Two shifts: a pass over the highest bits would shift by 31, and the -1 must not match.
+            same = (key >= 0) & (((key >> SHIFT) >> WIDTH) == prefix)
+            counts += tl.histogram((key >> SHIFT) & (bins - 1), bins, mask=same)
+        to = hists + (rank * num + s).to(tl.int64) * 2048 + tl.arange(0, bins)
+        tl.atomic_add(to, counts, mask=counts > 0, sem="relaxed")
 
 
 @jit
@@ -102,6 +146,24 @@ def _count(owner, first, sizes, x, state, found, num_tiles, TILE: tl.constexpr):
     limit = tl.load(state + s)
     tl.store(found + tl.program_id(0), tl.sum((key > limit).to(tl.int32), 0))
     tl.store(found + num_tiles + tl.program_id(0), tl.sum((key == limit).to(tl.int32), 0))
+
+
+@jit
+def _fill(
+    owner, first, counts, starts, found, num_tiles, wanted, state, num, chosen, WIDTH: tl.constexpr
+):
+    """How many entries equal to the limit are chosen, and how many entries altogether."""
+    s, _ = tile(owner, first)
+    here, count = found + tl.load(starts + s), tl.load(counts + s)
+    above, equal = tl.load(counts + s) * 0, tl.load(counts + s) * 0
+    for at in range(0, count, WIDTH):
+        i = at + tl.arange(0, WIDTH)
+        above += tl.sum(tl.load(here + i, mask=i < count, other=0).to(tl.int64), 0)
+        equal += tl.sum(tl.load(here + num_tiles + i, mask=i < count, other=0).to(tl.int64), 0)
+    ties = tl.minimum(tl.maximum(tl.load(wanted + s) - above, 0), equal)
+    ties = tl.where(equal == 1, 1, ties)
+    tl.store(state + num + s, ties.to(tl.int32))
+    tl.store(chosen + s, above + ties)
 
 
 @jit

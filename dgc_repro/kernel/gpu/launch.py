@@ -28,11 +28,12 @@ Numbers = tuple[int, ...]
 
 
 class Launches:
-    """How many kernels this process has started, and an estimate of the bytes that those on fake tensors
-    would read and write (`_touched`)."""
+    """How many kernels this process has started; an estimate of the bytes that those on fake tensors would
+    read and write (`_touched`); and how often it has waited for numbers of a GPU."""
 
     count = 0
     touched = 0
+    reads = 0
 
 
 def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options: Any) -> None:
@@ -57,6 +58,12 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
             kernel[(programs,)](owner, first, *given, **options)
     else:
         kernel[(programs,)](owner, first, *given, **options)
+
+
+def read(numbers: Tensor, expected: Numbers) -> Numbers:
+    """Numbers of the device, on the host: it waits for the kernels. A fake tensor has the expected ones."""
+    Launches.reads += 1
+    return expected if isinstance(numbers, FakeTensor) else tuple(numbers.tolist())
 
 
 def tiles(sizes: Numbers, width: int) -> Numbers:
