@@ -34,7 +34,7 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import Plan
 
 REPEATS, WARMUP = 10, 2
-AT_MOST = 1.3
+AT_MOST = 1.15
 CASES: Mapping[str, Compressor] = {
     "dense": Dense(),
     "uniform 8 bits, block 2048": ErrorFeedback(Uniform(8, block=2048)),
