@@ -62,10 +62,14 @@ class DGCSampled(DensitySparsifier):
         if not sample.drawn.any():
             return largest
         values = largest.values_of(x)
-        wanted = thresholds.kths(values, fewest, sample.drawn)
         limits = sample.kths(sample.drawn)
-        threshold = thresholds.magnitudes_of(limits)
-        for _ in range(LOWERINGS):
-            threshold = np.where(limits > wanted, threshold * LOWERED, threshold)
-            limits = thresholds.keys_of(threshold)
-        return chosen.reaching(values, limits, values.counts, context.scratch, through=largest)
+        found = chosen.reaching(values, limits, values.counts, context.scratch, through=largest)
+        few = sample.drawn & (np.array(found.counts) < fewest)
+        if few.any():
+            wanted = thresholds.kths(values, fewest, few)
+            threshold = thresholds.magnitudes_of(limits)
+            for _ in range(LOWERINGS):
+                threshold = np.where(few & (limits > wanted), threshold * LOWERED, threshold)
+                limits = thresholds.keys_of(threshold)
+            found = chosen.reaching(values, limits, values.counts, context.scratch, through=largest)
+        return found

@@ -33,7 +33,13 @@ from dgc_repro.compressor.interface import (
     exchange_all,
     joined,
 )
-from dgc_repro.compressor.sparsifier import Largest, Sparsifier, explained_by, select_all
+from dgc_repro.compressor.sparsifier import (
+    Largest,
+    Sparsifier,
+    explained_by,
+    refine_all,
+    select_all,
+)
 from dgc_repro.compressor.topk import largest
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch
@@ -129,9 +135,7 @@ class Ladder(ByBatch):
             if survivors is None:
                 survivors = select_all(rung, batch, inside)
             else:
-                each = enumerate(zip(batch.names, survivors, strict=True))
-                refined = [rung.refine(one, inside.of(place, name)) for place, (name, one) in each]
-                survivors = Selections.of(refined)
+                survivors = refine_all(rung, survivors, batch, inside)
             found[i] = survivors
         return found
 

@@ -157,6 +157,18 @@ def select_all(sparsifier: object, batch: Batch, context: Context) -> Selections
     return chosen
 
 
+def refine_all(
+    sparsifier: Sparsifier, survivors: Selections, batch: Batch, context: Context
+) -> Selections:
+    """What a sparsifier selects among the survivors of each tensor."""
+    kind = type(sparsifier)
+    if getattr(kind, "refine", None) is DensitySparsifier.refine:
+        values = survivors.values_of(batch)
+        return survivors.among(sparsifier.choose_all(values, batch.sizes, context))  # type: ignore[attr-defined]
+    each = enumerate(zip(batch.names, survivors, strict=True))
+    return Selections.of([sparsifier.refine(x, context.of(i, name)) for i, (name, x) in each])
+
+
 class Selecting(Measured):
     """A method that is its `select`. ``ragged``: as of `Sparsifier`."""
 
