@@ -116,7 +116,8 @@ publish: $(INSTALLED) ## (maintainers) rebuild results/ itself from its pools, w
 	$(BIN)/python -m dgc_repro.paper --publish $(ARGS)
 
 docs: $(INSTALLED) ## run the laws of all methods and build the docs site into build/site
-	-$(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/compressor/test_laws.py --junitxml=build/laws.xml
+	@rm -f build/laws.xml
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 tests/compressor/test_laws.py --junitxml=build/laws.xml
 	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
 	@echo "written to build/site/index.html"
 

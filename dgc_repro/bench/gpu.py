@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dgc_repro.bench.counting import triton_counts
 from dgc_repro.bench.launches import methods, shapes_of
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.tables import Options, Row, Spread, Table
@@ -22,7 +23,6 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
-from dgc_repro.kernel.gpu.launch import Launches
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
 from dgc_repro.policy.interface import Plan
@@ -108,14 +108,14 @@ def row(
         synchronize(device)
 
     found = rounds({COPY: timed(copy), STEP: timed(step)}, repeats, WARMUP)
-    before = Launches.count
+    before, *_ = triton_counts()
     copy()
     step()
     seconds = found[STEP]["seconds"]
     return {
         **Spread.of(seconds / found[COPY]["seconds"]).columns("step_x"),
         **Spread.of(1e3 * seconds).columns("step_ms"),
-        "launches": Launches.count - before,
+        "launches": triton_counts()[0] - before,
         "bits": bits,
     }
 

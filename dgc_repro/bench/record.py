@@ -123,7 +123,8 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
     hooks = [part.register_forward_hook(partial(count, name)) for name, part in leaves]
     before = [parameter.detach().clone() for parameter in run.module.parameters()]
     gradients: dict[str, Tensor] = {}
-    again = itertools.cycle(batches)  # the embedded text makes fewer batches than workers need
+    few = list(itertools.islice(batches, workers))
+    again = itertools.cycle(few)  # the embedded text makes fewer batches than workers need
     for worker in range(workers):
         batch = next(again, None)
         if batch is None:
@@ -140,7 +141,8 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
         "values": sum(gradient.numel() for gradient in gradients.values()),
         "tensors": len(gradients),
         "batch": config["train"]["batch_size"],
-        "data": run.task.splits.label,
+        "data": run.task.splits.label
+        + (f" (workers share {len(few)} batches)" if len(few) < workers else ""),
         "model": model,
         "workers": workers,
         "multiply_adds": counted,

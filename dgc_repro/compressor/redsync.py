@@ -129,7 +129,7 @@ class RedSync(DensitySparsifier):
             from dgc_repro.kernel.gpu import thresholds as gpu
 
             on_gpu = gpu.searched(x, ks, tuple(searched.tolist()), HALVINGS)
-            return chosen.reaching(x, *on_gpu, context.scratch)
+            return chosen.reaching(x, *on_gpu, context.scratch, expected=np.array(ks))
         first = chosen.topk(x, [most], context.scratch, f"{label}largest")[0]
         if not (searched.any() or least):
             return first

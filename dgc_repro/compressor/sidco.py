@@ -156,7 +156,7 @@ class SIDCo(DensitySparsifier):
             from dgc_repro.kernel.gpu import thresholds as gpu
 
             fitted = gpu.fitted(x, ks, self.fit, tuple(stages.tolist()), FIRST_SHARE)
-            return chosen.reaching(x, *fitted, scratch)
+            return chosen.reaching(x, *fitted, scratch, expected=np.array(ks))
         k, every = np.array(ks), x.counts
         fits = k < every  # elsewhere the k largest are sent
         threshold, running = np.zeros(len(x)), fits.copy()

@@ -25,7 +25,7 @@ def downloading(what: str, root: Path, source: str, files: str) -> Iterator[None
     for the lock makes it again."""
     made = not root.exists()
     lock = FileLock(root / ".download.lock")
-    timeout = None
+    timeout = socket.getdefaulttimeout()
     try:
         while not lock.is_locked:
             root.mkdir(parents=True, exist_ok=True)
@@ -33,13 +33,12 @@ def downloading(what: str, root: Path, source: str, files: str) -> Iterator[None
                 lock.acquire()
             except FileNotFoundError:
                 made = True
-        timeout = socket.getdefaulttimeout()
         socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
         yield
     except TROUBLE as error:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        if made:
-            with contextlib.suppress(OSError):  # not empty: another rank is at it
+        with contextlib.suppress(OSError):  # read only, or not empty: another rank is at it
+            Path(lock.lock_file).unlink(missing_ok=True)
+            if made:
                 root.rmdir()
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(

@@ -18,7 +18,7 @@ import inspect
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,6 +74,15 @@ def put(mean: Tensor, gradient: Tensor) -> None:
         gradient.copy_(mean)
 
 
+def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Write means (second) into gradients (first), those of one type in one launch on a GPU."""
+    by_types: dict[tuple[torch.dtype, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
+    for gradient, mean in pairs:
+        by_types.setdefault((gradient.dtype, mean.dtype), []).append((gradient, mean))
+    for same in by_types.values():
+        torch._foreach_copy_([gradient for gradient, _ in same], [mean for _, mean in same])
+
+
 class AfterBackward(Junction):
     """The exchange of all tensors at once, when backward is over."""
 
@@ -88,7 +97,6 @@ class AfterBackward(Junction):
         self._exchange = exchange
         self._parameters = parameters
         self._views = views
-        self._lent: dict[str, Tensor] = {}  # gradients that are views of the exchange's buffers
 
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
@@ -118,16 +126,18 @@ class AfterBackward(Junction):
             mean, gradient = means[name], parameter.grad
             if gradient is not None and gradient.data_ptr() == mean.data_ptr():
                 continue  # it was computed there
-            if mean.untyped_storage().data_ptr() in lent and mean.dtype == parameter.dtype:
-                mean = mean.as_strided(parameter.size(), parameter.stride())
-                parameter.grad = self._lent[name] = mean  # no copy
+            if (
+                mean.untyped_storage().data_ptr() in lent
+                and mean.dtype == parameter.dtype
+                and mean.numel() == parameter.numel()
+                and mean.is_contiguous()
+            ):
+                parameter.grad = mean.as_strided(parameter.size(), parameter.stride())  # no copy
                 continue
             if gradient is None:  # another worker has one
                 gradient = parameter.grad = torch.empty_like(parameter)
             copied.append((in_memory_order(gradient), mean))
-        if copied:
-            # One launch on a GPU.
-            torch._foreach_copy_([own for own, _ in copied], [mean for _, mean in copied])
+        copy_all(copied)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -135,10 +145,11 @@ class AfterBackward(Junction):
     def gradients(self, worker: int = 0) -> dict[str, Tensor]:
         """Gradients of a worker by name; zeros for a parameter without one, which is `missing`."""
         found, missing = {}, set()
+        lent = self._exchange.buffers.storages() if self._views else ()
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
-            if gradient is not None and gradient is self._lent.get(name):  # of the last step
-                parameter.grad = gradient = gradient.clone()
+            if gradient is not None and gradient.untyped_storage().data_ptr() in lent:
+                parameter.grad = gradient = gradient.clone()  # a mean of the last step
             if gradient is None or not parameter.requires_grad:
                 missing.add(name)
                 gradient = torch.zeros_like(parameter)
@@ -151,7 +162,6 @@ class AfterBackward(Junction):
             ):
                 parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
             found[name] = in_memory_order(gradient)
-        self._lent.clear()
         self.missing = frozenset(missing if worker == 0 else self.missing & missing)
         return found
 

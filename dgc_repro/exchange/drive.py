@@ -131,7 +131,7 @@ class Lockstep:
 
     def _add(self, worker: int, asked: Mapping[Key, Request]) -> None:
         kinds = {key: kind_of(request) for key, request in asked.items()}
-        if worker == 0:
+        if not self._collectives:  # the first worker of this round
             self._kinds = kinds
         elif kinds != self._kinds:
             wrong = next(n for n in kinds | self._kinds if kinds.get(n) != self._kinds.get(n))

@@ -119,7 +119,9 @@ class PerUnit:
             if bad is None:
                 raise
             exchange.non_finite.setdefault(0, bad)
-        if exchange.non_finite:  # the other nodes wait: send zeros. `step` refuses on all ranks
+        # The other nodes wait: send zeros where the host knows of it (on a GPU the NaN travels).
+        # `step` refuses on all ranks.
+        if exchange.non_finite:
             exchange.restart(index)
             zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
             exchange.open(0, zeros, self._plan, part=index)

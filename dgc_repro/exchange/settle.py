@@ -56,8 +56,8 @@ def settle(
     Returns whether the step has happened, the sums of ``numbers`` over processes, and what the plan
     measures (`GradientExchange.energies`), averaged over workers. Raises UserError on all ranks.
 
-    On a GPU what kernels have found joins the signals on the device: this is the one place where the process
-    waits for it (`GradientExchange.named` says afterwards which tensor was not finite).
+    On a GPU what kernels have found joins the signals on the device: the process
+    waits for it here (`GradientExchange.named` says afterwards which tensor was not finite).
     """
     missing = junction.missing
     flag = (not finite) + CHANGED * (missing != exchange.missing)

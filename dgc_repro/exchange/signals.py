@@ -19,7 +19,7 @@ from dgc_repro.kernel.batch import INFINITE, Batch, Peaks, all_finite
 def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
     """Sums over processes, by one small allreduce in float64. For local workers: their sums.
 
-    On a GPU the process waits here, and nowhere else in a step whose payloads are not ragged."""
+    On a GPU the process waits here for the device."""
     flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device, non_blocking=True)
     link.combine_(SUM, flat, purpose).wait()
     return list(flat.tolist())

@@ -214,7 +214,7 @@ def reaching(
     will be; up to a quarter more are found in one pass, others in two. ``through``: what x holds the values
     of; its indices are given."""
     if x.on_gpu and narrow(x):
-        found = _reaching_on_gpu(x, limits, wanted)
+        found = _reaching_on_gpu(x, limits, wanted, expected)
         return found if through is None else through.among(found)
     if not x.native:
         every = np.ones(len(x), dtype=bool) if active is None else active
@@ -251,16 +251,17 @@ def reaching(
     return chosen
 
 
-def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any) -> Selections:
-    """limits, wanted: on the device, or arrays."""
+def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any, expected: Numbers | None) -> Selections:
+    """limits, wanted: on the device, or arrays. ``expected``: of fake tensors, which have no counts."""
     from dgc_repro.kernel.gpu import chosen as gpu
 
-    expected = tuple([-(-n // 10) for n in x.sizes])
+    expected = wanted if expected is None and isinstance(wanted, np.ndarray) else expected
+    each = x.sizes if expected is None else tuple(np.minimum(expected, x.counts).tolist())
     if isinstance(limits, np.ndarray):
         limits = torch.from_numpy(limits).to(x.device, non_blocking=True)
     if isinstance(wanted, np.ndarray):
         wanted = tuple(wanted.tolist())
-    values, indices, counts = gpu.reaching(x, limits, wanted, expected)
+    values, indices, counts = gpu.reaching(x, limits, wanted, each)
     return Selections(x.sizes, counts, values, indices)
 
 

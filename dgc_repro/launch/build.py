@@ -317,8 +317,10 @@ def build_run(
     torch.manual_seed(config["seed"])
     module = component(config["model"], "model").build(task.splits.num_classes).to(device)
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-    has_bf16 = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if settings.precision == "bf16" and recurrent and not has_bf16:
+    on_cpu = settings.precision == "bf16" and recurrent and device.type == "cpu"
+    if (
+        on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):  # not every build has this operator
         raise UserError(
             "train.precision: this CPU has no bf16 kernel for an LSTM (it needs AVX512); use "
             "train.precision=fp32"

@@ -13,13 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
@@ -28,7 +29,7 @@ from dgc_repro.launch import netlab, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
-from dgc_repro.launch.overrides import check_overrides, composed, in_one_line
+from dgc_repro.launch.overrides import check_overrides, composed, in_one_line, resolved
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
@@ -68,8 +69,9 @@ def leave(code: int) -> NoReturn:
 
 
 def dispatch(execute: torchrun.Execute | None = None) -> None:
-    """A subcommand, a sweep, a run, or what Hydra prints (``--help``, ``--cfg job``). ``execute``: what
-    trains a run, where it is not `run_config`'s choice."""
+    """A subcommand, a sweep, a run, or what is Hydra's own: flags (``--help``, ``--cfg job``), launchers and
+    sweepers (``hydra/launcher=joblib``). ``execute``: what trains a run, where it is not `run_config`'s
+    choice."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         COMMANDS[sys.argv[1]](sys.argv[2:])
         return
@@ -77,20 +79,21 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     check_overrides(settings)  # the others are flags and their values
     added, arguments = conf_dirs_apart(sys.argv[1:])
     given = [argument for argument in arguments if argument not in torchrun.SWEEPS]
-    if any(argument.startswith("-") for argument in given):
+    if any(one.startswith("-") or one.lstrip("+~").startswith("hydra") for one in given):
         sys.argv[1:] = with_profiles(sys.argv[1:])
+
+        def task(config: DictConfig) -> None:
+            one_run(config, execute)
+
         with one_line_usage():
-            hydra.main(str(conf_dir()), "config", "1.3")(refuse_to_run)()
+            hydra.main(str(conf_dir()), "config", "1.3")(task)()
         return
     add_conf_dirs(added)
     if len(given) < len(arguments):
         if failed := sweep(given, run_config):
             raise failed[0]
         return
-    folder = run_config(composed(given), given, execute)
-    if line := counted_line(folder):
-        print(line, flush=True)
-    print(f"run folder: {folder}", flush=True)
+    report_run(composed(given), given, execute)
 
 
 @contextlib.contextmanager
@@ -112,14 +115,20 @@ def one_line_usage() -> Iterator[None]:
         argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
-def refuse_to_run(config: DictConfig) -> None:
-    """Hydra calls it for flags that print nothing (``--config-name``). It would report an error itself."""
-    flags = " ".join(argument for argument in sys.argv[1:] if argument.startswith("-"))
-    leave(
-        _say(
-            f"{flags}: a run takes key=value and --config-dir; --hydra-help lists flags", USER_ERROR
-        )
-    )
+def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None:
+    """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
+    # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
+    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    if code := answer(lambda: report_run(resolved(config), given, execute)):
+        leave(code)
+
+
+def report_run(config: dict[str, Any], given: list[str], execute: torchrun.Execute | None) -> None:
+    """Run, and say where the record lies."""
+    folder = run_config(config, given, execute)
+    if line := counted_line(folder):
+        print(line, flush=True)
+    print(f"run folder: {folder}", flush=True)
 
 
 def answer(action: Callable[[], None]) -> int:

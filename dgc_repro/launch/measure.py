@@ -79,8 +79,8 @@ def computed_once(config: dict[str, Any], file: str, compute: Callable[[], Compu
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         return folder
+    prepare(folder, config)  # first: a folder that cannot be written costs no measurement
     rows, here, facts = compute()
-    prepare(folder, config)
     write_json(folder / "environment.json", here)
     write_csv(folder / file, rows)
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}

@@ -1,7 +1,8 @@
 """A sweep: every combination of ``key=a,b`` overrides, one run after another in this process.
 
 All combinations are composed and validated before the first one trains. A run that fails is named and the
-others go on. At the end one table compares them; the exit code is that of the first failure.
+others go on. At the end one table compares them; the exit code is that of the first failure. A sweep with
+another launcher or sweeper of Hydra (``hydra/launcher=...``) goes through Hydra.
 """
 
 from __future__ import annotations
@@ -51,9 +52,6 @@ def sweep(
     overrides: Sequence[str], run: Callable[[dict[str, Any], list[str]], Path]
 ) -> list[BaseException]:
     """Run all; the errors of those that failed. Raises UserError where one is not valid."""
-    for override in overrides:
-        if key_of(override).startswith("hydra/"):
-            raise UserError(f"{override}: a sweep runs in this process; leave it out")
     expanded = expand(overrides)
     jobs = []
     for given in expanded:

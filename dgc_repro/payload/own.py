@@ -101,3 +101,8 @@ class Parted(Own):
         for payload, view in zip(self.payloads, self.cut(batch), strict=True):
             if hasattr(payload, "zero_at_"):  # a payload of one tensor need not have it
                 payload.zero_at_(view)
+            elif hasattr(payload, "indices"):
+                name = type(payload).__name__
+                raise TypeError(
+                    f"{name}: a payload with indices needs zero_at_(buffer), which zeros them"
+                )

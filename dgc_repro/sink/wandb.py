@@ -81,11 +81,15 @@ class Wandb:
         if self.mode != "online":
             return
         wandb = silent_wandb()
+        given = os.environ.pop("WANDB_MODE", None)  # sink.mode decides; offline, login finds no key
         try:
             found = wandb.login(prompt=False, verify=False)
             reason = "found none in WANDB_API_KEY, netrc or wandb's settings"
         except wandb.errors.AuthenticationError as error:
             found, reason = False, " ".join(str(error).split())
+        finally:
+            if given is not None:
+                os.environ["WANDB_MODE"] = given
         if not found:
             raise UserError(
                 f"sink.mode: online needs a wandb key, {reason}; run `wandb login`, or set sink.mode=offline"

@@ -22,13 +22,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.payload import Whole
+from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.gravac import GraVAC
@@ -444,6 +446,28 @@ def storages_of_a_dense_step(view: bool) -> int:
     found = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
     exchange.detach()
     return len(found)
+
+
+class Turned:
+    """A user's method for one tensor, which averages a matrix by columns."""
+
+    def init(self, tensor: Tensor) -> dict[str, Any]:
+        return {}
+
+    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Context) -> Any:
+        mean = yield Mean(tensor.mT.contiguous() if tensor.dim() == 2 else tensor.clone())
+        return Outcome(mean.mT if tensor.dim() == 2 else mean, Whole(tensor), state)
+
+
+def means_by_columns(view: bool) -> dict[str, Tensor | None]:
+    """The gradients after a step of `Turned`."""
+    model = built(Loop("float32", None, view=view))
+    exchange = attach(model, Turned())
+    backward(model, dist.get_rank())
+    exchange.step()
+    found = gradients(model.module)
+    exchange.detach()
+    return found
 
 
 def used_after_detaching(overlap: bool) -> str:

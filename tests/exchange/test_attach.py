@@ -277,6 +277,12 @@ def test_a_dense_mean_is_not_copied_where_gradients_may_be_views(two_workers: Wo
     assert min(two_workers(loops.storages_of_a_dense_step, False)) > 1
 
 
+def test_a_mean_that_is_not_laid_out_like_its_parameter_is_copied(two_workers: World) -> None:
+    copied, kept = (two_workers(loops.means_by_columns, view) for view in (False, True))
+    for one, other in zip(copied, kept, strict=True):
+        assert same(other, one)
+
+
 def test_a_scaled_loop_is_that_of_plain_ddp_overflow_included(two_workers: World) -> None:
     plain = Loop("float32", None, steps=8, scaled=True, overflows=(1, 4))
     stock, ours = (

@@ -173,13 +173,13 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
         (sparse._begin, {"KIND": 3, "TILE": 2048}),
         (sparse._escapes, {"TILE": 2048}),
         *((sparse._write, {"KIND": kind, "TILE": 2048}) for kind in range(4)),
-        (sparse._passed, {"WIDTH": 256}),
+        (sparse._passed, {"WORDS_EACH": 256}),
         *(
             (keyed._gather, {"KIND": kind, "TRAVELS": True, "SCALED": True, "TILE": 2048})
             for kind in range(3)
         ),
         *((keyed._scatter, {"KIND": k, "ZERO": k == 0, "TILE": 2048}) for k in range(3)),
-        *((sparse._put, {"KIND": k, "ZERO": k == 0, "WIDTH": 256}) for k in range(4)),
+        *((sparse._put, {"KIND": k, "ZERO": k == 0, "WORDS_EACH": 256}) for k in range(4)),
         (lowrank._directions, {"WIDTH": lowrank.WIDTH}),
         *((lowrank._orthonormal, {"R": r, "WIDTH": width}) for r, width in ((1, 512), (64, 32))),
         *(
@@ -311,9 +311,9 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
         (ErrorFeedback(TopK(density=0.01)), 24),
         (ErrorFeedback(TopK(density=0.1, values="int8", indices="bitmap")), 24),
         (ErrorFeedback(Threshold(density=0.01)), 24),
-        (ErrorFeedback(Threshold(threshold=0.1)), 16),
+        (ErrorFeedback(Threshold(threshold=0.1)), 18),
         (ErrorFeedback(DGCSampled(density=0.01)), 32),
-        (ErrorFeedback(RedSync(density=0.01, search_from=100_000)), 24),
+        (ErrorFeedback(RedSync(density=0.01, search_from=100_000)), 26),
         (ErrorFeedback(SIDCo(density=0.01)), 32),
         (ErrorFeedback(SIDCo(density=0.01, fit="gamma")), 32),
         (ErrorFeedback(RandomK(density=0.01)), 5),

@@ -107,6 +107,13 @@ def test_an_error_of_this_ranks_own_inside_a_collective_keeps_its_name_and_text(
     assert call.failed(error) == f"{type(error).__name__}: {error} (rank 0, at step 7)"
 
 
+def test_a_failed_allocation_in_a_gather_is_no_broken_network() -> None:
+    with pytest.raises(RuntimeError) as failed, asking(ASKED, Clock(torch.device("cpu"))):
+        torch.empty(2**60, dtype=torch.uint8)
+    assert not isinstance(failed.value, CollectiveFailed)
+    assert broken_collective(failed.value) is None
+
+
 def test_the_line_ends_with_what_torch_says_without_its_place(stores: list[dist.Store]) -> None:
     calls = [HangReport(store, rank, 2, 9.0) for rank, store in enumerate(stores[:2])]
     calls[0].where = calls[1].where = lambda: (7, ASKED)

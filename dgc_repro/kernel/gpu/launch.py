@@ -89,8 +89,8 @@ def _touched(argument: Any, counts: Numbers, options: dict[str, Any]) -> int:
     tiles hold (a kernel that visits k entries has tiles for k). Sums that are added to count twice."""
     if isinstance(argument, Batch):
         sizes = argument.sizes
-        # WIDTH: of a tile of words of a sparse payload, which hold at most two places each
-        tile = options.get("TILE", 2 * options.get("WIDTH", 0)) * options.get("TILES", 1)
+        # The words of a sparse payload hold two places each (a bitmap's up to 32, which is not counted).
+        tile = options.get("TILE", 2 * options.get("WORDS_EACH", 0)) * options.get("TILES", 1)
         if tile and len(counts) == len(sizes):
             sizes = tuple([min(n, count * tile) for n, count in zip(sizes, counts, strict=True)])
         twice = options.get("ACCUMULATE", False) or not options.get("ZERO", True)

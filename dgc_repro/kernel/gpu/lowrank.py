@@ -217,6 +217,7 @@ def _along(work, k, rows, R: tl.constexpr, WIDTH: tl.constexpr):
         others = tl.load(work + other * rows + i[None, :], mask=before, other=0.0)
         along += tl.sum(others * own[None, :], 1)
         squares += own * own
+    tl.debug_barrier()  # all have read the row before one writes it
     return along, tl.sum(squares, 0)
 
 

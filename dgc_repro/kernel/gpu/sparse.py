@@ -93,14 +93,22 @@ def _visit(
         tables = np.concatenate([table for table, _ in sources], 1)
         buffers = [buffer for _, buffer in sources for _ in range(num)]
         launch(
-            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WIDTH=WORDS
+            on,
+            _passed,
+            every,
+            tables,
+            num * len(sources),
+            buffers,
+            before,
+            sum(every),
+            WORDS_EACH=WORDS,
         )
         scan(before, every)
     start = 0
     for (table, buffer), of_one in zip(sources, counts, strict=True):
         launch(
             on, _put, of_one, table, num, x, [buffer], before, start, sum(every), weight, KIND=kind,
-            ZERO=zero, WIDTH=WORDS,
+            ZERO=zero, WORDS_EACH=WORDS,
         )  # fmt: skip
         start += sum(of_one)
 
@@ -222,9 +230,9 @@ def _set_bits(word):
 
 
 @jit
-def _codes(words, num_words, t, WIDTH: tl.constexpr):
+def _codes(words, num_words, t, WORDS_EACH: tl.constexpr):
     """Of DELTA16: how far each code goes on, and whether an entry stands there."""
-    i = t * (2 * WIDTH) + tl.arange(0, 2 * WIDTH)
+    i = t * (2 * WORDS_EACH) + tl.arange(0, 2 * WORDS_EACH)
     there = i < 2 * num_words
     code = tl.load(words.to(tl.pointer_type(tl.uint16)) + i, mask=there, other=65535).to(tl.int32)
     entry = (code != ESCAPE).to(tl.int32)
@@ -232,24 +240,24 @@ def _codes(words, num_words, t, WIDTH: tl.constexpr):
 
 
 @jit
-def _bitmap(words, num_words, t, WIDTH: tl.constexpr):
-    i = t * WIDTH + tl.arange(0, WIDTH)
+def _bitmap(words, num_words, t, WORDS_EACH: tl.constexpr):
+    i = t * WORDS_EACH + tl.arange(0, WORDS_EACH)
     return tl.load(words.to(tl.pointer_type(tl.uint32)) + i, mask=i < num_words, other=0)
 
 
 @jit
-def _passed(owner, first, table, num, buffers, before, num_tiles, WIDTH: tl.constexpr):
+def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl.constexpr):
     """How far each tile of words goes on, and how many entries it has."""
     s, t = tile(owner, first)
     words = tl.load(buffers + s) + tl.load(table + 3 * num + s)
     num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
     passed, entries = coding * 0, coding * 0
     if coding == 2:
-        steps, found = _codes(words, num_words, t, WIDTH)
+        steps, found = _codes(words, num_words, t, WORDS_EACH)
         passed = tl.sum(steps, 0).to(tl.int64)
         entries = tl.sum(found, 0).to(tl.int64)
     elif coding == 3:
-        entries = tl.sum(_set_bits(_bitmap(words, num_words, t, WIDTH)), 0).to(tl.int64)
+        entries = tl.sum(_set_bits(_bitmap(words, num_words, t, WORDS_EACH)), 0).to(tl.int64)
     tl.store(before + tl.program_id(0), passed)
     tl.store(before + num_tiles + tl.program_id(0), entries)
 
@@ -257,7 +265,7 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WIDTH: tl.cons
 @jit
 def _put(
     owner, first, table, num, x, buffers, before, start, num_tiles, weight, KIND: tl.constexpr,
-    ZERO: tl.constexpr, WIDTH: tl.constexpr,
+    ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     """x[place] += weight * value, or = 0, for the entries of a tile of words."""
     s, t = tile(owner, first)
@@ -266,28 +274,28 @@ def _put(
     here = before + start + tl.program_id(0)
     passed, earlier = tl.load(here), tl.load(here + num_tiles)
     if coding == 2:
-        steps, found = _codes(words, num_words, t, WIDTH)
+        steps, found = _codes(words, num_words, t, WORDS_EACH)
         place, entry = passed + tl.cumsum(steps, 0) - 1, earlier + tl.cumsum(found, 0) - 1
         _put_at(table, num, s, x, buffers, place, entry, found > 0, weight, KIND, ZERO)
     elif coding == 3:
         _put_bits(
-            table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND, ZERO, WIDTH
+            table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND, ZERO, WORDS_EACH
         )
     else:
-        _put_plain(table, num, s, t, x, buffers, words, coding, weight, KIND, ZERO, WIDTH)
+        _put_plain(table, num, s, t, x, buffers, words, coding, weight, KIND, ZERO, WORDS_EACH)
 
 
 @jit
 def _put_bits(
     table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND: tl.constexpr,
-    ZERO: tl.constexpr, WIDTH: tl.constexpr,
+    ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
-    word = _bitmap(words, num_words, t, WIDTH)
+    word = _bitmap(words, num_words, t, WORDS_EACH)
     counts = _set_bits(word)
     bit = tl.arange(0, 32).to(tl.uint32)[None, :]
     below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
     entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
-    place = (t * WIDTH + tl.arange(0, WIDTH))[:, None] * 32 + tl.arange(0, 32)[None, :]
+    place = (t * WORDS_EACH + tl.arange(0, WORDS_EACH))[:, None] * 32 + tl.arange(0, 32)[None, :]
     found = ((word[:, None] >> bit) & 1) != 0
     _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
 
@@ -295,10 +303,10 @@ def _put_bits(
 @jit
 def _put_plain(
     table, num, s, t, x, buffers, words, coding, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
-    WIDTH: tl.constexpr,
+    WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
-    at = tl.arange(0, WIDTH)
-    size = tl.where(coding == 1, WIDTH // 2, WIDTH)  # entries of a tile
+    at = tl.arange(0, WORDS_EACH)
+    size = tl.where(coding == 1, WORDS_EACH // 2, WORDS_EACH)  # entries of a tile
     entry = t * size + at
     found = (at < size) & (entry < tl.load(table + num + s))
     wide = at * 0 + coding == 1
