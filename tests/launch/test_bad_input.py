@@ -279,6 +279,16 @@ def test_a_sweep_over_compressors_gives_each_its_own_defaults(
     }
 
 
+def test_hydras_own_launcher_and_run_folder_are_hydras(command: Command, tmp_path: Path) -> None:
+    sizes = (*TINY, "train.epochs=1")
+    assert command("--multirun", "hydra/launcher=basic", *sizes, "seed=0,1") == (0, [])
+    assert len(left_in(tmp_path)) == 2
+    elsewhere = tmp_path / "elsewhere"
+    moved = (f"hydra.run.dir={elsewhere}", "hydra.job.chdir=true")
+    assert command(*moved, *sizes, "seed=2") == (0, [])
+    assert len(left_in(elsewhere)) == 1
+
+
 def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None:
     held: list[weakref.ref[set[int]]] = []
 
