@@ -74,6 +74,14 @@ Job = tuple[dict[str, Any], list[str]]
 """A run's resolved config, and the overrides that it was composed from."""
 
 
+USAGE = """usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder>] [key=value ...]
+
+  artifact      <paper>/<table or figure>, one of those below
+  --config-dir  a folder with configs of your own, such as conf/ of your paper
+  key=value     for all of its runs, such as scale=small or "seed=[0,1]"
+"""
+
+
 def reproduce(arguments: Sequence[str]) -> None:
     """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
     name, *given = _with_conf_dirs(arguments) or [""]
@@ -136,10 +144,7 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
     if asks_help or named not in artifacts():  # which are listed then
         add_conf_dirs(list(filter(None, map(own_conf_of, own_papers()))))
     if asks_help:
-        print(
-            "usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder>] [key=value ...]"
-        )
-        print(f"\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
+        print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
         sys.exit()
     return others
 

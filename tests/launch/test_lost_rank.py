@@ -34,7 +34,9 @@ def failing(commands: Callable[..., Command]) -> Failing:
         if hurt is not None:
             wait_for(lambda: len(list(command.runs.glob("*/checkpoints/step-*"))) == 2, "2 epochs")
             os.kill(command.ranks()["1"], hurt)
-        code, (line,) = command.end()
+        code, lines = command.end()
+        assert len(lines) == 1, lines
+        (line,) = lines
         assert code == 1
         folder = command.run_folder()
         assert line.endswith(f" (tracebacks: {folder / local.LOG_FILE})")
