@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
+# torch's store may warn of a rank that is lost, beside the one line that says so.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
