@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
+from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.replay import SPANS, Case, Replay
 from dgc_repro.bench.rounds import Steps, rounds, spread_out
 from dgc_repro.bench.runner import WARMUP_STEPS, Runner
@@ -91,11 +91,8 @@ def on_rank(width: int, repeats: int) -> dict[str, Steps]:
 
     def runner(case: Case, *, bucket_view: bool = False) -> Runner:
         """With gradients of its own: plain DDP writes means into them."""
-        generator = torch.Generator().manual_seed(dist.get_rank())
-        gradients: dict[str, Tensor] = {}
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            gradients[name] = noise.mul_(torch.randn(noise.shape, generator=generator).exp_())
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        gradients = gradients_of(shapes, dist.get_rank())
         made = Runner(case, Replay(gradients), bucket_view=bucket_view)
         for _ in range(WARMUP_STEPS):
             made.step()

@@ -14,18 +14,15 @@ from torch import Tensor
 
 from dgc_repro.bench.counting import triton_counts
 from dgc_repro.bench.launches import methods, shapes_of
+from dgc_repro.bench.layers import exchange, opened
+from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.rounds import rounds, timed
 from dgc_repro.bench.tables import Options, Row, Spread, Table
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange
-from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.overrides import composed
-from dgc_repro.policy.interface import Plan
 
 MODEL, CLASSES = "resnet101", 1000
 WORKERS, STEPS = 2, 3  # of the comparison with the CPU
@@ -74,7 +71,7 @@ def rows(
     """A row a method. ``device``: compared with the CPU; ``overrides``: of the model."""
     base = [f"model={MODEL}", *overrides, "scale=none", "policy=fixed", "train.epochs=1"]
     shapes = shapes_of(composed(base), CLASSES)
-    given = [heavy_tailed(shapes, worker) for worker in range(WORKERS)]
+    given = [gradients_of(shapes, worker) for worker in range(WORKERS)]
     made: list[Row] = []
     for name, own in (methods() if cases is None else cases).items():
         config = composed([*base, *own, "policy=fixed"])
@@ -97,14 +94,14 @@ def row(
     bits = compared(list(here), list(there))
     own = {name: gradient.to(device) for name, gradient in given[0].items()}
     copies = {name: torch.empty_like(gradient) for name, gradient in own.items()}
-    exchange = opened(compressor, unit, own, device, workers=1)
+    alone = opened(compressor, own, SimulatedWire(1, device), unit)
 
     def copy() -> None:
         torch._foreach_copy_(list(copies.values()), list(own.values()))
         synchronize(device)
 
     def step() -> None:
-        exchanged(exchange, [copies])
+        exchange(alone, copies)
         synchronize(device)
 
     found = rounds({COPY: timed(copy), STEP: timed(step)}, repeats, WARMUP)
@@ -126,41 +123,15 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def heavy_tailed(shapes: Mapping[str, torch.Size], worker: int) -> dict[str, Tensor]:
-    """A worker's gradients, f32: normal numbers times log-normal ones."""
-    source = torch.Generator().manual_seed(worker)
-    return {
-        name: torch.randn(shape, generator=source) * torch.randn(shape, generator=source).exp()
-        for name, shape in shapes.items()
-    }
-
-
-def opened(
-    compressor: Compressor, unit: str, like: Gradients, device: torch.device, workers: int
-) -> GradientExchange:
-    """An exchange between simulated workers."""
-    link = Link(SimulatedWire(workers, device), Ledger(), Clock(device))
-    return GradientExchange(compressor, like, link, unit=unit)
-
-
-def exchanged(exchange: GradientExchange, gradients: Sequence[Gradients]) -> dict[str, Tensor]:
-    """One step; the means by name. They may lie where the first gradients were."""
-    for worker, own in enumerate(gradients):
-        exchange.open(worker, own, Plan(0))
-    found = exchange.finish()
-    exchange.commit()
-    return found
-
-
 def means(
     compressor: Compressor, unit: str, given: Sequence[Gradients], device: torch.device
 ) -> Iterator[Tensor]:
     """The means of every step, tensor by tensor, on the CPU."""
     like = {name: gradient.to(device) for name, gradient in given[0].items()}
-    exchange = opened(compressor, unit, like, device, len(given))
+    between = opened(compressor, like, SimulatedWire(len(given), device), unit)
     for _ in range(STEPS):
         copies = [{name: g.to(device, copy=True) for name, g in own.items()} for own in given]
-        found = exchanged(exchange, copies)
+        found = exchange(between, *copies)
         yield from (found[name].cpu().clone() for name in like)
 
 

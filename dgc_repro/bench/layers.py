@@ -30,7 +30,7 @@ from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.policy.interface import Plan
 
 REPEATS, WARMUP = 10, 2
@@ -81,13 +81,18 @@ def on_rank(repeats: int) -> dict[str, Steps]:
     values = torch.randn(total, generator=generator)
     values.mul_(torch.randn(total, generator=generator).exp_())
 
+    wire = ProcessGroupWire(torch.device("cpu"))
+
     def pairs(compressor: Compressor, share: int) -> Steps:
         gc.collect()  # the last case's buffers
         pieces = values.clone().split([shape.numel() for shape in sizes.values()])
         cut = {n: p.view(s) for (n, s), p in zip(sizes.items(), pieces, strict=True)}
         ways = {LAYERS: cut, JOINED: {JOINED: values.clone()}}
         return rounds(
-            {name: timed(partial(exchange, opened(compressor, g), g)) for name, g in ways.items()},
+            {
+                name: timed(partial(exchange, opened(compressor, g, wire), g))
+                for name, g in ways.items()
+            },
             share,
             WARMUP,
         )
@@ -95,18 +100,23 @@ def on_rank(repeats: int) -> dict[str, Steps]:
     return spread_out({name: partial(pairs, case) for name, case in CASES.items()}, repeats)
 
 
-def opened(compressor: Compressor, gradients: Mapping[str, Tensor]) -> GradientExchange:
-    """An exchange of these gradients (f32, by name) between the ranks."""
-    device = torch.device("cpu")
-    link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
-    return GradientExchange(compressor, gradients, link)
+def opened(
+    compressor: Compressor, gradients: Mapping[str, Tensor], wire: Wire, unit: str = "layer"
+) -> GradientExchange:
+    """An exchange of gradients like these (f32, by name) between the workers of a wire."""
+    return GradientExchange(
+        compressor, gradients, Link(wire, Ledger(), Clock(wire.device)), unit=unit
+    )
 
 
-def exchange(opened: GradientExchange, gradients: Mapping[str, Tensor]) -> None:
-    """One exchange. Means are written over the gradients: they stay what gradients look like."""
-    opened.open(0, gradients, Plan(0))
-    opened.finish()
+def exchange(opened: GradientExchange, *gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One exchange of each worker's gradients; the means. They are written over the first worker's, which
+    stay what gradients look like."""
+    for worker, own in enumerate(gradients):
+        opened.open(worker, own, Plan(0))
+    means = opened.finish()
     opened.commit()
+    return means
 
 
 def rows(found: Mapping[str, Steps]) -> list[Row]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -204,6 +204,16 @@ def heavy_tailed(num_values: int) -> Tensor:
     values.mul_(torch.randn(num_values, generator=generator).exp_())
     rows = next(d for d in range(math.isqrt(num_values), 0, -1) if num_values % d == 0)
     return values.view(rows, -1)
+
+
+def gradients_of(shapes: Mapping[str, torch.Size], worker: int) -> dict[str, Tensor]:
+    """A worker's gradients of a model, f32 by name, with such values."""
+    generator = torch.Generator().manual_seed(worker)
+    found = {}
+    for name, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        found[name] = noise.mul_(torch.randn(shape, generator=generator).exp_())
+    return found
 
 
 @dataclass

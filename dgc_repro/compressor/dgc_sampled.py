@@ -12,7 +12,7 @@ code cuts the first k by place where there are fewer than 1.3 k: the end of the 
 sample is one entry of each so many neighbours at hashed places, at least 64 n / k of them, else the
 whole tensor, which makes it exact top-k. Warm-up, momentum correction and clipping are wrappers
 and a policy, not this file. The kernels first find the k largest entries, which takes one pass, as
-counting what passes a threshold does; the counts are then compared as order statistics: at least c
+counting what passes a threshold does. Lowering compares order statistics in place of counts: at least c
 entries pass t exactly if the c-th largest magnitude does. What is sent is the same.
 
     t = the ceil(m k / n)-th largest magnitude of a sample of m entries
