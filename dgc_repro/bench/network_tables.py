@@ -418,5 +418,5 @@ def _draw(rows: Sequence[Row], caption: str, folder: Path) -> None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
         title = f"Steps replayed without compute, {shown[0]['workers']} workers\n{caption}"
-        figure.suptitle(title, fontsize=8, x=0.01, ha="left")
+        figure.suptitle(title, fontsize=8, x=0.01, ha="left", wrap=True)
     save(figure, folder, f"network-{shown[0]['workers']}")
