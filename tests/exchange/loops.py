@@ -29,6 +29,7 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.payload import Whole
 from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
@@ -112,6 +113,7 @@ class Loop:
     model: str
     compressor: Compressor | None
     overlap: bool = False
+    hook: bool = False  # as torch's communication hook
     unit: str = "layer"
     steps: int = 4
     micro_steps: int = 1
@@ -127,6 +129,16 @@ class Loop:
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
     pause_seconds: float = 0.0  # before the last bucket is ready
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
+
+
+def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
+    """The model's exchange."""
+    assert loop.compressor is not None
+    if not loop.hook:
+        return attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings)
+    state = HookState(model, loop.compressor, **loop.settings)
+    model.register_comm_hook(state, comm_hook)
+    return state
 
 
 def first_layer(net: Any) -> Any:
@@ -153,11 +165,9 @@ def play(loop: Loop) -> dict[str, Any]:
     net: Any = model.module
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     exchange = None
-    told: dict[str, Any] = {"message": "", "buckets": [], "early": []}
+    told: dict[str, Any] = {"message": "", "buckets": [], "early": [], "applied": []}
     if loop.compressor is not None:
-        exchange = attach(
-            model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings
-        )
+        exchange = joined(model, loop)
         watch_buckets(exchange, told)
     if loop.pause_seconds:
         net.layers[0].bias.register_hook(lambda _: time.sleep(loop.pause_seconds))
@@ -179,11 +189,17 @@ def play(loop: Loop) -> dict[str, Any]:
             holds = loop.no_sync and micro < loop.micro_steps - 1
             with model.no_sync() if holds else torch.enable_grad():
                 loss = model(x).square().mean() / loop.micro_steps
-                scaler.scale(loss).backward()
+                try:
+                    scaler.scale(loss).backward()
+                except UserError as error:  # of a hook
+                    if loop.overflows is None or step != loop.overflows[1]:
+                        raise
+                    told["message"] = str(error)
         own.append(gradients(net))
         if exchange is not None and step != loop.leaves_out:
             try:
-                exchange.step(scaler=scaler, samples=8)
+                if not isinstance(exchange, HookState):
+                    told["applied"].append(exchange.step(scaler=scaler, samples=8))
             except UserError as error:
                 if loop.overflows is None or step != loop.overflows[1]:
                     raise
