@@ -8,16 +8,14 @@ import math
 import re
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError, refuse_first_of
@@ -37,6 +35,7 @@ from dgc_repro.exchange.ddp import (
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units
 from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
@@ -55,8 +54,6 @@ DTYPES = (
 )
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
-
-
 SKIP = "skip"
 """What a rank answers that leaves a step out on purpose, where others answer with a problem."""
 
@@ -65,15 +62,13 @@ class Attached:
     """A compressor at work in a loop of the user's own. Call `step` between backward and the
     optimizer; `state_dict` belongs in the loop's checkpoint, one per rank.
 
-    A step that is forgotten or called twice raises UserError, by this rule. Between two calls of `step` there is
-    at least one backward; `optimizer.step` and other changes of parameters come between `step` and the next
-    forward; with ``overlap`` and FSDP no forward in training mode comes between backward and `step`. A forward
-    without gradients (``torch.no_grad``) is always allowed."""
+    Where a `step` was forgotten, ``optimizer.step`` or the next forward raises UserError; so does a second
+    `step` after one backward. The rule is in exchange/guard.py."""
 
-    _fix = (
-        'lower the learning rate, clip, attach(on_nonfinite="skip"), or call exchange.step(scaler=scaler) if the '
-        "loss was scaled"
-    )  # of a gradient that is not finite
+    _fix = (  # of a gradient that is not finite
+        'lower the learning rate, clip, attach with on_nonfinite="skip" to leave such steps out, or call '
+        "exchange.step(scaler=scaler) if the loss was scaled"
+    )
 
     def __init__(
         self,
@@ -85,6 +80,7 @@ class Attached:
         hook: Hook | UnitHooks | None = None,
         everybody: Link | None = None,
         on_nonfinite: str = "raise",
+        guard: type[Guard] = Guard,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
         nodes)."""
@@ -109,10 +105,7 @@ class Attached:
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
-        self._backward_seen = False  # since the last step, with or without no_sync
-        self._versions = 0  # of the parameters, in the last forward with gradients
-        self._left: dict[str, weakref.ref[Tensor]] = {}  # the gradients that the last step has left
-        self._guards = [] if model is None else self._watch(model)
+        self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
 
     @property
@@ -132,8 +125,8 @@ class Attached:
         samples: float = math.nan,
         skip: bool = False,
     ) -> bool:
-        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike. Returns whether
-        there are gradients to apply; False on all ranks where the step is left out.
+        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike. Returns
+        whether there are gradients to apply: False on all ranks where the step is left out.
 
         ``scaler``: of a loss that was scaled. The exchange sees the gradients unscaled and leaves them
         scaled, as backward did. Where they overflow on any rank, all ranks get infinite gradients: then
@@ -143,8 +136,8 @@ class Attached:
 
         Without a scaler: where a gradient of any rank is not finite, raises UserError on all ranks, or with
         ``on_nonfinite="skip"`` leaves the step out. No residual changes in a step that is left out, and all
-        gradients are None (with a scaler: infinite). Raises UserError on all ranks where on any rank `step` was
-        called twice after one backward, ``samples`` is missing, or a layer was unfrozen since `attach`.
+        gradients are None (with a scaler: infinite). Raises UserError on all ranks where any rank calls this
+        twice after one backward, leaves needed ``samples`` out, or has unfrozen a layer since `attach`.
         """
         if scaler is not None and not scaler.is_enabled():
             scaler = None
@@ -159,7 +152,7 @@ class Attached:
             happened, _ = steps.settle([], finite=not (problem or skip) and bad is None)
         if happened and scale != 1:
             self._multiply(scale)
-        self._backward_seen = False
+        self._guard.after_step()
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
@@ -173,9 +166,6 @@ class Attached:
                     "exchange.step: no parameter has a gradient on any rank; call it after backward, and "
                     "optimizer.zero_grad() before backward"
                 )
-            if not self._junction.overlaps:
-                present = steps.parameters.items()
-                self._left = {n: weakref.ref(p.grad) for n, p in present if p.grad is not None}
             return True
         said = steps.link.tell_all(problem or (SKIP if skip else ""))
         problems = [text for text in said if text != SKIP]
@@ -217,8 +207,7 @@ class Attached:
         if self._detached:
             return
         self._detached = True
-        for guard in self._guards:
-            guard.remove()
+        self._guard.remove()
         if self._hook is not None:
             self._hook.junction = None
         self._junction.close()
@@ -269,41 +258,6 @@ class Attached:
         self._ended = math.nan
         self._steps.begin(self._exchange.step)
 
-    def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        """Look at forward, backward and optimizers, for a `step` that is forgotten or called twice."""
-        guards = [guard_forward(self, model), _guard_optimizers(self)]
-        if isinstance(model, DistributedDataParallel):
-            guards += _guard_backward(self, self._steps.parameters.values())
-        return guards
-
-    def _before_forward(self, model: nn.Module) -> None:
-        """Raise UserError where gradients of an earlier backward should have been exchanged by now; nothing has
-        changed yet."""
-        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-            return  # an evaluation, or a forward that checkpointing repeats in backward
-        overlaps, pending = self._junction.overlaps, self._junction.pending
-        if pending and model.training and not isinstance(self._junction, AfterBackward):
-            with as_arguments():
-                self._junction.refuse_another()
-        versions = 0 if overlaps else sum(p._version for p in self._steps.parameters.values())
-        if pending and not overlaps and versions != self._versions:
-            raise UserError(
-                "exchange.step: parameters have changed since backward, and it was not called in between, so that "
-                "ranks may have other parameters now; start again, and call it after the last backward of a step "
-                "(run a backward that is no part of a step under `with model.no_sync():`)"
-            )
-        self._versions = versions
-        self._steps.keep(model)
-
-    def _repeats(self) -> bool:
-        """Whether nothing but the last step has made the gradients that are here."""
-        if self._junction.overlaps or self._junction.pending or self._backward_seen:
-            return False  # where exchanges overlap backward, `open` sees it
-        here = self._steps.parameters.items()
-        present = {name: p.grad for name, p in here if p.grad is not None}
-        last = self._left
-        return bool(present) and all(n in last and last[n]() is g for n, g in present.items())
-
     def _refuse(self, scaler: GradScaler | None) -> None:
         """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
         model = None if self._model is None else self._model()
@@ -328,7 +282,7 @@ class Attached:
 
     def _own_problem(self, samples: float) -> str:
         """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
-        if self._repeats():
+        if self._guard.repeats():
             return (
                 "exchange.step: it was called twice after one backward, and the gradients are means already; "
                 "call it once, between the last backward of a step and optimizer.step()"
@@ -371,10 +325,10 @@ def attach(
     ``mesh``, ``dim``: of an FSDP model. A mesh of two dimensions, of which the model is sharded on the inner
     one; gradients are exchanged, compressed, on the outer one, named ``dim``.
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
-    `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where a
-    gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks are about to ask
-    before each collective. Raises UserError (a ValueError) where the parts do not fit together or the
-    model has gradients that cannot be exchanged.
+    `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
+    a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
+    are about to ask before each collective. Raises UserError (a ValueError) where the parts do not fit
+    together or the model has gradients that cannot be exchanged.
     """
     policy = policy or Fixed()
     with as_arguments():
@@ -497,54 +451,9 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
     return model, parameters
 
 
-def _guard_optimizers(attached: Attached) -> RemovableHandle:
-    """Have every optimizer refuse to move parameters whose gradients no `Attached.step` has exchanged."""
-    found = weakref.ref(attached)
-    ours = {id(parameter) for parameter in attached._steps.parameters.values()}
-
-    def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        here = found()
-        if here is None or not (here._junction.pending or here._backward_seen):
-            return
-        if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
-            raise UserError(
-                "exchange.step: it was not called between backward and optimizer.step(), so that every rank "
-                "has gradients of its own; call it after the last backward of a step"
-            )
-
-    handle = register_optimizer_step_pre_hook(refuse)
-    weakref.finalize(attached, handle.remove)
-    return handle
-
-
-def guard_forward(attached: Attached, model: nn.Module) -> RemovableHandle:
-    """Have the model's next forward refuse to follow a backward whose gradients no `Attached.step` has exchanged.
-    The model keeps ``attached`` alive: a loop that drops it must not train ranks apart."""
-
-    def refuse(module: nn.Module, _: object) -> None:
-        if attached._model is not None and attached._model() is module:  # not a copy of it
-            attached._before_forward(module)
-
-    return model.register_forward_pre_hook(refuse, prepend=True)
-
-
-def _guard_backward(
-    attached: Attached, parameters: Iterable[nn.Parameter]
-) -> list[RemovableHandle]:
-    """Have every backward be seen: under ``no_sync`` DDP calls no communication hook."""
-    found = weakref.ref(attached)
-
-    def mark(_: Tensor) -> None:
-        if (here := found()) is not None:
-            here._backward_seen = True
-
-    return [parameter.register_post_accumulate_grad_hook(mark) for parameter in parameters]
-
-
 @contextlib.contextmanager
 def as_arguments(*, hook: bool = False) -> Iterator[None]:
-    """Have a UserError name the arguments of `attach` (``hook``: of `HookState`) and not the keys of the command
-    line."""
+    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's."""
     try:
         yield
     except UserError as error:

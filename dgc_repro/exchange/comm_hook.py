@@ -4,9 +4,9 @@
     state = HookState(model, ErrorFeedback(TopK(density=0.01)))
     model.register_comm_hook(state, comm_hook)
 
-This is `attach` with ``overlap=True``, whose `step` autograd calls at the end of each backward that DDP reduces.
-When ``backward()`` returns, each ``param.grad`` is the mean over the workers and all residuals are current; what
-goes wrong is raised by ``backward()``.
+This is `attach` with ``overlap=True``, whose `step` autograd calls at the end of each backward that DDP
+reduces. When ``backward()`` returns, each ``param.grad`` is the mean over the workers and all residuals are
+current. ``backward()`` raises what goes wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dgc_repro.exchange.attached import (
     as_arguments,
     exchange_of,
     fit_loop,
-    guard_forward,
     suitable,
 )
 from dgc_repro.exchange.ddp import (
@@ -35,6 +34,7 @@ from dgc_repro.exchange.ddp import (
     junction_of,
     refuse_missing_buckets,
 )
+from dgc_repro.exchange.guard import Guard
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import Policy, measures
 
@@ -43,9 +43,9 @@ class HookState(Attached):
     """The state of `comm_hook`, for ``model.register_comm_hook(state, comm_hook)``. Arguments are those of
     `attach`.
 
-    ``applied``: whether the last backward has left gradients to apply. With ``on_nonfinite="skip"`` it is False on
-    all ranks after a gradient that is not finite on any: all gradients are None then, and ``optimizer.step()``
-    changes nothing.
+    ``applied``: whether the last backward has left gradients to apply. With ``on_nonfinite="skip"`` it is
+    False on all ranks after a gradient that is not finite on any. All gradients are None then, so that
+    ``optimizer.step()`` changes nothing.
 
     Methods work that can compress one bucket of gradients after another; ``unit="model"``, `ClipLocal`, and
     policies that need the whole gradient or a step's samples are refused with UserError. Call `close` on all
@@ -93,7 +93,14 @@ class HookState(Attached):
         hook = Hook(model.process_group, junction, finish)
         self.applied = True
         super().__init__(
-            exchange, junction, policy, parameters, model, hook, on_nonfinite=on_nonfinite
+            exchange,
+            junction,
+            policy,
+            parameters,
+            model,
+            hook,
+            on_nonfinite=on_nonfinite,
+            guard=_HookGuard,
         )
         self._known = {id(parameter) for parameter in model.parameters()}
 
@@ -101,24 +108,26 @@ class HookState(Attached):
         """Raises UserError: the hook itself finishes each step."""
         raise UserError("state.step: comm_hook calls it at the end of each backward; leave it out")
 
-    def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        """A step of the hook cannot be forgotten; the hook itself can."""
-        return [guard_forward(self, model)]
 
-    def _before_forward(self, model: nn.Module) -> None:
+class _HookGuard(Guard):
+    """A step of the hook cannot be forgotten; the hook itself can."""
+
+    def before_forward(self, model: nn.Module) -> None:
         hooks = getattr(model, "_comm_hooks", ())
-        if not any(state is self for _, state in hooks):
+        if not any(isinstance(state, HookState) and state._guard is self for _, state in hooks):
             raise UserError(
-                "state: it is not the model's hook; call model.register_comm_hook(state, comm_hook) with the model "
-                "for which it was made"
+                "state: it is not the model's hook; call model.register_comm_hook(state, comm_hook) on "
+                "the model for which it was made"
             )
-        super()._before_forward(model)
+
+    def _watch(self, model: nn.Module) -> list[RemovableHandle]:
+        return [self._watch_forward(model)]
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def comm_hook(state, bucket):  # type: ignore[no-untyped-def]
-    """The hook for ``model.register_comm_hook(state, comm_hook)``; ``state``: a `HookState`. Returns the future of
-    the bucket's mean. Raises UserError where the state was made for another model."""
+    """The hook for ``model.register_comm_hook(state, comm_hook)``; ``state``: a `HookState`. Returns the
+    future of the bucket's mean. Raises UserError where the state was made for another model."""
     if not isinstance(state, HookState):
         raise UserError(
             f"state: comm_hook takes a HookState, got {type(state).__name__}; call "

@@ -208,8 +208,8 @@ class PerBucket(Junction):
         """A backward has sent its gradients, no step has finished it, and another is about to begin."""
         raise self._error or UserError(
             "overlap=true: the gradients of a backward have been sent, and another pass began before "
-            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and run "
-            "the backwards before that one under `with model.no_sync():`, or use overlap=false"
+            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and "
+            "run those before it under `with model.no_sync():`, or use overlap=false"
         )
 
     def open(self, worker: int) -> str | None:
@@ -347,6 +347,7 @@ _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakK
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def hand_over(hook, bucket):  # type: ignore[no-untyped-def]
+    """DDP's communication hook; ``hook``: a `Hook`."""
     if hook.junction is not None:
         # A GPU's pending work is handed on to whoever waits for this.
         devices = [bucket.buffer().device] if bucket.buffer().is_cuda else None

@@ -128,15 +128,15 @@ class PerUnit:
         """A backward has exchanged its gradients, no step has finished it, and another is about to begin."""
         raise UserError(
             "backward: the gradients of an earlier backward were exchanged, and another pass began before "
-            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and run "
-            "the backwards before that one under model.set_requires_gradient_sync(False)"
+            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and "
+            "run those before it under model.set_requires_gradient_sync(False)"
         )
 
     def open(self, worker: int) -> str | None:
         if not self._handed_over:
             raise UserError(
-                "backward: FSDP has reduced no gradient since the last exchange.step(); call it once a step, and run the last "
-                "backward of a step under model.set_requires_gradient_sync(True)"
+                "backward: FSDP has reduced no gradient since the last exchange.step(); call it once a step, "
+                "and run the last backward of a step under model.set_requires_gradient_sync(True)"
             )
         self._handed_over.clear()
         return self._exchange.non_finite.get(worker)

@@ -26,8 +26,7 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 
 ON_NONFINITE = ("raise", "skip")
-"""What a gradient that is not finite does on any rank: raise UserError on all ranks, or have all ranks leave the
-step out."""
+"""Where a gradient of any rank is not finite: raise UserError on all ranks, or leave the step out on all."""
 
 
 @dataclass
