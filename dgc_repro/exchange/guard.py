@@ -95,7 +95,7 @@ class Guard:
         def before(module: nn.Module, _: object) -> None:
             if self._model is None or self._model() is not module:
                 return  # a copy of the model has the hook too
-            if torch.is_grad_enabled() and not in_backward():
+            if torch.is_grad_enabled():
                 self.before_forward(module)
                 self._steps.keep(module)
 
@@ -129,8 +129,3 @@ class Guard:
         handle = register_optimizer_step_pre_hook(refuse)
         weakref.finalize(self, handle.remove)
         return handle
-
-
-def in_backward() -> bool:
-    """Whether autograd is at work in this thread: checkpointing repeats a forward there."""
-    return bool(torch._C._current_graph_task_id() != -1)
