@@ -5,10 +5,12 @@ Every loop trains by SGD with momentum and weight decay. A job runs on each rank
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -574,6 +576,37 @@ def dropped(overlap: bool) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backward(model)
     return raised(optimizer.step)
+
+
+def piece_of_a_page(code: str) -> list[Tensor]:
+    """Parameters after a piece of docs/own-loop.md, to which the page gives these names."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)))
+    before = [p.detach().clone() for p in model.parameters()]
+    source = torch.Generator().manual_seed(dist.get_rank())
+    names: dict[str, Any] = {
+        "batches": [
+            (torch.randn(8, 6, generator=source), torch.randint(4, (8,), generator=source))
+            for _ in range(3)
+        ],
+        "loss_of": nn.functional.cross_entropy,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "model": model,
+        "ErrorFeedback": ErrorFeedback,
+        "Uniform": Uniform,
+        "attach": attach,
+        "torch": torch,
+        "contextlib": contextlib,
+    }
+    if not re.search(r"^(exchange|state) = ", code, re.M):
+        names["exchange"] = attach(model, EF4)
+    exec(code, names)
+    exchange = names.get("exchange") or names["state"]
+    assert exchange.ledger.payload_bytes > 0
+    exchange.close()
+    after = [p.detach().clone() for p in model.parameters()]
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    return after
 
 
 # Communication hooks.

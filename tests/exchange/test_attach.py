@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import loops
@@ -480,6 +481,17 @@ def test_a_mistake_with_a_hook_is_one_line(two_workers: World, mistake: str) -> 
     for said in two_workers(getattr(loops, mistake)):
         assert re.match(f"UserError: {REFUSED_HOOKS[mistake]}", said), said
         assert "\n" not in said
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
+PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+assert len(PIECES) == 6, "a section has no piece of code, or a new one"
+
+
+@pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
+def test_a_piece_of_the_page_trains_all_ranks_alike(two_workers: World, code: str) -> None:
+    first, second = two_workers(loops.piece_of_a_page, code)
+    assert same(first, second)
 
 
 # Refusals.
