@@ -100,8 +100,9 @@ class Attached:
             on_nonfinite=on_nonfinite,
         )
         self._model = None if model is None else weakref.ref(model)
-        is_ddp = isinstance(model, DistributedDataParallel)
-        self._frozen = parameters_of(model, learning=False) if is_ddp else {}
+        self._frozen: Parameters = {}
+        if isinstance(model, DistributedDataParallel):
+            self._frozen = parameters_of(model, learning=False)
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False

@@ -88,6 +88,7 @@ class HookState(Attached):
 
         def finish() -> None:
             if (state := found()) is not None:
+                state.applied = False  # also where the step raises
                 state.applied = Attached.step(state)
 
         hook = Hook(model.process_group, junction, finish)
@@ -135,4 +136,4 @@ def comm_hook(state, bucket):  # type: ignore[no-untyped-def]
         )
     if id(bucket.parameters()[0]) not in state._known:
         raise UserError("state: it was made for another model; make one for each model")
-    return hand_over(state._hook, bucket)
+    return hand_over(state._hook, bucket)  # type: ignore[no-untyped-call]
