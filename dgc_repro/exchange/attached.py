@@ -169,11 +169,11 @@ class Attached:
                 )
             return True
         said = steps.link.tell_all(problem or (SKIP if skip else ""))
-        problems = [text for text in said if text != SKIP]
+        problems = ["" if text == SKIP else text for text in said]
         if scaler is None or any(problems):
             for parameter in (*steps.parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
-        refuse_first(["" if text == SKIP else text for text in said])
+        refuse_first(problems)
         if scaler is not None:
             for name, parameter in steps.parameters.items():
                 if name not in exchange.absent:

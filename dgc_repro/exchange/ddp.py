@@ -337,9 +337,7 @@ class Hook:
 
     group: dist.ProcessGroup
     junction: AfterBackward | PerBucket | None = None
-    finish: Callable[[], None] | None = (
-        None  # at the end of each backward that DDP reduces (comm_hook.py)
-    )
+    finish: Callable[[], None] | None = None  # after each backward that DDP reduces
 
 
 _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
