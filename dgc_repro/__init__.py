@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.uniform import Uniform
     from dgc_repro.errors import UserError
     from dgc_repro.exchange.attached import attach
+    from dgc_repro.exchange.comm_hook import HookState, comm_hook
     from dgc_repro.policy.accordion import Accordion
     from dgc_repro.policy.adaqs import AdaQS
     from dgc_repro.policy.fixed import Fixed
@@ -63,6 +64,7 @@ __all__ = [
     "ErrorFeedback",
     "Fixed",
     "GraVAC",
+    "HookState",
     "Ladder",
     "MomentumCorrection",
     "Natural",
@@ -84,6 +86,7 @@ __all__ = [
     "Warmup",
     "__version__",
     "attach",
+    "comm_hook",
     "load_results",
     "load_runs",
 ]
@@ -114,6 +117,8 @@ _PUBLIC = {
     "Uniform": "compressor.uniform",
     "UserError": "errors",
     "attach": "exchange.attached",
+    "HookState": "exchange.comm_hook",
+    "comm_hook": "exchange.comm_hook",
     "Accordion": "policy.accordion",
     "AdaQS": "policy.adaqs",
     "Fixed": "policy.fixed",

@@ -16,8 +16,6 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError, refuse_first_of
@@ -37,10 +35,11 @@ from dgc_repro.exchange.ddp import (
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units
 from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
-from dgc_repro.exchange.step import PolicyInputs, PolicyProgress, Stepper
+from dgc_repro.exchange.step import ON_NONFINITE, PolicyInputs, PolicyProgress, Stepper
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import SPREAD, EpochReport, Policy, measures
@@ -55,11 +54,21 @@ DTYPES = (
 )
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
+SKIP = "skip"
+"""What a rank answers that leaves a step out on purpose, where others answer with a problem."""
 
 
 class Attached:
     """A compressor at work in a loop of the user's own. Call `step` between backward and the
-    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank."""
+    optimizer; `state_dict` belongs in the loop's checkpoint, one per rank.
+
+    Where a `step` was forgotten, ``optimizer.step`` or the next forward raises UserError; so does a second
+    `step` after one backward. The rule is in exchange/guard.py."""
+
+    _fix = (  # of a gradient that is not finite
+        'lower the learning rate, clip, attach with on_nonfinite="skip" to leave such steps out, or call '
+        "exchange.step(scaler=scaler) if the loss was scaled"
+    )
 
     def __init__(
         self,
@@ -67,9 +76,11 @@ class Attached:
         junction: AfterBackward | PerBucket | PerUnit,
         policy: Policy,
         parameters: Parameters,
-        model: DistributedDataParallel | None = None,
+        model: nn.Module | None = None,
         hook: Hook | UnitHooks | None = None,
         everybody: Link | None = None,
+        on_nonfinite: str = "raise",
+        guard: type[Guard] = Guard,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
         nodes)."""
@@ -86,13 +97,16 @@ class Attached:
             progress=PolicyProgress(policy.init()),
             samples_by_rank=True,
             sharded=everybody is not None,
+            on_nonfinite=on_nonfinite,
         )
-        self._ddp = None if model is None else weakref.ref(model)
-        self._frozen = {} if model is None else parameters_of(model, learning=False)
+        self._model = None if model is None else weakref.ref(model)
+        self._frozen: Parameters = {}
+        if isinstance(model, DistributedDataParallel):
+            self._frozen = parameters_of(model, learning=False)
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
-        self._guard = _guard_optimizers(self)
+        self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
 
     @property
@@ -105,31 +119,41 @@ class Attached:
         self._exchange.learning_rate = value
 
     @torch.no_grad()
-    def step(self, *, scaler: GradScaler | None = None, samples: float = math.nan) -> None:
-        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike.
+    def step(
+        self,
+        *,
+        scaler: GradScaler | None = None,
+        samples: float = math.nan,
+        skip: bool = False,
+    ) -> bool:
+        """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike. Returns
+        whether there are gradients to apply: False on all ranks where the step is left out.
 
         ``scaler``: of a loss that was scaled. The exchange sees the gradients unscaled and leaves them
         scaled, as backward did. Where they overflow on any rank, all ranks get infinite gradients: then
         ``scaler.step`` skips the optimizer and ``scaler.update`` lowers the scale everywhere.
-        ``samples``: in this rank's batch, for a policy that weighs them.
+        ``samples``: in this rank's batch, for a policy that weighs them. ``skip``: leave this step out on all
+        ranks, if any rank says so.
 
-        Without a scaler: raises UserError on all ranks where a gradient of any is not finite. In both
-        cases no residual has seen it. With and without: raises UserError on all ranks where ``samples`` or a
-        layer that was thawed since `attach` does not suit on any.
+        Without a scaler: where a gradient of any rank is not finite, raises UserError on all ranks, or with
+        ``on_nonfinite="skip"`` leaves the step out. No residual changes in a step that is left out, and all
+        gradients are None (with a scaler: infinite). Raises UserError on all ranks where any rank calls this
+        twice after one backward, leaves needed ``samples`` out, or has unfrozen a layer since `attach`.
         """
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange, steps = self._exchange, self._steps
-        with _as_arguments():
+        with as_arguments():
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
             if scale != 1:
                 self._multiply(1 / scale)
             bad = steps.open(0)
-            happened, _ = steps.settle([], finite=not problem and bad is None)
+            happened, _ = steps.settle([], finite=not (problem or skip) and bad is None)
         if happened and scale != 1:
             self._multiply(scale)
+        self._guard.after_step()
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
@@ -138,21 +162,27 @@ class Attached:
         steps.end(samples, seconds if happened else None)
         steps.begin(exchange.step)
         if happened:
-            return
-        problems = steps.link.tell_all(problem)
+            if exchange.absent and len(exchange.absent) == len(exchange.names):
+                raise UserError(
+                    "exchange.step: no parameter has a gradient on any rank; call it after backward, and "
+                    "optimizer.zero_grad() before backward"
+                )
+            return True
+        said = steps.link.tell_all(problem or (SKIP if skip else ""))
+        problems = ["" if text == SKIP else text for text in said]
         if scaler is None or any(problems):
             for parameter in (*steps.parameters.values(), *self._frozen.values()):
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
-        if scaler is None:
-            fix = (
-                "lower the learning rate, clip, call exchange.step(scaler=scaler) if the loss was scaled, or "
-                "catch this error to leave the step out"
+        if scaler is not None:
+            for name, parameter in steps.parameters.items():
+                if name not in exchange.absent:
+                    parameter.grad = torch.full_like(parameter, math.inf)
+        elif SKIP not in said and steps.on_nonfinite == "raise":
+            refuse_non_finite(
+                steps.link, exchange.named([bad]), exchange.step, "gradient", self._fix
             )
-            refuse_non_finite(steps.link, exchange.named([bad]), exchange.step, "gradient", fix)
-        for name, parameter in steps.parameters.items():
-            if name not in exchange.absent:
-                parameter.grad = torch.full_like(parameter, math.inf)
+        return False
 
     def end_epoch(self, report: EpochReport) -> None:
         """Tell the policy how the epoch went, on all ranks together; the numbers must be the same on all
@@ -231,7 +261,7 @@ class Attached:
 
     def _refuse(self, scaler: GradScaler | None) -> None:
         """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
-        model = None if self._ddp is None else self._ddp()
+        model = None if self._model is None else self._model()
         joins = getattr(getattr(model, "_join_config", None), "enable", False)
         junction = None if scaler is None else type(self._junction)
         states = getattr(scaler, "_per_optimizer_states", {}).values()
@@ -253,6 +283,11 @@ class Attached:
 
     def _own_problem(self, samples: float) -> str:
         """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
+        if self._guard.repeats():
+            return (
+                "exchange.step: it was called twice after one backward, and the gradients are means already; "
+                "call it once, between the last backward of a step and optimizer.step()"
+            )
         thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
         if thawed is not None:
             return (
@@ -282,6 +317,7 @@ def attach(
     seed: int = 0,
     unit: str = "layer",
     overlap: bool = False,
+    on_nonfinite: str = "raise",
     check: bool = False,
     timeout_seconds: float = 600.0,
 ) -> Attached:
@@ -290,40 +326,71 @@ def attach(
     ``mesh``, ``dim``: of an FSDP model. A mesh of two dimensions, of which the model is sharded on the inner
     one; gradients are exchanged, compressed, on the outer one, named ``dim``.
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
-    `Fixed`). ``seed`` must be the same on all ranks. ``check`` compares what ranks are about to ask
-    before each collective. Raises UserError (a ValueError) where the parts do not fit together or the
-    model has gradients that cannot be exchanged.
+    `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
+    a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
+    are about to ask before each collective. Raises UserError (a ValueError) where the parts do not fit
+    together or the model has gradients that cannot be exchanged.
     """
     policy = policy or Fixed()
-    with _as_arguments():
+    with as_arguments():
         sharded = mesh is not None or dim is not None
         if sharded:
             fit_units(compressor, policy, unit, overlap)
         else:
             fit_together(compressor, policy, unit, overlap)
-        if policy.watches == SPREAD:
-            raise UserError(
-                f"policy: {type(policy).__name__} asks for the squares of every step's gradients, which an "
-                "attached loop does not have; train with python -m dgc_repro, or take another policy"
-            )
+        fit_loop(policy, on_nonfinite)
         if sharded:
-            return _attach_sharded(
-                ShardedModel(model, mesh, dim), compressor, policy, seed=seed, check=check
-            )
-        model, parameters = _suitable(model)
-        hook = hook_of(model, overlap)
-        device = next(iter(parameters.values())).device
-        group = model.process_group
-        if overlap:
-            group = exchange_group(timeout_seconds, group)
-        link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
-        exchange = GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
-        hook.junction = junction = junction_of(model, exchange, overlap)
-    return Attached(exchange, junction, policy, parameters, model, hook)
+            shards = ShardedModel(model, mesh, dim)
+            return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite)
+        ddp, parameters = suitable(model)
+        hook = hook_of(ddp, overlap)
+        exchange = exchange_of(
+            ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
+        )
+        hook.junction = junction = junction_of(ddp, exchange, overlap)
+    return Attached(exchange, junction, policy, parameters, ddp, hook, on_nonfinite=on_nonfinite)
+
+
+def fit_loop(policy: Policy, on_nonfinite: str) -> None:
+    """Raise UserError where a loop of the user's own cannot do with these."""
+    name = type(policy).__name__
+    refuse_first_of(
+        {
+            f"on_nonfinite: one of {', '.join(ON_NONFINITE)}, got {on_nonfinite!r}": on_nonfinite
+            not in ON_NONFINITE,
+            f"policy: {name} asks for the squares of every step's gradients, which an attached loop does not "
+            "have; train with python -m dgc_repro, or take another policy": policy.watches
+            == SPREAD,
+        }
+    )
+
+
+def exchange_of(
+    model: DistributedDataParallel,
+    parameters: dict[str, nn.Parameter],
+    compressor: Compressor,
+    seed: int,
+    unit: str,
+    overlap: bool,
+    check: bool,
+    timeout_seconds: float,
+) -> GradientExchange:
+    """The exchange of a DDP model between the ranks of its process group."""
+    device = next(iter(parameters.values())).device
+    group = model.process_group
+    if overlap:
+        group = exchange_group(timeout_seconds, group)
+    link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
+    return GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
 
 
 def _attach_sharded(
-    sharded: ShardedModel, compressor: Compressor, policy: Policy, *, seed: int, check: bool
+    sharded: ShardedModel,
+    compressor: Compressor,
+    policy: Policy,
+    seed: int,
+    check: bool,
+    on_nonfinite: str,
 ) -> Attached:
     ledger, clock = Ledger(), Clock(sharded.device)
     nodes, everybody = (
@@ -341,11 +408,18 @@ def _attach_sharded(
     hooks = sharded.hooks()
     hooks.junction = PerUnit(exchange, sharded.units)
     return Attached(
-        exchange, hooks.junction, policy, sharded.parameters, hook=hooks, everybody=everybody
+        exchange,
+        hooks.junction,
+        policy,
+        sharded.parameters,
+        sharded.model,
+        hooks,
+        everybody,
+        on_nonfinite,
     )
 
 
-def _suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Parameter]]:
+def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Parameter]]:
     """The model, and the parameters that learn, by name. Raises UserError where they cannot be exchanged."""
     if not isinstance(model, DistributedDataParallel):
         raise UserError(
@@ -378,31 +452,15 @@ def _suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Para
     return model, parameters
 
 
-def _guard_optimizers(attached: Attached) -> RemovableHandle:
-    """Have every optimizer refuse to move parameters whose gradients no `Attached.step` has exchanged."""
-    found = weakref.ref(attached)
-    ours = {id(parameter) for parameter in attached._steps.parameters.values()}
-
-    def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        here = found()
-        if here is None or not here._junction.pending:
-            return
-        if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
-            raise UserError(
-                "exchange.step: it was not called between backward and optimizer.step(), so that every rank "
-                "has gradients of its own; call it after the last backward of a step"
-            )
-
-    handle = register_optimizer_step_pre_hook(refuse)
-    weakref.finalize(attached, handle.remove)
-    return handle
-
-
 @contextlib.contextmanager
-def _as_arguments() -> Iterator[None]:
-    """Have a UserError name the arguments of `attach` and not the keys of the command line."""
+def as_arguments(*, hook: bool = False) -> Iterator[None]:
+    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's."""
     try:
         yield
     except UserError as error:
-        text = OF_THE_COMMAND_LINE.sub("", str(error))
+        text = str(error)
+        if hook:
+            text = text.replace("use exchange.overlap=false", "use attach(model, compressor)")
+            text = text.replace("exchange.overlap=true", "comm_hook")
+        text = OF_THE_COMMAND_LINE.sub("", text)
         raise UserError(re.sub("^wrap: ", "compressor: ", text)) from None

@@ -20,7 +20,8 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -197,15 +198,19 @@ class PerBucket(Junction):
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
         if self._has_all:
-            raise self._error or UserError(
-                "overlap=true: the gradients of a backward have been sent, and another backward "
-                "began before exchange.step(); run all but the last backward of a step under "
-                "`with model.no_sync():`, or use overlap=false"
-            )
+            self.refuse_another()
         self.pending = True
         self._has_all = bucket.is_last()
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
+
+    def refuse_another(self) -> NoReturn:
+        """A backward has sent its gradients, no step has finished it, and another is about to begin."""
+        raise self._error or UserError(
+            "overlap=true: the gradients of a backward have been sent, and another pass began before "
+            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and "
+            "run those before it under `with model.no_sync():`, or use overlap=false"
+        )
 
     def open(self, worker: int) -> str | None:
         # The buckets have been opened during backward. An error is raised before the next collective:
@@ -214,7 +219,8 @@ class PerBucket(Junction):
             raise self._error
         if not self._has_all:
             raise UserError(
-                "exchange.overlap=true: there was no whole backward since the last step; leave the "
+                "exchange.overlap=true: there was no whole backward since the last step; call "
+                "exchange.step() once a step, leave the "
                 "last backward of a step outside no_sync(), and wrap a model with unused parameters in "
                 "DistributedDataParallel(..., find_unused_parameters=True)"
             )
@@ -331,39 +337,51 @@ class Hook:
 
     group: dist.ProcessGroup
     junction: AfterBackward | PerBucket | None = None
+    finish: Callable[[], None] | None = None  # after each backward that DDP reduces
 
 
 _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
-def _hand_over(hook, bucket):  # type: ignore[no-untyped-def]
+def hand_over(hook, bucket):  # type: ignore[no-untyped-def]
+    """DDP's communication hook; ``hook``: a `Hook`."""
     if hook.junction is not None:
         # A GPU's pending work is handed on to whoever waits for this.
         devices = [bucket.buffer().device] if bucket.buffer().is_cuda else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         hook.junction.hand_over(bucket, future)
+        if hook.finish is not None and bucket.is_last():
+            # DDP asks for its own callback, which puts buckets into gradients, after this: hence two hops.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(partial(engine.queue_callback, hook.finish))
         return future
     mean = bucket.buffer().div_(hook.group.size())
     work = dist.all_reduce(mean, group=hook.group, async_op=True)
     return work.get_future().then(lambda landed: landed.value()[0])
 
 
-def hook_of(model: DistributedDataParallel, overlap: bool) -> Hook:
-    """The hook of a model to which nothing is attached. Raises UserError where it has another's, or DDP may
-    leave buckets out that ``overlap`` needs."""
-    if overlap and getattr(model, "skip_all_reduce_unused_params", False):
+def refuse_missing_buckets(model: DistributedDataParallel) -> None:
+    """Raise UserError where DDP may leave buckets out."""
+    if getattr(model, "skip_all_reduce_unused_params", False):
         raise UserError(
             "exchange.overlap=true: every step needs every bucket, and the model was wrapped "
             "with skip_all_reduce_unused_params; use exchange.overlap=false"
         )
+
+
+def hook_of(model: DistributedDataParallel, overlap: bool) -> Hook:
+    """The hook of a model to which nothing is attached. Raises UserError where it has another's, or DDP may
+    leave buckets out that ``overlap`` needs."""
+    if overlap:
+        refuse_missing_buckets(model)
     hook = _HOOKS.get(model)
     if hook is None:
         hook = Hook(model.process_group)
         foreign = bool(getattr(model, "_comm_hooks", ()))
         try:
             if not foreign:
-                model.register_comm_hook(hook, _hand_over)
+                model.register_comm_hook(hook, hand_over)
         except RuntimeError:  # a built-in hook, which is in no list
             foreign = True
         if foreign:

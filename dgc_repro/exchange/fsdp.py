@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -100,11 +100,7 @@ class PerUnit:
     def hand_over(self, index: int, shard: Tensor) -> None:
         """FSDP has reduce-scattered the gradient of a unit: average it over the nodes, in place."""
         if index in self._handed_over:
-            raise UserError(
-                "backward: the gradients of an earlier backward were exchanged, and another began before "
-                "exchange.step(); run all but the last backward of a step under "
-                "model.set_requires_gradient_sync(False)"
-            )
+            self.refuse_another()
         gradients = self._units[index].parts(shard)
         self._handed_over.add(index)
         if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
@@ -128,11 +124,19 @@ class PerUnit:
         for name, mean in exchange.finish(index).items():
             put(mean, gradients[name])
 
+    def refuse_another(self) -> NoReturn:
+        """A backward has exchanged its gradients, no step has finished it, and another is about to begin."""
+        raise UserError(
+            "backward: the gradients of an earlier backward were exchanged, and another pass began before "
+            "exchange.step(); call it after the last backward of a step (skip=True leaves the step out), and "
+            "run those before it under model.set_requires_gradient_sync(False)"
+        )
+
     def open(self, worker: int) -> str | None:
         if not self._handed_over:
             raise UserError(
-                "backward: FSDP has reduced no gradient since the last exchange.step(); run the last "
-                "backward of a step under model.set_requires_gradient_sync(True)"
+                "backward: FSDP has reduced no gradient since the last exchange.step(); call it once a step, "
+                "and run the last backward of a step under model.set_requires_gradient_sync(True)"
             )
         self._handed_over.clear()
         return self._exchange.non_finite.get(worker)
@@ -168,6 +172,7 @@ class ShardedModel:
     (None: the world). ``shard``, ``shards``: which part of each parameter this rank has, and of how many."""
 
     def __init__(self, model: Any, mesh: DeviceMesh | None, dim: str | None) -> None:
+        self.model = model
         self.mesh, inner = _two_dimensions(mesh, dim)
         names = {id(p): name for name, p in _resharded(model).named_parameters()}
         self.units = [Unit(*unit, names) for unit in _units(model)]

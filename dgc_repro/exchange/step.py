@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dgc_repro.exchange.ddp import Junction, Parameters
 from dgc_repro.exchange.gradients import GradientExchange
@@ -24,6 +24,9 @@ from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.sketch import common_square, sketch
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
+
+ON_NONFINITE = ("raise", "skip")
+"""Where a gradient of any rank is not finite: raise UserError on all ranks, or leave the step out on all."""
 
 
 @dataclass
@@ -59,7 +62,8 @@ class Stepper:
 
     ``link``: between all workers; the exchange's may be between nodes. ``parameters``: those that learn, by
     name. ``samples_by_rank``: a step's samples are known on each rank alone, and are summed with its time.
-    ``sharded``: gradients are parts of tensors, and all nodes have the same parts."""
+    ``sharded``: gradients are parts of tensors, and all nodes have the same parts. ``on_nonfinite``: see
+    `ON_NONFINITE`."""
 
     link: Link
     exchange: GradientExchange
@@ -70,12 +74,16 @@ class Stepper:
     seed: int = 0
     samples_by_rank: bool = False
     sharded: bool = False
+    on_nonfinite: str = "raise"
     step: int = field(default=0, init=False)  # the one that has begun
     plan: Plan = field(default=Plan(None), init=False)
     inputs: PolicyInputs = field(default_factory=PolicyInputs, init=False)  # of this step
 
     def __post_init__(self) -> None:
         self.exchange.choose = self.choose
+        self._kept: tuple[nn.Module, list[Tensor]] | None = (
+            None  # a model, its buffers before the step
+        )
 
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
@@ -84,6 +92,12 @@ class Stepper:
         self._own: dict[str, Tensor] = {}  # rank 0's gradients, in its process
         self.plan = self.policy.plan(self.progress.policy, step)
         self.junction.begin(self.plan)
+
+    def keep(self, model: nn.Module) -> None:
+        """Before the first forward of a step: remember the model's buffers where the step may be skipped.
+        Batch-norm statistics see the inputs of a gradient that is not finite; `settle` puts them back."""
+        if self.on_nonfinite == "skip" and self._kept is None:
+            self._kept = (model, [buffer.clone() for buffer in model.buffers()])
 
     def open(self, index: int) -> str | None:
         """Backward of the ``index``-th worker hosted here is over: compress up to the first request. The name
@@ -104,6 +118,7 @@ class Stepper:
         gradients here are. Returns whether the step has happened, and the sums of ``numbers`` over processes.
         Raises UserError on all ranks (exchange/settle.py)."""
         watched, inputs = self.progress.watched, self.inputs
+        kept, self._kept = self._kept, None
         about: list[float] = []
         if measures(self.policy) or self.policy.watches == SPREAD:
             sketched = [] if self._sketch is None else self._sketch.tolist()
@@ -124,6 +139,9 @@ class Stepper:
                 # In float32, as `Choose` answers: sums of other orders round to one number.
                 self.choose(torch.tensor(energies, dtype=torch.float64).float())
             self._add_mean()
+        elif kept is not None:
+            for buffer, before in zip(kept[0].buffers(), kept[1], strict=True):
+                buffer.copy_(before)
         if told and watched.step >= 0:
             report = StepReport(
                 step=watched.step,

@@ -86,6 +86,7 @@ class Run(Stepper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.on_nonfinite = self.settings.on_nonfinite
         self.carry_nothing()
 
     def carry_nothing(self) -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from dgc_repro.checked import Count, Positive, Rule, checked, one_of, within
+from dgc_repro.exchange.step import ON_NONFINITE
 
 PRECISIONS = ("fp32", "bf16")
-ON_NONFINITE = ("raise", "skip")
 RESHARD = ("refuse", "mean")
 MEASURED, MODELLED = "measured", "modelled"
 

@@ -28,8 +28,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     exchange.learning_rate = learning_rate
     run.begin(progress.step)
 
-    skips = run.settings.on_nonfinite == "skip"
-    buffers = [buffer.clone() for buffer in run.module.buffers()] if skips else []
+    run.keep(run.module)
     modelled_before = run.link.ledger.step_seconds or 0.0
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
@@ -55,13 +54,11 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         progress.tally.add(loss, correct, count)
         progress.carried = carried
     else:
-        if not skips:
+        if run.on_nonfinite == "raise":
             fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
             refuse_non_finite(
                 run.link, exchange.named(bad), progress.step + 1, "train.on_nonfinite", fix
             )
-        for buffer, before in zip(run.module.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # batch-norm statistics have seen what the gradient is made of
         progress.tally.skipped_steps += 1
 
     wall = time.perf_counter() - begin

@@ -5,9 +5,12 @@ Every loop trains by SGD with momentum and weight decay. A job runs on each rank
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import io
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +18,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from jobs import raised
 from laws import same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
@@ -29,6 +35,7 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.payload import Whole
 from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
@@ -112,6 +119,7 @@ class Loop:
     model: str
     compressor: Compressor | None
     overlap: bool = False
+    hook: bool = False  # as torch's communication hook
     unit: str = "layer"
     steps: int = 4
     micro_steps: int = 1
@@ -127,6 +135,16 @@ class Loop:
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
     pause_seconds: float = 0.0  # before the last bucket is ready
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
+
+
+def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
+    """The model's exchange."""
+    assert loop.compressor is not None
+    if not loop.hook:
+        return attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings)
+    state = HookState(model, loop.compressor, **loop.settings)
+    model.register_comm_hook(state, comm_hook)
+    return state
 
 
 def first_layer(net: Any) -> Any:
@@ -153,11 +171,9 @@ def play(loop: Loop) -> dict[str, Any]:
     net: Any = model.module
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     exchange = None
-    told: dict[str, Any] = {"message": "", "buckets": [], "early": []}
+    told: dict[str, Any] = {"message": "", "buckets": [], "early": [], "applied": []}
     if loop.compressor is not None:
-        exchange = attach(
-            model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings
-        )
+        exchange = joined(model, loop)
         watch_buckets(exchange, told)
     if loop.pause_seconds:
         net.layers[0].bias.register_hook(lambda _: time.sleep(loop.pause_seconds))
@@ -179,11 +195,17 @@ def play(loop: Loop) -> dict[str, Any]:
             holds = loop.no_sync and micro < loop.micro_steps - 1
             with model.no_sync() if holds else torch.enable_grad():
                 loss = model(x).square().mean() / loop.micro_steps
-                scaler.scale(loss).backward()
+                try:
+                    scaler.scale(loss).backward()
+                except UserError as error:  # of a hook
+                    if loop.overflows is None or step != loop.overflows[1]:
+                        raise
+                    told["message"] = str(error)
         own.append(gradients(net))
         if exchange is not None and step != loop.leaves_out:
             try:
-                exchange.step(scaler=scaler, samples=8)
+                if not isinstance(exchange, HookState):
+                    told["applied"].append(exchange.step(scaler=scaler, samples=8))
             except UserError as error:
                 if loop.overflows is None or step != loop.overflows[1]:
                     raise
@@ -199,6 +221,7 @@ def play(loop: Loop) -> dict[str, Any]:
     if exchange is not None:
         told["saved"] = copy.deepcopy(exchange.state_dict())
         exchange.detach()
+    told["buffers"] = [buffer.clone() for buffer in net.buffers()]
     return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
 
 
@@ -336,6 +359,343 @@ def no_step(overlap: bool) -> str:
     optimizer.step()  # allowed now
     exchange.detach()
     return said
+
+
+def no_step_without_sync(overlap: bool) -> str:
+    """DDP calls no hook."""
+    model, exchange = attached(overlap)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.no_sync():
+        backward(model)
+    said = raised(optimizer.step)
+    exchange.detach()
+    return said
+
+
+def no_step_by_hand(overlap: bool) -> str:
+    """Of a loop without an optimizer: the next forward."""
+    model, exchange = attached(overlap)
+    for _ in range(2):
+        backward(model)
+        exchange.step()
+        update(model)
+    backward(model)
+    before = copy.deepcopy(exchange.state_dict()["exchange"])
+    update(model)
+    said = raised(lambda: backward(model))
+    assert same(exchange.state_dict()["exchange"], before)
+    exchange.detach()
+    return said
+
+
+def no_step_in_closure(overlap: bool) -> str:
+    model, exchange = attached(overlap)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step(lambda: backward(model))
+    said = raised(lambda: backward(model))
+    exchange.detach()
+    return said
+
+
+def step_twice(overlap: bool) -> str:
+    model, exchange = attached(overlap)
+    said = ""
+    for clips in (False, True):
+        backward(model, dist.get_rank())
+        assert exchange.step() is True
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        said = raised(exchange.step)
+        assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    exchange.detach()
+    return said
+
+
+def step_after_zero_grad(overlap: bool) -> str:
+    model, exchange = attached(overlap)
+    backward(model)
+    model.zero_grad()
+    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    said = raised(exchange.step)
+    assert same(exchange.state_dict()["exchange"]["tensors"], before)
+    exchange.detach()
+    return said
+
+
+def update(model: nn.Module, rate: float = 0.1) -> None:
+    """A step of SGD by hand."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= rate * parameter.grad
+            parameter.grad = None
+
+
+# What a loop may do: each takes two steps, or raises.
+
+
+def evaluated_in_between(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        backward(model)
+        with torch.no_grad():
+            model(torch.ones(2, 6))
+        model.eval()
+        model(torch.ones(2, 6))
+        model.train()
+        exchange.step()
+        model(torch.ones(2, 6))  # as it was before the update
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def accumulated(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        with model.no_sync():
+            backward(model)
+            backward(model)
+        two = model(torch.ones(2, 6)) + model(torch.zeros(2, 6))
+        two.sum().backward()
+        exchange.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def perturbed(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """Sharpness-aware minimization: the second gradient counts."""
+    for _ in range(2):
+        with model.no_sync():
+            backward(model)
+        update(model, -0.1)
+        backward(model)
+        exchange.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def with_closures(model: Any, exchange: Attached, optimizer: Any) -> None:
+    def closure() -> Tensor:
+        model.zero_grad()
+        loss: Tensor = model(torch.ones(2, 6)).square().mean()
+        loss.backward()
+        exchange.step()
+        return loss
+
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    lbfgs.step(closure)
+    optimizer.step(closure)
+
+
+def checkpointed(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        x = torch.ones(2, 6)
+        found = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+        found.sum().backward()
+        exchange.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def adversarial(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """A GAN: `model` judges, the gradients of the generator's turn are dropped."""
+    generator = DistributedDataParallel(nn.Linear(6, 6))
+    other = attach(generator, EF4, overlap=exchange._junction.overlaps)
+    moves = torch.optim.SGD(generator.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 6)) - model(generator(torch.ones(2, 6)).detach())).sum().backward()
+        exchange.step()
+        optimizer.step()
+        moves.zero_grad()
+        with model.no_sync():
+            model(generator(torch.ones(2, 6))).sum().backward()
+        other.step()
+        moves.step()
+    other.detach()
+
+
+def sum_of_backwards(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        backward(model)
+        backward(model)
+        exchange.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def written_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        loss = model.module(torch.ones(2, 6)).sum()
+        found = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient
+        exchange.step()
+        optimizer.step()
+
+
+def one_rank_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        optimizer.zero_grad()
+        if dist.get_rank() == 1:
+            with model.no_sync():
+                backward(model)
+        exchange.step()
+        optimizer.step()
+
+
+def loop_of(name: str, overlap: bool) -> tuple[str, int, dict[str, Tensor]]:
+    """What a loop is told, its steps, and its parameters."""
+    model, exchange = attached(overlap)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = raised(lambda: globals()[name](model, exchange, optimizer))
+    steps = exchange._exchange.step
+    exchange.detach()
+    return said, steps, {n: p.detach().clone() for n, p in model.module.named_parameters()}
+
+
+def skipped_by_one_rank(overlap: bool) -> tuple[list[bool], bool, bool]:
+    """What `step` returns, and whether the skipped step left a gradient or a change in a residual."""
+    model, exchange = attached(overlap)
+    applied = []
+    for step in range(3):
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        model.zero_grad()
+        backward(model, dist.get_rank())
+        applied.append(exchange.step(skip=step == 1 and dist.get_rank() == 1))
+        if step == 1:
+            left = any(p.grad is not None for p in model.parameters())
+            changed = not same(exchange.state_dict()["exchange"]["tensors"], before)
+    exchange.detach()
+    return applied, left, changed
+
+
+def dropped(overlap: bool) -> str:
+    """A loop that does not keep what `attach` returns."""
+    model = built(Loop("float32", EF4))
+    attach(model, EF4, overlap=overlap)
+    gc.collect()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    return raised(optimizer.step)
+
+
+def piece_of_a_page(code: str) -> list[Tensor]:
+    """Parameters after a piece of docs/own-loop.md, to which the page gives these names."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)))
+    before = [p.detach().clone() for p in model.parameters()]
+    source = torch.Generator().manual_seed(dist.get_rank())
+    names: dict[str, Any] = {
+        "batches": [
+            (torch.randn(8, 6, generator=source), torch.randint(4, (8,), generator=source))
+            for _ in range(3)
+        ],
+        "loss_of": nn.functional.cross_entropy,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "model": model,
+        "ErrorFeedback": ErrorFeedback,
+        "Uniform": Uniform,
+        "attach": attach,
+        "torch": torch,
+        "contextlib": contextlib,
+    }
+    if not re.search(r"^(exchange|state) = ", code, re.M):
+        names["exchange"] = attach(model, EF4)
+    exec(code, names)
+    exchange = names.get("exchange") or names["state"]
+    assert exchange.ledger.payload_bytes > 0
+    exchange.close()
+    after = [p.detach().clone() for p in model.parameters()]
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    return after
+
+
+# Communication hooks.
+
+
+def hooked_up(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, HookState]:
+    model = built(Loop("float32", None))
+    state = HookState(model, compressor, **settings)
+    model.register_comm_hook(state, comm_hook)
+    return model, state
+
+
+def hook_of_none() -> str:
+    model = built(Loop("float32", None))
+    model.register_comm_hook(None, comm_hook)
+    return raised(lambda: backward(model))
+
+
+def hook_not_registered() -> str:
+    model = built(Loop("float32", None))
+    state = HookState(model, EF4)
+    said = raised(lambda: backward(model))
+    state.close()
+    return said
+
+
+def hook_of_another_model() -> str:
+    state = HookState(built(Loop("float32", None)), EF4)
+    model = built(Loop("float32", None))
+    model.register_comm_hook(state, comm_hook)
+    said = raised(lambda: backward(model))
+    state.close()
+    return said
+
+
+def hook_with_a_step() -> str:
+    model, state = hooked_up()
+    backward(model)
+    said = raised(state.step)
+    state.close()
+    return said
+
+
+def hook_that_clips() -> str:
+    return raised(lambda: hooked_up(ClipLocal(EF4)))
+
+
+def hook_with_samples() -> str:
+    return raised(lambda: hooked_up(LADDER, policy=gravac()))
+
+
+def hook_with_a_late_plan() -> str:
+    return raised(lambda: hooked_up(LADDER, policy=gravac("now")))
+
+
+def hook_of_an_unknown_habit() -> str:
+    return raised(lambda: hooked_up(on_nonfinite="ignore"))
+
+
+def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
+    """Gradients of some steps with torch's hook and with ours."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    theirs = built(Loop("float32", None))
+    theirs.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
+    ours, state = hooked_up(FP16())
+    found: dict[str, list[dict[str, Tensor | None]]] = {"theirs": [], "ours": []}
+    for name, model in {"theirs": theirs, "ours": ours}.items():
+        source = torch.Generator().manual_seed(dist.get_rank())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6, generator=source)).square().mean().backward()
+            found[name].append(gradients(model.module))
+            optimizer.step()
+    state.close()
+    return found
+
+
+def closed_hook() -> dict[str, Any]:
+    """Gradients of plain DDP and of a model whose hook was closed."""
+    rank, plain = dist.get_rank(), built(Loop("float32", None))
+    model, state = hooked_up()
+    backward(model, rank)
+    state.close()
+    model.zero_grad()
+    backward(plain, rank)
+    backward(model, rank)
+    return {"plain": gradients(plain.module), "closed": gradients(model.module)}
 
 
 def uneven(overlap: bool, batches: tuple[int, int] = (1, 1)) -> str:

@@ -72,6 +72,7 @@ class Loop:
     frozen: bool = False
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
     overflows: tuple[int, int] | None = None  # rank, step
+    skips: tuple[int, int] | None = None  # the same: leaves the step out on purpose
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
 
 
@@ -104,6 +105,7 @@ def play(loop: Loop) -> dict[str, Any]:
     exchange = None
     told: dict[str, Any] = {
         "message": "",
+        "applied": [],
         "states": [],
         "sent": 0,
         "own": [],
@@ -132,7 +134,7 @@ def play(loop: Loop) -> dict[str, Any]:
             (model(x).float().square().mean() / loop.micro_steps).backward()
         if exchange is not None:
             try:
-                exchange.step(samples=8)
+                told["applied"].append(exchange.step(samples=8, skip=loop.skips == (rank, step)))
             except UserError as error:
                 told["message"] = str(error)
             told["states"].append(copy.deepcopy(exchange.state_dict()["exchange"]["tensors"]))
@@ -288,6 +290,35 @@ def no_step() -> str:
     return said
 
 
+def no_step_at_all() -> str:
+    """The next forward raises; one without gradients, or for an evaluation, does not."""
+    model = built()
+    exchange = attached(model)
+    backward(model)
+    before = copy.deepcopy(exchange.state_dict()["exchange"])
+    with torch.no_grad():
+        model(torch.ones(2, 6))
+    model.eval()
+    model(torch.ones(2, 6))
+    model.train()
+    said = raised(lambda: model(torch.ones(2, 6)))
+    assert same(exchange.state_dict()["exchange"], before)
+    exchange.step()
+    model(torch.ones(2, 6))  # allowed now
+    return said
+
+
+def step_twice() -> str:
+    model = built()
+    exchange = attached(model)
+    backward(model)
+    assert exchange.step() is True
+    before = copy.deepcopy(exchange.state_dict()["exchange"])
+    said = raised(exchange.step)
+    assert same(exchange.state_dict()["exchange"], before)
+    return said
+
+
 def scaled() -> str:
     model = built()
     exchange = attached(model)
@@ -386,6 +417,11 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "backward twice": (backward_twice, "^UserError: backward: .*set_requires_gradient_sync"),
     "step first": (step_first, "^UserError: backward: FSDP has reduced no gradient since"),
     "no step": (no_step, "^UserError: exchange.step: it was not called between backward and"),
+    "no step at all": (
+        no_step_at_all,
+        r"^UserError: backward: .* before exchange\.step\(\); call it",
+    ),
+    "step twice": (step_twice, "^UserError: backward: FSDP has reduced .*; call it once a step"),
     "scaler": (scaled, "^UserError: scaler: FSDP has exchanged the scaled gradients"),
     "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
     "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),

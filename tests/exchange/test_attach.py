@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import loops
@@ -354,6 +355,145 @@ def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_e
     assert said[0].startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
 
 
+@pytest.mark.parametrize(
+    "way",
+    [{}, {"overlap": True}, {"hook": True}],
+    ids=["after backward", "overlap", "hook"],
+)
+def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buffers(
+    two_workers: World, way: dict[str, Any]
+) -> None:
+    skips = {"on_nonfinite": "skip"}
+    loop = Loop("channels last", EF4, steps=6, settings=skips, **way)
+    caught = played(two_workers, replace(loop, overflows=(0, 2)))
+    left_out = played(two_workers, replace(loop, leaves_out=2))
+    for one, other in zip(caught, left_out, strict=True):
+        assert one["message"] == ""
+        assert way.get("hook") or one["applied"] == [True, True, False, True, True, True]
+        assert same(one["states"][2], one["states"][1])
+        assert set(one["means"][2].values()) == {None}
+        for part in ("parameters", "buffers"):
+            assert same(one[part], other[part])
+        assert all(bool(buffer.isfinite().all()) for buffer in one["buffers"])
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+def test_one_rank_has_all_ranks_skip_a_step(two_workers: World, overlap: bool) -> None:
+    for said in two_workers(loops.skipped_by_one_rank, overlap):
+        assert said == ([True, False, True], False, False)
+
+
+LEGAL = [
+    *(
+        (name, overlap, 2)
+        for overlap in OVERLAP
+        for name in ("evaluated_in_between", "accumulated")
+    ),
+    *((name, overlap, 2) for overlap in OVERLAP for name in ("perturbed", "checkpointed")),
+    *(("adversarial", overlap, 2) for overlap in OVERLAP),
+    *(("with_closures", overlap, None) for overlap in OVERLAP),
+    *((name, False, 2) for name in ("sum_of_backwards", "written_by_hand", "one_rank_alone")),
+]
+
+
+@pytest.mark.parametrize(("name", "overlap", "steps"), LEGAL)
+def test_loops_that_keep_the_rule_are_not_refused(
+    two_workers: World, name: str, overlap: bool, steps: int | None
+) -> None:
+    first, second = two_workers(loops.loop_of, name, overlap)
+    assert first[0] == second[0] == "nothing"
+    assert steps is None or first[1] == steps
+    assert same(first[2], second[2]), "replicas drift"
+
+
+# Communication hooks of torch.
+
+
+@pytest.mark.parametrize("name", [*LOOPS, "static graph"])
+def test_a_hook_trains_as_attach_with_overlap_bit_for_bit(two_workers: World, name: str) -> None:
+    loop = replace(LOOPS.get(name) or Loop("float32", None, static=True, view=True), compressor=EF4)
+    expected = played(two_workers, replace(loop, overlap=True))
+    for one, other in zip(expected, played(two_workers, replace(loop, hook=True)), strict=True):
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part]), part
+        assert one["saved"]["ledger"] == other["saved"]["ledger"]
+        assert other["buckets"] == one["buckets"]
+        assert same(other["own"], other["means"]), "backward returned before the means were there"
+
+
+HOOKS = ["one round", "two rounds, checked", "ragged, checked", "shards", "tree"]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_resumes_bit_for_bit(two_workers: World, name: str) -> None:
+    loop = replace(ALIKE[name], hook=True)
+    expected = played(two_workers, replace(ALIKE[name], overlap=True))
+    for one, other in zip(expected, played(two_workers, replace(loop, resume_at=3)), strict=True):
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part]), part
+        assert one["saved"]["ledger"] == other["saved"]["ledger"]
+
+
+def test_a_hook_of_halves_has_the_values_of_torchs_hook(two_workers: World) -> None:
+    for found in two_workers(loops.torchs_and_our_halves):
+        assert same(found["ours"], found["theirs"])
+
+
+def test_backward_raises_what_goes_wrong_in_a_hook_and_the_next_step_is_sound(
+    two_workers: World,
+) -> None:
+    loop = Loop("float32", EF4, hook=True, steps=6)
+    caught = played(two_workers, replace(loop, overflows=(1, 2)))
+    left_out = played(two_workers, replace(loop, leaves_out=2))
+    for one, other in zip(caught, left_out, strict=True):
+        assert re.match(
+            r"gradient: the gradient is not finite at step 3 \(.*rank 1: \w+.*HookState\(on_nonf",
+            one["message"],
+        )
+        assert set(one["own"][2].values()) == {None}
+        assert same(one["states"][2], one["states"][1])
+        assert same(one["means"][3:], other["means"][3:])
+        assert same(one["parameters"], other["parameters"])
+    differ = [Loop("float32", Uniform(bits), hook=True, settings=CHECKED) for bits in (8, 4)]
+    for said in two_workers(played_by_ranks, differ):
+        assert said.startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
+
+
+def test_a_closed_hook_averages_as_plain_ddp(two_workers: World) -> None:
+    for found in two_workers(loops.closed_hook):
+        assert same(found["closed"], found["plain"])
+
+
+REFUSED_HOOKS = {
+    "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
+    "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
+    "hook_of_another_model": "state: it was made for another model",
+    "hook_with_a_step": "state.step: comm_hook calls it at the end",
+    "hook_that_clips": r"compressor: clip_local .* comm_hook sends .*; use attach\(model, comp",
+    "hook_with_samples": "policy: GraVAC weighs the samples .*; use attach",
+    "hook_with_a_late_plan": "comm_hook: plans are needed .*; use attach.* or decide=last",
+    "hook_of_an_unknown_habit": "on_nonfinite: one of raise, skip, got 'ignore'",
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED_HOOKS)
+def test_a_mistake_with_a_hook_is_one_line(two_workers: World, mistake: str) -> None:
+    for said in two_workers(getattr(loops, mistake)):
+        assert re.match(f"UserError: {REFUSED_HOOKS[mistake]}", said), said
+        assert "\n" not in said
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
+PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+assert len(PIECES) == 6, "a section has no piece of code, or a new one"
+
+
+@pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
+def test_a_piece_of_the_page_trains_all_ranks_alike(two_workers: World, code: str) -> None:
+    first, second = two_workers(loops.piece_of_a_page, code)
+    assert same(first, second)
+
+
 # Refusals.
 
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
@@ -371,6 +511,19 @@ REFUSED = [
         BUCKET,
         r"overlap=true: the gradients of a .* `with model.no_sync\(\):`",
     ),
+    ("no_step_without_sync", BOTH, r"exchange.step: it was not called between backward and opt"),
+    ("no_step_by_hand", AFTER, "exchange.step: parameters have changed since backward, and it"),
+    (
+        "no_step_by_hand",
+        BUCKET,
+        r"overlap=true: the gradients of .* before exchange.step\(\); call",
+    ),
+    ("no_step_in_closure", AFTER, "exchange.step: parameters have changed since backward, and it"),
+    ("no_step_in_closure", BUCKET, "overlap=true: the gradients of a backward have been sent"),
+    ("step_twice", AFTER, "exchange.step: it was called twice after one backward"),
+    ("step_twice", BUCKET, r"overlap=true: there was no whole .* exchange.step\(\) once a step"),
+    ("step_after_zero_grad", BOTH, "exchange.step: no parameter has a gradient on any rank; call"),
+    ("dropped", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("no_step", BOTH, r"exchange.step: it was not called between backward and optimizer.step\(\)"),
     ("uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),
     ("really_uneven", BOTH, "model.join: a rank that has run out of batches .* drop_last=True"),

@@ -244,6 +244,22 @@ def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_changes_no_residu
             assert mean.isfinite().all()
 
 
+def test_a_step_that_any_rank_skips_changes_nothing_and_the_next_one_is_sound(
+    four_workers: World,
+) -> None:
+    loop = Loop("attached", EF4)
+    skips = [
+        replace(loop, overflows=(1, 2), settings={"on_nonfinite": "skip"}),
+        replace(loop, skips=(2, 2)),
+    ]
+    for told in (told for one in skips for told in played(four_workers, one)):
+        assert told["message"] == ""
+        assert told["applied"] == [True, True, False, True]
+        assert same(told["states"][2], told["states"][1])
+        assert set(told["means"][2].values()) == {None}
+        assert not same(told["states"][3], told["states"][2])
+
+
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_a_mistake_is_one_line_on_all_ranks(four_workers: World, misuse: str) -> None:
     for said in four_workers(told_of, misuse):
