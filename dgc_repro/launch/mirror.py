@@ -73,7 +73,9 @@ def run_folders(place: Path) -> list[Path]:
         return [place]
     if found := sorted(path.parent for path in place.glob("*/config.yaml")):
         return found
-    raise UserError(f"{place}: no run folder, and none in it; settings are written sink.<key>=<value>")
+    raise UserError(
+        f"{place}: no run folder, and none in it; settings are written sink.<key>=<value>"
+    )
 
 
 def upload(mirror: Wandb, folder: Path) -> bool:
@@ -94,10 +96,10 @@ def upload(mirror: Wandb, folder: Path) -> bool:
 
 
 def finished_before(config: Mapping[str, Any], folder: Path) -> None:
-    """With ``sink=wandb``, of a run that had finished before: print that nothing was mirrored, and the command.
+    """With ``sink=wandb`` and a run that had finished before: print the command that mirrors it.
 
-    Inside a wandb sweep the record is uploaded instead, because the sweep waits for the metrics of the run that
-    its agent has started."""
+    Inside a wandb sweep the record is uploaded at once, because the sweep waits for the metrics of the run
+    that its agent has started."""
     mirror = component(config["sink"]["mirror"], "sink") if config["sink"]["mirror"] else None
     if not isinstance(mirror, Wandb):
         return

@@ -4,9 +4,9 @@ The record in the run folder is the source; the mirror can be written from it ag
 continues from a checkpoint therefore starts a new mirror under the same id and first logs what the record
 already holds: wandb cannot append to an offline run.
 
-Everything that wandb writes is in ``<run folder>/wandb``. Without a key the mode is offline, and ``wandb sync``
-uploads later. An error inside wandb is printed once on standard error and the run continues without wandb;
-only ``mode=online`` without a key, and a missing wandb, are refused before training.
+Everything that wandb writes, its debug logs aside, is in ``<run folder>/wandb``. Without a key the mode is
+offline, and ``wandb sync`` uploads later. An error inside wandb is printed once on standard error and the run
+continues without wandb; only ``mode=online`` without a key, and a missing wandb, are refused before training.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ AXES = (
     *("epoch", "comm/wire_bytes", "comm/payload_bytes"),
     *("time/modelled_seconds", "time/train_seconds"),
 )
-"""Metrics to choose as the x-axis of a chart, beside wandb's own Step, which is the training step. wandb needs
-an x-axis in the same log call as the metrics drawn over it: the record of an epoch has all of these."""
+"""Metrics to choose as the x-axis of a chart, beside wandb's own Step, which is the training step. wandb
+needs an x-axis in the same log call as the metrics drawn over it: the record of an epoch has all of these."""
 SUMMARIES = {
     "test/accuracy_percent": "max,last",
     "test/perplexity": "min,last",
@@ -167,7 +167,11 @@ class Wandb:
             group=self.group or setting_name(run),
             job_type=next((kind for kind in ("study", "measure") if kind in run.config), "train"),
             tags=list(dict.fromkeys((*tags, *self.tags))),
-            config={**config_to_filter(run.config), "labels": labels, "environment": run.environment},
+            config={
+                **config_to_filter(run.config),
+                "labels": labels,
+                "environment": run.environment,
+            },
         )
         if self._session.run is not None and (run.start_step or not is_live):
             replay(run.folder, self)
@@ -203,7 +207,9 @@ class Wandb:
         )
         for other in (folder / "wandb").glob(f"offline-run-*-{opened.id}"):
             if not Path(opened.dir).resolve().is_relative_to(other.resolve()):
-                shutil.rmtree(other, ignore_errors=True)  # an older mirror: syncing both would mix them
+                shutil.rmtree(
+                    other, ignore_errors=True
+                )  # an older mirror: syncing both would mix them
         for axis in AXES:
             opened.define_metric(axis)
         for metric, summary in SUMMARIES.items():
@@ -265,7 +271,7 @@ def require_installed(package: str, extra: str) -> None:
 
 
 def silent_wandb() -> Any:
-    """Import wandb. It reads WANDB_SILENT when it is imported, and so does the process that it starts."""
+    """Import wandb. Without WANDB_SILENT, login prints where it has found the key."""
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
@@ -330,7 +336,9 @@ def config_to_filter(config: Mapping[str, Any]) -> dict[str, Any]:
     not describe the training: paths, the sink, and wrappers that are not in ``wrap``."""
     kept = {key: value for key, value in config.items() if key not in ("paths", "sink", "wrapper")}
     wrappers = config.get("wrapper") or {}
-    return kept | {"wrapper": {name: wrappers[name] for name in config.get("wrap") or () if name in wrappers}}
+    return kept | {
+        "wrapper": {name: wrappers[name] for name in config.get("wrap") or () if name in wrappers}
+    }
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:

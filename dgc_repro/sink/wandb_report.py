@@ -85,7 +85,9 @@ def main() -> None:
     require_installed("wandb_workspaces", "reports")
     require_installed("wandb", "wandb")
     if reason := key_problem():
-        raise UserError(f"a workspace is saved online and needs a wandb key, {reason}; run `wandb login`")
+        raise UserError(
+            f"a workspace is saved online and needs a wandb key, {reason}; run `wandb login`"
+        )
     wandb = silent_wandb()
     try:
         made = workspace(given.entity or wandb.Api().default_entity, given.project)

@@ -86,8 +86,8 @@ SUMMARY = {**epoch_record(NUM_EPOCHS), "status": "finished", "steps": 60, "param
 def record(
     folder: Path, sink: Sink, first_epoch: int = 1, last_epoch: int = NUM_EPOCHS
 ) -> dict[str, Value]:
-    """Play these epochs into the record in ``folder`` and into ``sink``, as launch/worker.py does. Returns the
-    summary; a run whose last epoch is played is finished and has all files of a record."""
+    """Play these epochs into the record in ``folder`` and into ``sink``, as launch/worker.py does. Returns
+    the summary. A run is finished when its last epoch is played."""
     both = FanOut([Jsonl(), sink])
     run = run_info(folder, first_epoch - 1)
     both.start(run)

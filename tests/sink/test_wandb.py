@@ -22,6 +22,7 @@ from made_up_run import (
     run_info,
     step_metrics,
 )
+from PIL import Image
 from wandb.sdk.lib.wbauth import unauthenticate_session
 from wandb_file import items, records
 
@@ -130,7 +131,7 @@ def test_an_offline_run_holds_the_whole_run_and_no_key(
     assert set(run.tags) == {"dynamic", "table1", "uniform", "fixed", "quick", "mine"}
     assert run.run_id.startswith("dynamic-table1-static8_ef-")
 
-    # The summary has the best and the last test accuracy, and how the run ended. A sweep's metric is a number.
+    # The best and the last test accuracy, how the run ended, and one number as the metric of a sweep.
     ended = summary(found)
     assert (ended["status"], ended["parameters"]) == ("finished", 7)
     best = {k: v for k, v in ended.items() if k.startswith("test/accuracy_percent")}
@@ -356,12 +357,35 @@ def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:
     assert (found.run_group, list(found.tags)) == ("mine", [])
 
 
+def test_a_reproduced_page_is_an_artifact_with_its_table_and_figures(
+    tmp_path: Path, folder: Path
+) -> None:
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "table.md").write_text("# A page\n")
+    (page / "table.csv").write_text("row,quantity,value\ndense,accuracy,90.5\ntopk,bytes,\n")
+    Image.new("RGB", (4, 4)).save(page / "table1.png")
+    Wandb().log_page(page, folder, "dynamic-table1-quick", {"runs": ["a", "b"]})
+    found = records(offline_file(folder))
+    assert artifacts(found)["page"] == {"table.md", "table.csv", "table1.png"}
+    run = next(r.run for r in found if r.HasField("run"))
+    assert (run.display_name, run.job_type) == ("dynamic-table1-quick", "reproduce")
+    assert items(run.config.update)["runs"] == ["a", "b"]
+    assert [r.exit.exit_code for r in found if r.HasField("exit")] == [0]
+    (row,) = history(found)
+    assert (row["table.nrows"], row["table1._type"]) == (2, "image-file")
+    copies = [e.local_path for r in found for e in r.artifact.manifest.contents]
+    assert all(Path(copy).is_relative_to(folder) for copy in copies), "the page may be made again"
+
+
 def test_a_missing_wandb_is_one_line_that_names_the_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     for mode in ("offline", "online"):
-        with pytest.raises(UserError, match=r"^wandb is not installed; pip install dgc_repro\[wandb\]$"):
+        with pytest.raises(
+            UserError, match=r"^wandb is not installed; pip install dgc_repro\[wandb\]$"
+        ):
             Wandb(mode=mode).check()
     with pytest.raises(UserError, match="pip install"):
         Wandb().start(run_info(folder))
