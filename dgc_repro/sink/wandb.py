@@ -15,7 +15,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,6 +184,7 @@ class Wandb:
 
     def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> Any:
         wandb = self._session.library = silent_wandb()
+        kept = folder / "wandb" / "run_id"  # a run that continues, or is uploaded again, keeps its id
         settings = wandb.Settings(
             silent=True,
             console="off",  # wandb would record every redraw of the progress bar
@@ -200,11 +200,13 @@ class Wandb:
             entity=self.entity,
             mode=self.mode,
             name=name,
-            id=run_id(folder),  # in a wandb sweep, wandb takes the id of the sweep's run instead
+            id=kept.read_text(encoding="ascii").strip() if kept.is_file() else None,
             dir=str(folder),
             settings=settings,
             **described,
         )
+        if self.mode != "disabled":
+            kept.write_text(f"{opened.id}\n", encoding="ascii")
         for other in (folder / "wandb").glob(f"offline-run-*-{opened.id}"):
             if not Path(opened.dir).resolve().is_relative_to(other.resolve()):
                 shutil.rmtree(
@@ -366,18 +368,6 @@ def component(setting: Any) -> str | None:
     return parts[-2] if len(parts) > 1 else parts[0]
 
 
-def run_id(folder: Path) -> str:
-    """The folder's name and a random end, made once and kept in the folder: a run keeps its id when it
-    continues, and the same command in another clone does not overwrite somebody else's run."""
-    kept = folder / "wandb" / "run_id"
-    if kept.is_file() and (found := kept.read_text(encoding="ascii").strip()):
-        return found
-    made = f"{wandb_name(folder.name).replace('.', '-')[:100]}-{secrets.token_hex(4)}"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(f"{made}\n", encoding="ascii")
-    return made
-
-
 def wandb_name(text: str) -> str:
-    """The text with ``-`` for characters that wandb allows neither in ids nor in names of artifacts."""
+    """The text with ``-`` for characters that wandb does not allow in the name of an artifact."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:128]

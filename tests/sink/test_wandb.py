@@ -27,6 +27,7 @@ from wandb.sdk.lib.wbauth import unauthenticate_session
 from wandb_file import items, records
 
 from dgc_repro.errors import UserError
+from dgc_repro.kernel import native
 from dgc_repro.launch.environment import describe
 from dgc_repro.sink.fan_out import FanOut
 from dgc_repro.sink.wandb import AXES, Wandb
@@ -129,7 +130,6 @@ def test_an_offline_run_holds_the_whole_run_and_no_key(
     assert (run.run_group, run.job_type) == ("dynamic-table1-static8_ef-quick", "train")
     assert run.display_name == "dynamic-table1-static8_ef-quick-s3-0a1b2c3d"
     assert set(run.tags) == {"dynamic", "table1", "uniform", "fixed", "quick", "mine"}
-    assert run.run_id.startswith("dynamic-table1-static8_ef-")
 
     # The best and the last test accuracy, how the run ended, and one number as the metric of a sweep.
     ended = summary(found)
@@ -160,6 +160,7 @@ def test_an_offline_run_holds_the_whole_run_and_no_key(
     assert [p for p in tmp_path.rglob("*") if p.is_file() and not set(kept) & set(p.parents)] == []
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
+    monkeypatch.setattr(native, "library", lambda: None)  # would be compiled: this home has no cache
     assert key not in json.dumps(describe(torch.device("cpu"), "simulated", 2, "digits"))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert offline_file(folder) in files
