@@ -184,7 +184,9 @@ class Wandb:
 
     def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> Any:
         wandb = self._session.library = silent_wandb()
-        kept = folder / "wandb" / "run_id"  # a run that continues, or is uploaded again, keeps its id
+        kept = (
+            folder / "wandb" / "run_id"
+        )  # a run that continues, or is uploaded again, keeps its id
         settings = wandb.Settings(
             silent=True,
             console="off",  # wandb would record every redraw of the progress bar

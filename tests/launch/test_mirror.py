@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.single import check, own_name
+from dgc_repro.launch.sweep import expand
 from dgc_repro.sink import wandb_report
 from dgc_repro.sink.interface import RunInfo
 from dgc_repro.sink.wandb import Wandb
@@ -106,6 +108,10 @@ def test_every_run_of_a_sweep_is_valid_and_its_seeds_are_one_group(
     seeds = len({one.get("seed") for one in values})
     assert len(groups) * seeds == len(values)
     if path.stem == "grid":
+        page = (conf_dir().parent / "docs" / "wandb.md").read_text(encoding="utf-8")
+        (shown,) = re.findall(r"^python -m dgc_repro --multirun (.*) sink=wandb$", page, re.M)
+        described = [[o for o in job if "network" not in o] for job in expand(shown.split())]
+        assert described == [[f"{key}={value}" for key, value in one.items()] for one in values]
         assert len(values) == 12
         assert "topk-ethernet_1gbit-accordion" in groups
         labels = [run["config"]["labels"] for run in opened]

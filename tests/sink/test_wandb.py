@@ -160,7 +160,9 @@ def test_an_offline_run_holds_the_whole_run_and_no_key(
     assert [p for p in tmp_path.rglob("*") if p.is_file() and not set(kept) & set(p.parents)] == []
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
-    monkeypatch.setattr(native, "library", lambda: None)  # would be compiled: this home has no cache
+    monkeypatch.setattr(
+        native, "library", lambda: None
+    )  # would be compiled: this home has no cache
     assert key not in json.dumps(describe(torch.device("cpu"), "simulated", 2, "digits"))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert offline_file(folder) in files
