@@ -6,7 +6,7 @@ It shows quality against steps, bytes and time, what policies chose, and bytes b
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.sink.wandb import key_problem, require_installed, silent_wandb
@@ -35,7 +35,7 @@ def workspace(entity: str, project: str) -> Workspace:
     """The workspace, not yet saved; needs no network. Raises UserError if wandb-workspaces is missing."""
     require_installed("wandb_workspaces", "reports")
     silent_wandb()
-    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.reports.v2.interface as wr
     import wandb_workspaces.workspaces as ws
 
     quality = [
@@ -50,8 +50,8 @@ def workspace(entity: str, project: str) -> Workspace:
         for metric, name in QUALITIES.items()
     ]
     choices = [wr.LinePlot(title=label, x="Step", y=[key]) for key, label in CHOICES.items()]
-    kinds = [f"comm/{kind}_bytes" for kind in KINDS]
-    volume = ["comm/payload_bytes", "comm/total_wire_bytes"]
+    kinds: list[Any] = [f"comm/{kind}_bytes" for kind in KINDS]
+    volume: list[Any] = ["comm/payload_bytes", "comm/total_wire_bytes"]
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -90,7 +90,7 @@ def main() -> None:
         )
     wandb = silent_wandb()
     try:
-        made = workspace(given.entity or wandb.Api().default_entity, given.project)
+        made: Any = workspace(given.entity or wandb.Api().default_entity, given.project)
         print(f"saved: {made.save().url}")
     except wandb.errors.Error as error:
         raise UserError(f"wandb: {' '.join(str(error).split())}") from error
