@@ -172,8 +172,8 @@ class Wandb:
                 "environment": run.environment,
             },
         )
-        if self._session.run is not None and (run.start_step or not is_live):
-            replay(run.folder, self)
+        if run.start_step or not is_live:
+            self._try(lambda _: replay(run.folder, self))
 
     def _try_open(self, folder: Path, name: str, **described: Any) -> None:
         self._session.folder = folder
@@ -184,9 +184,9 @@ class Wandb:
 
     def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> Any:
         wandb = self._session.library = silent_wandb()
-        kept = (
-            folder / "wandb" / "run_id"
-        )  # a run that continues, or is uploaded again, keeps its id
+        # A run that continues, or is uploaded again, keeps its id.
+        kept = folder / "wandb" / "run_id"
+        known = kept.read_text(encoding="ascii").strip() if kept.is_file() else ""
         settings = wandb.Settings(
             silent=True,
             console="off",  # wandb would record every redraw of the progress bar
@@ -202,18 +202,17 @@ class Wandb:
             entity=self.entity,
             mode=self.mode,
             name=name,
-            id=kept.read_text(encoding="ascii").strip() if kept.is_file() else None,
+            id=known or None,
             dir=str(folder),
             settings=settings,
             **described,
         )
         if self.mode != "disabled":
             kept.write_text(f"{opened.id}\n", encoding="ascii")
+        # An older mirror of this run: one that is synced after another replaces it on the server.
         for other in (folder / "wandb").glob(f"offline-run-*-{opened.id}"):
             if not Path(opened.dir).resolve().is_relative_to(other.resolve()):
-                shutil.rmtree(
-                    other, ignore_errors=True
-                )  # an older mirror: syncing both would mix them
+                shutil.rmtree(other, ignore_errors=True)
         for axis in AXES:
             opened.define_metric(axis)
         for metric, summary in SUMMARIES.items():
