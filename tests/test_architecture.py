@@ -87,6 +87,10 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
     "hydra": (("launch",), "take plain arguments, and let launch/ turn the config into objects"),
     "omegaconf": (("launch",), "take plain arguments, and let launch/ resolve the config"),
     "wandb": (("sink.wandb",), "put the number into the record: sink/wandb.py mirrors it"),
+    "wandb_workspaces": (
+        ("sink.wandb_report",),
+        "add the panel there: wandb-workspaces is optional",
+    ),
     "triton": (
         ("kernel.gpu",),
         "import kernel/gpu where a batch is on a GPU: Triton may be absent",

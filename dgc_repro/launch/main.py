@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
-from dgc_repro.launch import netlab, torchrun
+from dgc_repro.launch import mirror, netlab, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
@@ -49,6 +49,7 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "calibrate": calibrate,
     "netlab": netlab.command,
     "new-paper": new_paper,
+    "wandb": mirror.command,
 }
 
 

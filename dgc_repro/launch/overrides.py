@@ -20,7 +20,11 @@ from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("artifact", "policy_scale")  # folders of conf/ whose names are not keys of a run
+NOT_KEYS = (
+    "artifact",
+    "policy_scale",
+    "wandb",
+)  # folders of conf/ whose names are not keys of a run
 
 
 @contextlib.contextmanager

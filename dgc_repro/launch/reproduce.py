@@ -35,6 +35,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import some_text, yes_no
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
+from dgc_repro.launch.mirror import mirror_of
 from dgc_repro.launch.overrides import (
     apart,
     check_overrides,
@@ -90,11 +91,12 @@ def reproduce(arguments: Sequence[str]) -> None:
     check_overrides(given)
     own, given = _own_settings(given)
     _refuse_sweeps(given)
+    mirror = mirror_of(given)
     sections = _artifact(name)
     _refuse_settings_of_others(name, sections, given)
     optional: list[Job] = []
     if STUDY in sections:
-        jobs, make = studied_runs_of(name, given), study_config
+        jobs, make = studied_runs_of(name, apart(given, "sink")[1]), study_config
     elif MEASURE in sections:
         jobs, make = measured_runs_of(name, given), measure_config
     else:
@@ -130,8 +132,13 @@ def reproduce(arguments: Sequence[str]) -> None:
         stated = jobs[0][0]["scale"]["seeds"]
         print(f'the page has finished seeds {seeds} too ("scale.seeds={stated}" leaves them out)')
     found = with_others([*jobs, *others, *optional], runs, takes_published)
-    written = publish(found, paper, artifact, jobs[0][0]["scale"]["name"], target)
+    scale = jobs[0][0]["scale"]["name"]
+    written = publish(found, paper, artifact, scale, target)
     show(page_of(written), console_of_width(), written)
+    if mirror is not None:
+        page = f"{paper}-{artifact}-{scale}"
+        ids = [run.id for run in found]
+        mirror.log_page(written, Path(jobs[0][0]["paths"]["runs"]) / page, page, {"runs": ids})
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from dgc_repro.launch.identity import (
     run_folder,
 )
 from dgc_repro.launch.local import execute, last_checkpoint
+from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.overrides import key_of
@@ -60,6 +61,7 @@ def run_config(
     folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
+        finished_before(config, folder)
         return folder
     source = config["train"]["resume_from"]
     if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:

@@ -25,7 +25,7 @@ from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
-COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate")
+COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate", "wandb")
 STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
 

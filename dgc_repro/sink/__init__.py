@@ -1,7 +1,7 @@
-"""Where a run's numbers go: the record (jsonl), the terminal (console), a mirror (wandb).
+"""Where the numbers of a run go: the record (jsonl), the terminal (console), wandb.
 
-Rank 0 hands finished numbers to a sink; no sink computes one. The record is always on, and all
-others could be rebuilt from it.
+Rank 0 passes finished numbers to the sinks; a sink computes nothing. The record is always written, and the
+others can be made from it again.
 """
 
 from __future__ import annotations

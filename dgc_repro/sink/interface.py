@@ -1,18 +1,18 @@
-"""What a sink is: told of the run's start, of each step and epoch, and of its end, on rank 0.
+"""The interface of a sink. Only rank 0 has sinks.
 
-The order is start, then any number of step, epoch and note, then finish if the run came to an end
-that it can tell of, then close, always. A step's metrics:
+The calls come in this order: start; any number of step, epoch and note; finish, unless the run was killed or
+raised an error; close, always. The metrics of a step:
 
     step                    1-based, over the whole run
     epoch                   1-based, the epoch that this step belongs to
-    train/loss, train/accuracy_percent   of this epoch so far; of a text also train/perplexity, and
-                                         the accuracy is that of the next word
-    policy/rung, policy/label            the plan of this step; the label is text
-    comm/payload_bytes                   of one worker, since the run's first step
-    decision/branch, decision/gain, ...  of a policy that chooses by gradient: this step's decision, and
-                                         as decision/timed_... the last time that it was told
+    train/loss, train/accuracy_percent   mean over this epoch so far; for text also train/perplexity, and the
+                                         accuracy is that of the next word
+    policy/rung, policy/label            the setting used in this step; the label is text
+    comm/payload_bytes                   sent by one worker since the start of the run
+    decision/branch, decision/gain, ...  the decision of this step, for a policy that decides by gradient;
+                                         decision/timed_...: the last step time that the policy received
 
-An epoch's record has the keys of ``dgc_repro.paper.records.REQUIRED_METRICS`` and more of them.
+An epoch's record has the keys in ``dgc_repro.paper.records.REQUIRED_METRICS``, and others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ Metrics = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a sink may know of its run.
+    """What a sink receives about its run.
 
-    ``config`` is the resolved config as plain values. ``start_step`` and ``start_epoch`` are the
-    steps and whole epochs that the checkpoint covers, 0 for a run from the beginning.
+    config       the resolved config as plain values
+    start_step   steps that the checkpoint covers; 0 if the run starts from the beginning
+    start_epoch  whole epochs that the checkpoint covers
     """
 
     folder: Path
@@ -45,23 +46,23 @@ class RunInfo:
 
 
 class Sink(Protocol):
-    """One place that a run's numbers go to."""
+    """One destination for the numbers of a run."""
 
     def start(self, run: RunInfo) -> None:
-        """Open what is needed. UserError for what the user can mend."""
+        """Open files or connections. Raises UserError for a wrong setting."""
 
     def step(self, metrics: Metrics) -> None:
-        """One training step is done."""
+        """Called after each training step."""
 
     def epoch(self, record: Metrics) -> None:
-        """One epoch is done and evaluated. Call it before its checkpoint is written: lines that
-        a checkpoint does not cover are dropped on resume, but missing ones cannot be made up."""
+        """Called after an epoch and its evaluation, before the checkpoint is written: a resumed run drops
+        lines that the checkpoint does not cover, but it cannot restore missing ones."""
 
     def note(self, text: str) -> None:
-        """Something that a person should know of this run, in one line."""
+        """One line about this run for people to read."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run ended; ``summary["status"]`` says how ("finished" when nothing is left)."""
+        """The run ended. ``summary["status"]`` is "finished" or "stopped"."""
 
     def close(self) -> None:
-        """Let go of files and processes; again, or without a start, it does nothing."""
+        """Close files and end processes. Does nothing if called twice or before start."""

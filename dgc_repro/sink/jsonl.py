@@ -1,10 +1,12 @@
-"""The record: one JSON object a line, metrics.jsonl by epoch and steps.jsonl every few steps; where a
-policy decides in each step, decisions.jsonl has what it saw and took.
+"""The record of a run, as JSON lines.
 
-Everything that report/ draws comes from these lines, so they outlive a killed run. Each is flushed
-as it is written. A checkpoint holds a copy of the record, and the record of a resumed run begins with
-it (train/checkpoint.py); a run that begins anew first drops the lines of the run before. A number that
-is not finite is written as null, because NaN is not JSON; pandas reads null back as NaN.
+metrics.jsonl has one line per epoch, steps.jsonl one line every few steps, and decisions.jsonl one line per
+step of a policy that decides in every step.
+
+Tables and figures are made from these lines alone. Each line is flushed when it is written, so a killed run
+keeps its record. A checkpoint holds a copy of the record, and a resumed run starts from that copy
+(train/checkpoint.py); a run that starts over drops the old lines first. NaN and infinity are written as null,
+because JSON has neither; pandas reads null as NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Annotated, Any, TextIO
 
 from dgc_repro.checked import refuse, within
 from dgc_repro.errors import UserError
-from dgc_repro.sink.interface import Metrics, RunInfo
+from dgc_repro.sink.interface import Metrics, RunInfo, Sink
 
 EPOCHS_FILE = "metrics.jsonl"
 STEPS_FILE = "steps.jsonl"
@@ -31,9 +33,9 @@ EverySteps = Annotated[int, within(0), "10 is usual, 0 is never"]
 
 @dataclass
 class Jsonl:
-    """Appends to the files of the run folder; ``every_steps`` 0 leaves steps.jsonl out.
+    """Appends to the files in the run folder. With ``every_steps=0`` there is no steps.jsonl.
 
-    Not frozen: it holds the files that it has open.
+    Not frozen, because it holds open files.
     """
 
     every_steps: EverySteps = 10
@@ -46,9 +48,9 @@ class Jsonl:
         refuse(type(self), vars(self))
 
     def start(self, run: RunInfo) -> None:
-        """UserError where metrics.jsonl has a gap before the epoch that the checkpoint covers.
+        """Open the files. Raises UserError if metrics.jsonl lacks an epoch that the checkpoint covers.
 
-        A run that goes on from another folder's checkpoint has no lines of the epochs before.
+        A run that starts from another folder's checkpoint has no lines for the earlier epochs.
         """
         run.folder.mkdir(parents=True, exist_ok=True)
         epochs, steps = run.folder / EPOCHS_FILE, run.folder / STEPS_FILE
@@ -88,7 +90,7 @@ class Jsonl:
         write_line(self._epochs, {"kind": "note", "text": text})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Nothing: summary.json says that all else is there, so its writer writes it last."""
+        """Nothing to do: launch/worker.py writes summary.json when everything else is on disk."""
 
     def close(self) -> None:
         for file in (self._epochs, self._steps, self._decisions):
@@ -98,7 +100,7 @@ class Jsonl:
 
 
 def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
-    """Append one JSON object and flush it; a number that is not finite becomes null."""
+    """Append one JSON object and flush it. NaN and infinity become null."""
     plain = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()
@@ -108,10 +110,9 @@ def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
 
 
 def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[int]:
-    """Drop the lines of ``kind`` whose number is beyond ``last``, and half-written ones.
+    """Drop lines of ``kind`` with a number above ``last``, and half-written lines.
 
-    Notes are the run's history and stay, if ``notes``. The file is replaced whole or not at all.
-    Returns the numbers that stayed.
+    Notes are kept if ``notes``. The file is replaced as a whole or not at all. Returns the numbers kept.
     """
     if not path.exists():
         return set()
@@ -131,13 +132,13 @@ def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[i
 
 
 def after(content: bytes, size: int) -> bytes:
-    """The first ``size`` bytes of a file of the record, and the notes among the lines after them."""
+    """The first ``size`` bytes of a record file, followed by the notes among the later lines."""
     notes = [line for line, record in _lines(content[size:]) if record.get("kind") == "note"]
     return content[:size] + "".join(f"{line}\n" for line in notes).encode()
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file anew; a process that is killed meanwhile leaves the old one."""
+    """Replace a file. If the process is killed meanwhile, the old file stays."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
@@ -147,7 +148,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines that hold a JSON object. A process that was killed leaves a last line that does not."""
+    """The lines that hold a JSON object. The last line of a killed process may not."""
     for line in content.decode("utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
@@ -155,3 +156,45 @@ def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         if isinstance(record, dict):
             yield line, record
+
+
+def replay(folder: Path, sink: Sink) -> None:
+    """Pass the record in a run folder to another sink: steps, epochs and notes, in their order.
+
+    Steps are those in steps.jsonl, each with its decision. A null becomes NaN, except in decisions, where it
+    means that there is no value.
+    """
+    steps = [record for _, record in _recorded(folder / STEPS_FILE)]
+    numbers = {record["step"] for record in steps}
+    decided = {
+        record["decision"]: {key: record[key] for key in record if key.startswith(DECISION)}
+        for _, record in _recorded(folder / DECISIONS_FILE)
+        if record.get("decision") in numbers
+    }
+    passed = 0
+
+    def pass_steps(last: float) -> None:
+        nonlocal passed
+        while passed < len(steps) and steps[passed]["step"] <= last:
+            record = steps[passed]
+            sink.step(_with_nan(record) | decided.get(record["step"], {}))
+            passed += 1
+
+    for kind, record in _recorded(folder / EPOCHS_FILE):
+        if kind == "note":
+            sink.note(record["text"])
+        else:
+            pass_steps(record["step"])
+            sink.epoch(_with_nan(record))
+    pass_steps(math.inf)
+
+
+def _recorded(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The kind and the values of every line of a record file; nothing if there is no file."""
+    if path.is_file():
+        for _, record in _lines(path.read_bytes()):
+            yield record.pop("kind"), record
+
+
+def _with_nan(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in record.items()}

@@ -1,20 +1,23 @@
-"""A mirror of the record in wandb, with axes, summaries, group and tags set for a dashboard.
+"""Mirrors runs to Weights & Biases (wandb), for a dashboard. docs/wandb.md shows the commands.
 
-Offline needs no key: ``wandb sync <run folder>/wandb/offline-*`` sends it later. Everything of
-wandb's lies in the run folder. Whatever fails in wandb is said once, on standard error, and
-training goes on without the mirror; only ``online`` without a key is an error, before training.
+The record in the run folder is the source; the mirror can be written from it again at any time. A run that
+continues from a checkpoint therefore starts a new mirror under the same id and first logs what the record
+already holds: wandb cannot append to an offline run.
 
-In the dashboard, group by ``labels.paper``, ``labels.artifact``, ``labels.row``,
-``labels.compressor``, ``labels.wrap``, ``labels.policy``, ``labels.scale`` or ``seed``.
+Everything that wandb writes, its debug logs aside, is in ``<run folder>/wandb``. Without a key the mode is
+offline, and ``wandb sync`` uploads later. An error inside wandb is printed once on standard error and the run
+continues without wandb; only ``mode=online`` without a key, and a missing wandb, are refused before training.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import re
-import secrets
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,27 +25,31 @@ from typing import Annotated, Any
 from dgc_repro.checked import Rule, checked, one_of
 from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
-from dgc_repro.sink.jsonl import EverySteps
+from dgc_repro.sink.jsonl import RECORD_FILES, EverySteps, replay
 
 MODES = ("offline", "online", "disabled")
-STEP_AXIS = ("train/*", "policy/rung", "comm/payload_bytes", "decision/*")
-"""What each step tells; all else is told by epoch."""
-BRANCHES = ("dense", "theta_min", "candidate")
+AXES = (
+    *("epoch", "comm/wire_bytes", "comm/payload_bytes"),
+    *("time/modelled_seconds", "time/train_seconds"),
+)
+"""Metrics to choose as the x-axis of a chart, beside wandb's own Step, which is the training step. wandb
+needs an x-axis in the same log call as the metrics drawn over it: the record of an epoch has all of these."""
 SUMMARIES = {
     "test/accuracy_percent": "max,last",
-    "validation/accuracy_percent": "max,last",
     "test/perplexity": "min,last",
-    "validation/perplexity": "min,last",
     "test/loss": "min,last",
-    "validation/loss": "min,last",
 }
-"""wandb keeps the last value of all others."""
-INIT_TIMEOUT_SECONDS = 30.0
-FINISH_TIMEOUT_SECONDS = 60.0
-"""An unreachable server must not hold a run that is done; what is left stays on disk."""
-GROUPED = ("paper", "artifact", "scale")
+"""Of all other metrics wandb keeps the last value. The validation metrics are among them, because the
+``metric`` of a wandb sweep must be one number."""
+BRANCHES = ("dense", "theta_min", "candidate")
+TABLES = {"policy/trace": "policy.csv", "measure/table": "repeats.csv", "study/table": "rows.csv"}
+"""Files of a run folder that are also logged as tables."""
+FILES = ("config.yaml", "environment.json", "summary.json", *RECORD_FILES, *TABLES.values())
+LABELS_AS_TAGS = ("paper", "artifact", "compressor", "policy", "scale")
 TAG_CHARACTERS = 64
-"""wandb refuses longer ones."""
+"""wandb refuses longer tags."""
+FINISH_TIMEOUT_SECONDS = 60.0
+"""wandb itself would wait without limit for an unreachable server. What is left stays on disk."""
 Tag = Annotated[
     str,
     Rule(f"a word of 1 to {TAG_CHARACTERS} characters", lambda tag: 0 < len(tag) <= TAG_CHARACTERS),
@@ -51,10 +58,11 @@ Tag = Annotated[
 
 @dataclass
 class Session:
-    """What is open: nothing before the start, after the end, and after a failure."""
+    """The open wandb run, if any. ``failed``: wandb raised an error."""
 
     run: Any = None
     library: Any = None
+    folder: Path = Path()
     failed: bool = False
     exit_code: int = 1
     notes: list[str] = field(default_factory=list)
@@ -62,10 +70,10 @@ class Session:
 
 @checked
 class Wandb:
-    """Mirrors every epoch and every ``every_steps``-th step (0: none).
+    """Logs every epoch and every ``every_steps``-th step (0: no steps).
 
-    ``entity`` null is the key's own; ``group`` null is paper/artifact/scale; ``tags`` are put
-    beside those that the config gives.
+    ``entity`` null is the default entity of the key. ``group`` null is the name of the run without seed and
+    hash, so that the seeds of one setting are one group. ``tags`` are added to those made from the config.
     """
 
     project: Annotated[str, Rule("a name", bool), "dgc_repro is usual"] = "dgc_repro"
@@ -77,99 +85,166 @@ class Wandb:
     _session: Session = field(default_factory=Session, init=False, repr=False, compare=False)
 
     def check(self) -> None:
-        """UserError for ``online`` without a key; opens no connection and starts no process."""
-        if self.mode != "online":
-            return
-        wandb = silent_wandb()
-        given = os.environ.pop("WANDB_MODE", None)  # sink.mode decides; offline, login finds no key
-        try:
-            found = wandb.login(prompt=False, verify=False)
-            reason = "found none in WANDB_API_KEY, netrc or wandb's settings"
-        except wandb.errors.AuthenticationError as error:
-            found, reason = False, " ".join(str(error).split())
-        finally:
-            if given is not None:
-                os.environ["WANDB_MODE"] = given
-        if not found:
+        """Raise UserError if wandb is missing, or if ``online`` has no key. Connects to nothing."""
+        require_installed("wandb", "wandb")
+        if self.mode == "online" and (reason := key_problem()):
             raise UserError(
                 f"sink.mode: online needs a wandb key, {reason}; run `wandb login`, or set sink.mode=offline"
             )
 
     def start(self, run: RunInfo) -> None:
-        self.check()
-        try:
-            self._session.run = self._open(run)
-        except Exception as error:
-            self._give_up(error)
+        self._start(run, is_live=True)
+
+    def upload(self, run: RunInfo, summary: Mapping[str, Any]) -> bool:
+        """Mirror a finished run from the record in its folder. Returns whether wandb raised no error."""
+        self._start(run, is_live=False)
+        self.finish(summary)
+        self.close()
+        return not self._session.failed
 
     def step(self, metrics: Metrics) -> None:
         if self.every_steps and int(metrics["step"]) % self.every_steps == 0:
-            self._tell(lambda wandb_run: wandb_run.log(drawable(metrics)))
+            self._log(int(metrics["step"]), chart_values(metrics))
 
     def epoch(self, record: Metrics) -> None:
-        self._tell(lambda wandb_run: wandb_run.log(dict(record)))
+        self._log(int(record["step"]), record)
 
     def note(self, text: str) -> None:
         self._session.notes.append(text)
         notes = "\n".join(self._session.notes)
-        self._tell(lambda wandb_run: setattr(wandb_run, "notes", notes))
+        self._try(lambda run: setattr(run, "notes", notes))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        self._session.exit_code = 0 if summary.get("status") == "finished" else 1
-        self._tell(lambda wandb_run: wandb_run.summary.update({"run": dict(summary)}))
+        is_finished = summary.get("status") == "finished"
+        self._session.exit_code = 0 if is_finished else 1
+        new = {key: value for key, value in summary.items() if "/" not in key and key != "step"}
+        self._try(lambda run: run.summary.update(new))
+        if is_finished:
+            self._try(self._log_files)
 
     def close(self) -> None:
-        """A run that was not told that it finished is marked as failed."""
-        self._tell(lambda wandb_run: wandb_run.finish(exit_code=self._session.exit_code))
+        """Close the run. It is marked as failed unless `finish` was called with status "finished"."""
+        self._try(lambda run: run.finish(exit_code=self._session.exit_code))
         self._session.run = None
         library, self._session.library = self._session.library, None
         if library is not None:
-            # finish() may come back before wandb's process has written the run to disk (seen with
-            # 0.31: a file of 7 bytes); this waits until that process has ended.
+            # finish() may return before wandb's own process has written the run to disk (seen with 0.31:
+            # a file of 7 bytes); teardown() waits for the end of that process.
             try:
                 library.teardown()
             except Exception as error:
                 self._give_up(error)
 
-    def _open(self, run: RunInfo) -> Any:
+    def log_page(self, page: Path, folder: Path, name: str, config: Mapping[str, Any]) -> None:
+        """Log the page of a reproduced artifact as a wandb run of its own: its files as a wandb artifact, its
+        table and its figures. ``folder``: where wandb writes."""
+        self.check()
+
+        def log(run: Any) -> None:
+            files = self._artifact(name, "page")
+            files.add_dir(str(page))
+            run.log_artifact(files)
+            values = {"table": self._table(page / "table.csv")}
+            for figure in sorted(page.glob("*.png")):
+                values[figure.stem] = self._session.library.Image(str(figure))
+            run.log(values)
+
+        self._session.exit_code = 0
+        self._try_open(folder, name, job_type="reproduce", config=dict(config))
+        with staging_in(folder):
+            self._try(log)
+        self.close()
+
+    def _start(self, run: RunInfo, is_live: bool) -> None:
+        self.check()
+        labels = labels_of(run.config)
+        tags = [labels[key][:TAG_CHARACTERS] for key in LABELS_AS_TAGS if key in labels]
+        self._try_open(
+            run.folder,
+            run.name,
+            is_live=is_live,
+            group=self.group or setting_name(run),
+            job_type=next((kind for kind in ("study", "measure") if kind in run.config), "train"),
+            tags=list(dict.fromkeys((*tags, *self.tags))),
+            config={
+                **config_to_filter(run.config),
+                "labels": labels,
+                "environment": run.environment,
+            },
+        )
+        if run.start_step or not is_live:
+            self._try(lambda _: replay(run.folder, self))
+
+    def _try_open(self, folder: Path, name: str, **described: Any) -> None:
+        self._session.folder = folder
+        try:
+            self._session.run = self._open(folder, name, **described)
+        except Exception as error:
+            self._give_up(error)
+
+    def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> Any:
         wandb = self._session.library = silent_wandb()
+        # A run that continues, or is uploaded again, keeps its id.
+        kept = folder / "wandb" / "run_id"
+        known = kept.read_text(encoding="ascii").strip() if kept.is_file() else ""
         settings = wandb.Settings(
             silent=True,
-            console="off",  # it would record every redraw of the progress bar
-            disable_git=True,  # the environment has the commit
-            save_code=False,
-            init_timeout=INIT_TIMEOUT_SECONDS,
+            console="off",  # wandb would record every redraw of the progress bar
+            finish_timeout=FINISH_TIMEOUT_SECONDS,
+            # A mirror that is written later must not show the machine and the commit of that moment.
+            disable_git=not is_live,
+            x_disable_stats=not is_live,
+            x_disable_meta=not is_live,
+            x_disable_machine_info=not is_live,
         )
-        if "finish_timeout" in wandb.Settings.model_fields:  # not in every version
-            settings.finish_timeout = FINISH_TIMEOUT_SECONDS
-        labels = labels_of(run.config)
         opened = wandb.init(
             project=self.project,
             entity=self.entity,
             mode=self.mode,
-            group=self.group or "/".join(labels[key] for key in GROUPED if key in labels) or None,
-            job_type=labels.get("row"),
-            name=run.name,
-            tags=list(
-                dict.fromkeys(tag[:TAG_CHARACTERS] for tag in (*labels.values(), *self.tags))
-            ),
-            id=run_id(run.folder),
-            # From the beginning again: the mirror of a run that left no checkpoint is replaced.
-            resume="allow" if run.start_step else None,
-            dir=str(run.folder),
-            config={**run.config, "labels": labels, "environment": run.environment},
+            name=name,
+            id=known or None,
+            dir=str(folder),
             settings=settings,
+            **described,
         )
-        opened.define_metric("*", step_metric="epoch")
-        for name in STEP_AXIS:
-            opened.define_metric(name, step_metric="step")
-        for name, summary in SUMMARIES.items():
-            opened.define_metric(name, step_metric="epoch", summary=summary)
-        for axis in ("step", "epoch"):
-            opened.define_metric(axis, hidden=True)
+        if self.mode != "disabled":
+            kept.write_text(f"{opened.id}\n", encoding="ascii")
+        # An older mirror of this run: one that is synced after another replaces it on the server.
+        for other in (folder / "wandb").glob(f"offline-run-*-{opened.id}"):
+            if not Path(opened.dir).resolve().is_relative_to(other.resolve()):
+                shutil.rmtree(other, ignore_errors=True)
+        for axis in AXES:
+            opened.define_metric(axis)
+        for metric, summary in SUMMARIES.items():
+            opened.define_metric(metric, summary=summary)
         return opened
 
-    def _tell(self, act: Callable[[Any], object]) -> None:
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        logged = {key: value for key, value in values.items() if key != "step"}
+        self._try(lambda run: run.log(logged, step=step))
+
+    def _log_files(self, run: Any) -> None:
+        """Log the record as a wandb artifact, and the policy trace (or the measured table) as a table."""
+        folder = self._session.folder
+        record = self._artifact(run.name, "run")
+        for path in (folder / name for name in FILES):
+            if path.is_file():
+                record.add_file(str(path), policy="immutable")  # in place, without a copy
+        run.log_artifact(record)
+        with staging_in(folder):
+            for key, name in TABLES.items():
+                if (folder / name).is_file():
+                    run.log({key: self._table(folder / name)})
+
+    def _artifact(self, name: str, kind: str) -> Any:
+        return self._session.library.Artifact(wandb_name(name), type=kind)
+
+    def _table(self, path: Path) -> Any:
+        import pandas as pd
+
+        return self._session.library.Table(dataframe=pd.read_csv(path), allow_mixed_types=True)
+
+    def _try(self, act: Callable[[Any], object]) -> None:
         if self._session.run is not None:
             try:
                 act(self._session.run)
@@ -182,28 +257,69 @@ class Wandb:
             self._session.failed = True
             reason = " ".join(str(error).split())
             print(
-                f"wandb: {type(error).__name__}: {reason}; training goes on without the mirror",
+                f"wandb: {type(error).__name__}: {reason}; the mirror is incomplete, "
+                f"the record in {self._session.folder} is not affected",
                 file=sys.stderr,
                 flush=True,
             )
         if broken is not None:
-            try:
+            with contextlib.suppress(Exception):  # reported already
                 broken.finish(exit_code=1)
-            except Exception:
-                return  # said already: a mirror that is broken may not even close
+
+
+def require_installed(package: str, extra: str) -> None:
+    """Raise UserError if an optional package is missing. Imports nothing."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{package} is not installed; pip install dgc_repro[{extra}]")
 
 
 def silent_wandb() -> Any:
-    """The library, which reads how much to say at its first import, as its own process does."""
+    """Import wandb. Without WANDB_SILENT, login prints where it has found the key."""
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
     return wandb
 
 
-def drawable(metrics: Metrics) -> dict[str, float]:
-    """What a dashboard can draw of a step: its numbers, and of a policy's decision (keys ``decision/...``)
-    the factor that was sent, 1 for dense, and its branch as a level: 0 dense, 1 theta_min, 2 candidate."""
+def key_problem() -> str | None:
+    """Why wandb cannot go online, None if it has a key. Connects to nothing."""
+    wandb = silent_wandb()
+    with environment(WANDB_MODE=None):  # in offline mode login looks for no key
+        try:
+            has_key = wandb.login(prompt=False, verify=False)
+        except wandb.errors.AuthenticationError as error:
+            return " ".join(str(error).split())
+    return None if has_key else "found none in WANDB_API_KEY, netrc or wandb's settings"
+
+
+def staging_in(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """wandb copies the files of artifacts into the run folder, not into the user's home."""
+    return environment(WANDB_DATA_DIR=str(folder.resolve() / "wandb"))
+
+
+@contextlib.contextmanager
+def environment(**values: str | None) -> Iterator[None]:
+    """Set environment variables inside a ``with`` block; None removes one."""
+    before = {name: os.environ.get(name) for name in values}
+
+    def put(name: str, value: str | None) -> None:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    try:
+        for name, value in values.items():
+            put(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            put(name, value)
+
+
+def chart_values(metrics: Metrics) -> dict[str, float]:
+    """The numbers among the metrics of a step. Of a policy's decision also ``decision/factor``, the factor
+    sent (1 for dense), and ``decision/branch_level``: 0 dense, 1 theta_min, 2 candidate."""
     numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     branch = metrics.get("decision/branch")
     if branch in BRANCHES:
@@ -213,13 +329,28 @@ def drawable(metrics: Metrics) -> dict[str, float]:
     return numbers
 
 
+def setting_name(run: RunInfo) -> str:
+    """The name of a run without its end ``-s<seed>-<hash>``: the same for all seeds of a setting."""
+    return run.name.rpartition(f"-s{run.config.get('seed')}-")[0] or run.name
+
+
+def config_to_filter(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config for wandb, which shows nested keys with dots (``compressor.density``). Leaves out what does
+    not describe the training: paths, the sink, and wrappers that are not in ``wrap``."""
+    kept = {key: value for key, value in config.items() if key not in ("paths", "sink", "wrapper")}
+    wrappers = config.get("wrapper") or {}
+    return kept | {
+        "wrapper": {name: wrappers[name] for name in config.get("wrap") or () if name in wrappers}
+    }
+
+
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The words that runs are grouped by, as on the command line; without those not in use."""
+    """One word for each part of the setting, to filter and group by: ``labels.compressor``, ..."""
     experiment = config.get("experiment") or {}
     scale = config.get("scale")
+    is_of_a_paper = experiment.get("paper") not in (None, "none")
     labels = {
-        "paper": experiment.get("paper"),
-        "artifact": experiment.get("artifact"),
+        **({key: experiment.get(key) for key in ("paper", "artifact")} if is_of_a_paper else {}),
         "row": experiment.get("row"),
         "compressor": component(config.get("compressor")),
         "wrap": "+".join(filter(None, map(component, config.get("wrap") or ()))),
@@ -230,10 +361,7 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def component(setting: Any) -> str | None:
-    """``uniform`` for dgc_repro.compressor.uniform.Uniform, whose file and overlay have that name.
-
-    A name that is no ``_target_`` stays as it is.
-    """
+    """``uniform`` for dgc_repro.compressor.uniform.Uniform; a name without a dot as it is."""
     target = setting.get("_target_") if isinstance(setting, Mapping) else setting
     if target is None:
         return None
@@ -241,16 +369,6 @@ def component(setting: Any) -> str | None:
     return parts[-2] if len(parts) > 1 else parts[0]
 
 
-def run_id(folder: Path) -> str:
-    """The folder's name and a random end, made once and kept in the folder.
-
-    So a run that is resumed goes on under its id, and the same command in a fresh clone does not
-    write over somebody's run of the same name.
-    """
-    kept = folder / "wandb" / "run_id"
-    if kept.is_file() and (found := kept.read_text(encoding="ascii").strip()):
-        return found
-    made = f"{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:100]}-{secrets.token_hex(4)}"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(f"{made}\n", encoding="ascii")
-    return made
+def wandb_name(text: str) -> str:
+    """The text with ``-`` for characters that wandb does not allow in the name of an artifact."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:128]

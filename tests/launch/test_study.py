@@ -75,8 +75,13 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
     assert {v["n"] for v in verdicts} == {5}
     rebuild(published)
     assert contents(published) == before
-    reproduce([WAITING, *TINY_WAITING])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    reproduce([WAITING, *TINY_WAITING, "sink=wandb"])
     assert capsys.readouterr().out.count("already done: ") == 5
+    (mirror,) = tmp_path.glob("runs/lecture-waiting-custom/wandb/offline-run-*")
+    logged = {path.name.partition("_")[0] for path in mirror.rglob("media/*/*")}
+    assert logged == {"table", "waiting"}
+    assert contents(published) == before
 
 
 def test_gradients_of_simulated_workers_become_densities(

@@ -41,7 +41,7 @@ def show(stream: io.StringIO, folder: Path) -> str:
 
 
 LINES = [
-    "dynamic-table1-static8_ef-seed3",
+    "dynamic-table1-static8_ef-quick-s3-0a1b2c3d",
     "epoch 1/3  test 40.00 %  val 60.00 %  loss 0.100  bits=8  2.0 MB  10.5 s",
     "epoch 2/3  test 62.50 %  val 60.00 %  loss 0.050  bits=8  4.0 MB  21.0 s",
     "epoch 3/3  test 61.25 %  val 60.00 %  loss 0.033  bits=8  6.0 MB  31.5 s",

@@ -6,15 +6,16 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 import yaml
-from made_up_run import epoch_record, play, run_info, step_metrics
+from made_up_run import STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper.records import read_run
-from dgc_repro.sink.jsonl import Jsonl
+from dgc_repro.sink.jsonl import Jsonl, replay
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -131,3 +132,25 @@ def test_closing_twice_or_unstarted_does_nothing(tmp_path: Path) -> None:
     sink.close()
     sink.close()
     assert (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_record_is_passed_on_as_it_was_written(tmp_path: Path) -> None:
+    decided = {"decision/branch": "dense", "decision/candidate": None}
+    sink = Jsonl(every_steps=2)
+    sink.start(run_info(tmp_path))
+    sink.note("begins")
+    for step in range(1, STEPS_PER_EPOCH + 1):
+        sink.step({**step_metrics(step), "train/loss": math.nan, **decided})  # type: ignore[dict-item]
+    sink.epoch(epoch_record(1))
+    sink.step(step_metrics(STEPS_PER_EPOCH + 2))
+    sink.close()
+    other = Mock()
+    replay(tmp_path, other)
+    assert [name for name, *_ in other.mock_calls] == ["note", *["step"] * 10, "epoch", "step"]
+    first = other.step.call_args_list[0].args[0]
+    assert math.isnan(first.pop("train/loss"))
+    expected = {**step_metrics(2), **decided}
+    del expected["train/loss"]
+    assert first == expected
+    assert other.epoch.call_args.args[0] == epoch_record(1)
+    assert other.step.call_args.args[0] == step_metrics(STEPS_PER_EPOCH + 2)

@@ -13,13 +13,24 @@ from typing import Any
 import pytest
 import torch
 import wandb
-from made_up_run import NUM_EPOCHS, STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
+from made_up_run import (
+    NUM_EPOCHS,
+    STEPS_PER_EPOCH,
+    epoch_record,
+    play,
+    record,
+    run_info,
+    step_metrics,
+)
+from PIL import Image
 from wandb.sdk.lib.wbauth import unauthenticate_session
 from wandb_file import items, records
 
 from dgc_repro.errors import UserError
+from dgc_repro.kernel import native
 from dgc_repro.launch.environment import describe
-from dgc_repro.sink.wandb import Wandb
+from dgc_repro.sink.fan_out import FanOut
+from dgc_repro.sink.wandb import AXES, Wandb
 
 KEY = "0" * 40
 
@@ -42,7 +53,7 @@ def no_key_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "dynamic table1-static8_ef"
+    return tmp_path / "dynamic-table1-static8_ef-quick-s3-0a1b2c3d"
 
 
 def offline_file(folder: Path) -> Path:
@@ -51,33 +62,56 @@ def offline_file(folder: Path) -> Path:
     return found
 
 
-def mirror(folder: Path, sink: Wandb, status: str = "finished") -> list[Any]:
-    """Play a whole run into ``sink`` and read it back."""
-    sink.start(run_info(folder))
-    play(sink)
-    sink.note("something to know")
-    sink.finish({"status": status, "steps": 60})
-    sink.close()
+def mirror(folder: Path, sink: Wandb, last_epoch: int = NUM_EPOCHS) -> list[Any]:
+    """Record a run with ``sink`` beside the record, and read the mirror back."""
+    record(folder, sink, last_epoch=last_epoch)
     return records(offline_file(folder))
 
 
-def test_an_offline_run_holds_the_whole_run_under_its_labels_and_no_key(
+def history(found: list[Any]) -> list[dict[str, Any]]:
+    """The logged rows, without wandb's own clocks, and without the table, whose file has a random name."""
+    own = ("_timestamp", "_runtime", "policy/trace")
+    rows = [items(r.history.item) for r in found if r.HasField("history")]
+    return [{key: row[key] for key in row if not key.startswith(own)} for row in rows]
+
+
+def summary(found: list[Any]) -> dict[str, Any]:
+    """The summary after all updates."""
+    values: dict[str, Any] = {}
+    for one in found:
+        if one.HasField("summary"):
+            values |= items(one.summary.update)
+    return values
+
+
+def artifacts(found: list[Any]) -> dict[str, set[str]]:
+    """By type, the files of the logged artifacts."""
+    logged = [r.request.log_artifact.artifact for r in found if r.HasField("request")]
+    logged += [r.artifact for r in found if r.HasField("artifact")]
+    return {a.type: {entry.path for entry in a.manifest.contents} for a in logged if a.type}
+
+
+def test_an_offline_run_holds_the_whole_run_and_no_key(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     key = "5f0c" * 10
     monkeypatch.setenv("WANDB_API_KEY", key)
     found = mirror(folder, Wandb(tags=["mine"]))
 
-    history = [items(r.history.item) for r in found if r.HasField("history")]
-    epochs = [line for line in history if "test/accuracy_percent" in line]
-    steps = [line for line in history if "test/accuracy_percent" not in line]
-    assert [line["step"] for line in steps] == [10, 20, 30, 40, 50, 60], "every tenth step"
-    assert steps[0]["train/loss"] == step_metrics(10)["train/loss"]
-    assert len(epochs) == NUM_EPOCHS
-    for epoch, line in enumerate(epochs, start=1):
-        assert {key: line[key] for key in epoch_record(epoch)} == epoch_record(epoch)
+    # A row's step is the step of training. An epoch's record shares the row of its last step, so that a chart
+    # may draw accuracy over steps, bytes or seconds.
+    rows = {row["_step"]: row for row in history(found)}
+    assert list(rows) == [10, 20, 30, 40, 50, 60], "every tenth step"
+    assert rows[10]["train/loss"] == step_metrics(10)["train/loss"]
+    for epoch in range(1, NUM_EPOCHS + 1):
+        row = rows[epoch * STEPS_PER_EPOCH]
+        values = {key: value for key, value in epoch_record(epoch).items() if key != "step"}
+        assert {key: row[key] for key in values} == values
+        assert set(row) >= set(AXES)
+    metrics = {r.metric.name: r.metric for r in found if r.HasField("metric")}
+    assert set(metrics) >= set(AXES)
 
-    # It can be grouped by paper, artifact, compressor, policy and seed.
+    # Named as its folder; seeds of one setting share a group; labels to filter by.
     run = next(r.run for r in found if r.HasField("run"))
     config = items(run.config.update)
     assert config["labels"] == {
@@ -90,34 +124,45 @@ def test_an_offline_run_holds_the_whole_run_under_its_labels_and_no_key(
         "scale": "quick",
     }
     assert (config["seed"], config["environment"]) == (3, {"hardware": "synthetic"})
-    assert (run.run_group, run.job_type) == ("dynamic/table1/quick", "static8_ef")
-    assert run.display_name == "dynamic-table1-static8_ef-seed3"
-    assert set(run.tags) == {*config["labels"].values(), "mine"}
-    assert run.run_id.startswith("dynamic-table1-static8_ef-")
+    assert config["compressor"]["bits"] == 8
+    assert list(config["wrapper"]) == ["error_feedback"], "wrappers in use"
+    assert not {"sink", "paths"} & set(config)
+    assert (run.run_group, run.job_type) == ("dynamic-table1-static8_ef-quick", "train")
+    assert run.display_name == "dynamic-table1-static8_ef-quick-s3-0a1b2c3d"
+    assert set(run.tags) == {"dynamic", "table1", "uniform", "fixed", "quick", "mine"}
 
-    # The axes are steps for training and epochs for all else.
-    metrics = [r.metric for r in found if r.HasField("metric")]
-    axis = {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
-    assert axis["train/*"] == axis["policy/rung"] == axis["comm/payload_bytes"] == "step"
-    assert axis["*"] == axis["test/accuracy_percent"] == "epoch"
-
-    # The summary has the best and the last test accuracy, and how the run ended.
-    summary: dict[str, Any] = {}
-    for record in found:
-        if record.HasField("summary"):
-            summary |= items(record.summary.update)
-    assert summary["run"]["status"] == "finished"
-    best = {k: v for k, v in summary.items() if k.startswith("test/accuracy_percent")}
+    # The best and the last test accuracy, how the run ended, and one number as the metric of a sweep.
+    ended = summary(found)
+    assert (ended["status"], ended["parameters"]) == ("finished", 7)
+    best = {k: v for k, v in ended.items() if k.startswith("test/accuracy_percent")}
     assert best == {"test/accuracy_percent": {"max": 62.5, "last": 61.25}} or best == {
         "test/accuracy_percent.max": 62.5,
         "test/accuracy_percent.last": 61.25,
     }
+    assert ended["validation/accuracy_percent"] == 60.0
+    assert ended["comm/wire_bytes"] == 6_000_000
     assert [r.exit.exit_code for r in found if r.HasField("exit")] == [0]
 
-    # All of it lies in the run folder, nothing is printed, and the key is nowhere.
-    assert not (tmp_path / "wandb").exists()
+    # The record and the policy's trace are artifacts.
+    logged = artifacts(found)
+    assert logged["run"] == {
+        *("config.yaml", "environment.json", "summary.json", "policy.csv"),
+        *("metrics.jsonl", "steps.jsonl"),
+    }
+    assert logged["run_table"] == {"policy/trace.table.json"}
+    (path,) = folder.rglob("trace_*.table.json")
+    table = json.loads(path.read_text())
+    assert table["columns"] == ["epoch", "rung", "next_rung", "label"]
+    assert table["data"] == [[1, 0, 1, "bits=8"], [2, 1, 1, "bits=8"]]
+
+    # All of it but wandb's debug logs lies in the run folder, nothing is printed, and the key is nowhere.
+    kept = (folder, tmp_path / "home" / ".cache" / "wandb" / "logs")
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and not set(kept) & set(p.parents)] == []
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
+    monkeypatch.setattr(
+        native, "library", lambda: None
+    )  # would be compiled: this home has no cache
     assert key not in json.dumps(describe(torch.device("cpu"), "simulated", 2, "digits"))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert offline_file(folder) in files
@@ -127,9 +172,10 @@ def test_an_offline_run_holds_the_whole_run_under_its_labels_and_no_key(
 def test_a_run_that_did_not_finish_is_marked_as_failed_and_one_without_steps_has_epochs(
     folder: Path,
 ) -> None:
-    found = mirror(folder, Wandb(every_steps=0), "interrupted")
+    found = mirror(folder, Wandb(every_steps=0), last_epoch=2)
     assert [r.exit.exit_code for r in found if r.HasField("exit")] == [1]
-    assert sum(record.HasField("history") for record in found) == NUM_EPOCHS
+    assert [row["_step"] for row in history(found)] == [20, 40]
+    assert artifacts(found) == {}
 
 
 def test_decisions_are_drawn_by_step_with_factor_gain_branch_and_throughput(folder: Path) -> None:
@@ -147,25 +193,42 @@ def test_decisions_are_drawn_by_step_with_factor_gain_branch_and_throughput(fold
         }
         sink.step({**step_metrics(step), **decided})  # type: ignore[dict-item]
     sink.close()
-    found = records(offline_file(folder))
-    history = [items(r.history.item) for r in found if r.HasField("history")]
-    assert [line["decision/factor"] for line in history] == [1.0, 10.0, 40.0]
-    assert [line["decision/branch_level"] for line in history] == [0, 1, 2]
-    assert {line["decision/gain"] for line in history} == {0.75}
-    assert {line["decision/timed_throughput"] for line in history} == {96.0}
-    assert "decision/energies" not in history[0]
-    axes = [r.metric for r in found if r.HasField("metric")]
-    assert {m.step_metric for m in axes if (m.name or m.glob_name) == "decision/*"} == {"step"}
+    rows = history(records(offline_file(folder)))
+    assert [row["_step"] for row in rows] == [1, 2, 3]
+    assert [row["decision/factor"] for row in rows] == [1.0, 10.0, 40.0]
+    assert [row["decision/branch_level"] for row in rows] == [0, 1, 2]
+    assert {row["decision/gain"] for row in rows} == {0.75}
+    assert {row["decision/timed_throughput"] for row in rows} == {96.0}
+    assert "decision/energies" not in rows[0]
 
 
-def test_a_resumed_run_goes_on_under_its_id(folder: Path) -> None:
-    for start_epoch in (0, 1):
-        sink = Wandb()
-        sink.start(run_info(folder, start_epoch=start_epoch))
-        play(sink, start_epoch + 1, start_epoch + 1)
-        sink.close()
-    files = list((folder / "wandb").glob("*run-*/*.wandb"))
-    assert len({file.name for file in files}) == 1
+def test_the_mirror_of_a_run_that_continues_is_whole_and_the_only_one(tmp_path: Path) -> None:
+    parts, whole = tmp_path / "parts" / "run", tmp_path / "whole" / "run"
+    record(parts, Wandb(), 1, 1)
+    begun = offline_file(parts)
+    record(parts, Wandb(), 2, NUM_EPOCHS)
+    continued = offline_file(parts)
+    assert continued.name == begun.name, "one id"
+    expected = mirror(whole, Wandb())
+    found = records(continued)
+    assert history(found) == history(expected)
+
+
+def test_a_finished_run_is_mirrored_from_its_record_as_it_was_while_it_trained(
+    tmp_path: Path,
+) -> None:
+    live, later = tmp_path / "live" / "run", tmp_path / "later" / "run"
+    expected = mirror(live, Wandb())
+    ended = record(later, FanOut([]))
+    assert not (later / "wandb").exists()
+    assert Wandb().upload(run_info(later, start_epoch=NUM_EPOCHS), ended)
+    found = records(offline_file(later))
+    assert history(found) == history(expected)
+    assert summary(found).keys() == summary(expected).keys()
+    assert artifacts(found)["run"] == artifacts(expected)["run"]
+    # Machine and commit of the moment of the upload are not those of the training.
+    assert any(one.HasField("environment") for one in expected)
+    assert not any(one.HasField(name) for one in found for name in ("environment", "stats"))
 
 
 def test_two_folders_of_one_name_have_two_ids(tmp_path: Path) -> None:
@@ -255,7 +318,7 @@ def raising(error: Exception) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("mode", "trouble", "said"),
     [
-        ("offline", "start", "CommError: no server; training goes on without the mirror"),
+        ("offline", "start", "CommError: no server; the mirror is incomplete, the record in "),
         ("offline", "on the way", "disk full"),
         ("online", "no server", ""),
     ],
@@ -273,7 +336,7 @@ def test_a_failure_of_the_mirror_is_said_once_and_training_goes_on(
     elif trouble == "no server":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: refused
-        monkeypatch.setattr("dgc_repro.sink.wandb.INIT_TIMEOUT_SECONDS", 3.0)
+        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
     sink = Wandb(mode=mode)
     sink.start(run_info(folder))
     if trouble == "on the way":
@@ -294,4 +357,39 @@ def test_a_run_outside_any_experiment_is_mirrored_too(folder: Path) -> None:
     sink.start(bare)
     sink.close()
     (found,) = [r.run for r in records(offline_file(folder)) if r.HasField("run")][:1]
-    assert (found.run_group, list(found.tags)) == ("", [])
+    assert (found.run_group, list(found.tags)) == ("mine", [])
+
+
+def test_a_reproduced_page_is_an_artifact_with_its_table_and_figures(
+    tmp_path: Path, folder: Path
+) -> None:
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "table.md").write_text("# A page\n")
+    (page / "table.csv").write_text("row,quantity,value\ndense,accuracy,90.5\ntopk,bytes,\n")
+    Image.new("RGB", (4, 4)).save(page / "table1.png")
+    Wandb().log_page(page, folder, "dynamic-table1-quick", {"runs": ["a", "b"]})
+    found = records(offline_file(folder))
+    assert artifacts(found)["page"] == {"table.md", "table.csv", "table1.png"}
+    run = next(r.run for r in found if r.HasField("run"))
+    assert (run.display_name, run.job_type) == ("dynamic-table1-quick", "reproduce")
+    assert items(run.config.update)["runs"] == ["a", "b"]
+    assert [r.exit.exit_code for r in found if r.HasField("exit")] == [0]
+    (row,) = history(found)
+    assert (row["table.nrows"], row["table1._type"]) == (2, "image-file")
+    copies = [e.local_path for r in found for e in r.artifact.manifest.contents]
+    assert all(Path(copy).is_relative_to(folder) for copy in copies), "the page may be made again"
+
+
+def test_a_missing_wandb_is_one_line_that_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for mode in ("offline", "online"):
+        with pytest.raises(
+            UserError, match=r"^wandb is not installed; pip install dgc_repro\[wandb\]$"
+        ):
+            Wandb(mode=mode).check()
+    with pytest.raises(UserError, match="pip install"):
+        Wandb().start(run_info(folder))
+    assert not folder.exists()
