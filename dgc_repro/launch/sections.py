@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
@@ -143,6 +144,7 @@ class Sink:
     mirror: Mapping[str, Any] | None
 
 
+SLURM_KEYS = tuple(inspect.get_annotations(Slurm))
 SECTIONS = {
     "launch": Launch,
     "exchange": Exchange,

@@ -12,7 +12,6 @@ Either continues from the run's last checkpoint.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import re
 import shutil
@@ -26,7 +25,8 @@ from typing import Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import RunFailed, RunStopped, held, raise_unless_finished
-from dgc_repro.launch.sections import SLURM, Launch
+from dgc_repro.launch.overrides import apart, key_of
+from dgc_repro.launch.sections import SLURM, SLURM_KEYS
 from dgc_repro.launch.single import is_done, named, prepare, scale_line, summary_of
 from dgc_repro.launch.slurm_job import STOPPED, Job
 from dgc_repro.launch.worker import FAILURE_FILE
@@ -61,7 +61,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
     runs: dict[Path, dict[str, Any]] = {}
     for config, given in jobs:
         run = of_run(config)
-        runs.setdefault(named(run, given), run)
+        runs.setdefault(named(run, own_overrides(given)), run)
     done = [folder for folder in runs if is_done(folder)]
     for folder in done:
         print(f"already done: {folder}", flush=True)
@@ -81,14 +81,22 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
             _raise_unless_done(folder, job, Path(launch["logs"]))
             done.append(folder)
         except (UserError, RunFailed, RunStopped) as error:
+            if len(runs) > 1:  # the caller raises one of them
+                print(f"failed: {folder}: {error}", flush=True)
             failed.append(error)
     return done, failed
 
 
 def of_run(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of the run itself, without what Slurm is asked for."""
-    kept = {field.name: config["launch"][field.name] for field in dataclasses.fields(Launch)}
-    return {**config, "launch": {**kept, "kind": "local"}}
+    launch = {key: value for key, value in config["launch"].items() if key not in SLURM_KEYS}
+    return {**config, "launch": {**launch, "kind": "local"}}
+
+
+def own_overrides(given: Sequence[str]) -> list[str]:
+    """The overrides of the run itself, which name it as they do without Slurm."""
+    others = apart(given, *(f"launch.{key}" for key in SLURM_KEYS))[1]
+    return [override for override in others if key_of(override) != "launch"]
 
 
 def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -98,6 +106,7 @@ def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
         **{key: launch[key] for key in same},
         "job_name": name,
+        "wckey": None,  # submitit's default may be one that the cluster does not have
         "ntasks_per_node": 1,
         "time": launch["time_minutes"],
         "signal_delay_s": launch["signal_seconds"],
@@ -145,8 +154,7 @@ def log_file(logs: Path, job: str) -> Path:
 
 def _common(launches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The launch settings of all jobs. Raises UserError where they ask Slurm for different things."""
-    own = {field.name for field in dataclasses.fields(Launch)}
-    for key in [key for key in launches[0] if key not in own]:
+    for key in SLURM_KEYS:
         values = list(dict.fromkeys(str(launch[key]) for launch in launches))
         if len(values) > 1:
             raise UserError(

@@ -66,7 +66,7 @@ class Job:
         job = submitit.JobEnvironment()
         port = FIRST_PORT + int(environment["SLURM_JOB_ID"]) % PORTS
         return [
-            *(sys.executable, "-m", "torch.distributed.run"),
+            *(sys.executable, "-m", __name__),
             *(f"--nnodes={job.num_nodes}", f"--node-rank={job.node}"),
             f"--nproc-per-node={self.workers_of_node}",
             *(f"--master-addr={job.hostnames[0]}", f"--master-port={port}"),
@@ -80,3 +80,18 @@ def _ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)
+
+
+def agent() -> None:
+    """torchrun, without its traceback when a signal stops it."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.run import main
+
+    try:
+        main()
+    except SignalException as error:
+        sys.exit(128 + error.sigval)
+
+
+if __name__ == "__main__":
+    agent()

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -17,14 +18,14 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 NODES = ("127.0.0.2", "127.0.0.3")  # names that resolve without a change of /etc/hosts
-START_SECONDS = 60
+START_SECONDS, STOP_SECONDS = 60, 15
 CONF = """\
 ClusterName=dgc-repro-test
 SlurmctldHost=localhost(127.0.0.1)
 SlurmUser=root
 SlurmctldPort={controller}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket,cred_expire=8
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -108,14 +109,42 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         wait_until(lambda: _idle(place) == len(NODES), *started)
         yield place
     finally:
+        subprocess.run(["scancel", "--me"], env=os.environ | place, check=False)
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not jobs(place), *started)
         for daemon in reversed(started):
             daemon.terminate()
         for daemon in started:
             try:
-                daemon.wait(15)
+                daemon.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for pid in processes_with(f"SLURM_CONF={place['SLURM_CONF']}"):
+            with contextlib.suppress(ProcessLookupError):  # steps outlive their slurmd
+                os.kill(pid, signal.SIGKILL)
+
+
+def processes_with(variable: str) -> list[int]:
+    """Processes that have an environment variable, ``NAME=value``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def jobs(place: dict[str, str]) -> dict[str, str]:
+    """States of the jobs that have not ended, by id."""
+    asked = subprocess.run(
+        ["squeue", "--noheader", "--array", "--format=%i %T"],
+        env=os.environ | place,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(line.split() for line in asked.stdout.splitlines())
 
 
 def wait_until(done, *daemons: subprocess.Popen[bytes]) -> None:  # type: ignore[no-untyped-def]
