@@ -1,6 +1,6 @@
 """``launch=slurm`` without a Slurm: `sbatch` and `squeue` are scripts of the test.
 
-tests/slurm/ does it on a real one (``make test-slurm``).
+slurm/ does it on a real one (``make test-slurm``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import PATHS, PATIENCE_SECONDS, wait_for
-from tiny_run import TINY, configured
+from tiny_run import FINISHED, TINY, configured
 
-from dgc_repro.errors import UserError
 from dgc_repro.launch import slurm
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import run_folder
@@ -70,8 +69,9 @@ def options_of(script: Path) -> dict[str, str]:
 
 def finish(folder: Path) -> None:
     """As a job would leave a run."""
-    summary = {"status": "finished", "results_version": 1, "train/loss": 1.0, "test/loss": 1.0}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    for path in FINISHED.iterdir():
+        if path.name != "config.yaml":
+            shutil.copy(path, folder)
 
 
 def test_a_run_is_submitted_as_the_run_of_a_launcher_with_as_many_workers(
@@ -178,11 +178,10 @@ def test_a_sweep_that_waits_ends_with_its_table(
     command: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
-    monkeypatch.setattr("dgc_repro.launch.sweep.read_run", lambda folder: folder)
-    monkeypatch.setattr("dgc_repro.launch.sweep.frames_of", shown.extend)
-    monkeypatch.setattr("dgc_repro.launch.sweep.compare", type("Compare", (), {
-        "show": lambda *_: None, "compared": lambda frames: frames,
-    }))  # fmt: skip
+    monkeypatch.setattr("dgc_repro.launch.sweep.read_run", shown.append)
+    monkeypatch.setattr("dgc_repro.launch.sweep.frames_of", lambda _: None)
+    monkeypatch.setattr("dgc_repro.compare.compared", lambda _: None)
+    monkeypatch.setattr("dgc_repro.compare.show", lambda *_: None)
     answers = iter([{}, {"11_0": "RUNNING", "11_1": "PENDING"}, {}])
 
     def states() -> dict[str, str]:
@@ -373,14 +372,8 @@ def test_what_a_job_starts_trains_the_folder_by_its_config(
     assert trained == [folder]
     assert command("submitted", str(folder)) == (0, [])
     assert trained == [folder]  # done
-    with pytest.raises(UserError, match="^paths.runs: no nowhere/config.yaml"):
-        slurm_main().train_submitted(Path("nowhere"), None)
-
-
-def slurm_main() -> object:
-    from dgc_repro.launch import main
-
-    return main
+    code, (line,) = command("submitted", "nowhere")
+    assert (code, line.partition(";")[0]) == (2, "error: paths.runs: no nowhere/config.yaml")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
@@ -147,7 +147,7 @@ def jobs(place: dict[str, str]) -> dict[str, str]:
     return dict(line.split() for line in asked.stdout.splitlines())
 
 
-def wait_until(done, *daemons: subprocess.Popen[bytes]) -> None:  # type: ignore[no-untyped-def]
+def wait_until(done: Callable[[], bool], *daemons: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + START_SECONDS
     while not done():
         assert all(daemon.poll() is None for daemon in daemons), "a daemon of Slurm has ended"
