@@ -140,6 +140,20 @@ def test_a_sweep_is_one_array_of_the_runs_that_are_not_finished(
     )
 
 
+def test_a_file_of_ones_own_holds_what_a_cluster_needs(
+    command: Run, programs: Path, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text(encoding="utf-8")
+    (tmp_path / "conf" / "launch").mkdir(parents=True)
+    (tmp_path / "conf" / "launch" / "mycluster.yaml").write_text(
+        re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)[0]
+    )
+    given = ("--config-dir", "conf", "launch=mycluster", "launch.workers=4")
+    assert command(*given, *RUN) == (0, [])
+    options = options_of(programs / "script-1.sh")
+    assert (options["account"], options["gpus-per-node"]) == ("ml-42", "4")
+
+
 @pytest.mark.parametrize(
     ("left", "code", "says"),
     [

@@ -169,7 +169,7 @@ def test_a_sweep_is_an_array_and_ends_with_its_table(commands: Commands) -> None
 def test_hydras_own_slurm_launcher_runs_the_local_launch(commands: Commands) -> None:
     command = commands(
         "hydra",
-        *(*RUN[:-1], "launch.workers=2", "train.epochs=1", "--multirun", "seed=0,1"),
+        *("--multirun", *RUN[:-1], "launch.workers=2", "train.epochs=1", "seed=0,1"),
         *("hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=10"),
     )
     command.start()
