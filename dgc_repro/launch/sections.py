@@ -92,6 +92,11 @@ class Slurm(Launch):
                 f"gpus_per_node: {gpus} for {here} workers of a node, which would all train on CPU cores; "
                 f"ask for {here}, use fewer workers, or launch.device=cuda to share GPUs"
             )
+        if self.signal_seconds >= 60 * self.time_minutes:
+            raise ValueError(
+                f"signal_seconds: less than launch.time_minutes={self.time_minutes}, got "
+                f"{self.signal_seconds} s"
+            )
         for option in self.sbatch or ():
             key = option.replace("-", "_")
             if hasattr(self, own := OTHER_NAMES.get(key, key)):

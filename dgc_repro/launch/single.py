@@ -78,9 +78,7 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
         print(f"already done: {folder}", flush=True)
         finished_before(config, folder)
         return folder
-    source = config["train"]["resume_from"]
-    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
-        raise UserError(f"train.resume_from: no checkpoint in {source}")
+    check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
     try:
@@ -93,6 +91,13 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
     if why := warning(summary_of(folder), _train_losses(folder)):
         print(f"warning: {why}", flush=True)
     return folder
+
+
+def check_source(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError where the run has no checkpoint, and the run that it continues has none either."""
+    source = config["train"]["resume_from"]
+    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
+        raise UserError(f"train.resume_from: no checkpoint in {source}")
 
 
 def check(config: Mapping[str, Any], given: Sequence[str]) -> None:

@@ -27,7 +27,14 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.local import RunFailed, RunStopped, held, raise_unless_finished
 from dgc_repro.launch.overrides import apart, key_of
 from dgc_repro.launch.sections import SLURM, SLURM_KEYS
-from dgc_repro.launch.single import is_done, named, prepare, scale_line, summary_of
+from dgc_repro.launch.single import (
+    check_source,
+    is_done,
+    named,
+    prepare,
+    scale_line,
+    summary_of,
+)
 from dgc_repro.launch.slurm_job import STOPPED, Job
 from dgc_repro.launch.worker import FAILURE_FILE
 
@@ -102,6 +109,7 @@ def own_overrides(given: Sequence[str]) -> list[str]:
 def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Of the batch script, by submitit's names."""
     cpus, requeues = launch["cpus_per_task"], launch["requeues"]
+    own_cpus = [f"--cpus-per-task={cpus}"] if cpus else []  # srun does not take over sbatch's
     same = ("nodes", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "setup")
     return {
         **{key: launch[key] for key in same},
@@ -112,9 +120,7 @@ def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
         "signal_delay_s": launch["signal_seconds"],
         "array_parallelism": launch["array_parallelism"],
         "stderr_to_stdout": True,
-        "srun_args": [f"--cpus-per-task={cpus}"]
-        if cpus
-        else [],  # srun does not take over sbatch's
+        "srun_args": own_cpus,
         "teardown": REQUEUE.format(stopped=STOPPED, requeues=requeues).splitlines(),
         "additional_parameters": {
             ("requeue" if requeues else "no-requeue"): True,
@@ -128,20 +134,21 @@ def follow(jobs: Sequence[str], logs: Path) -> None:
     said: dict[str, str] = {}
     place = 0
     try:
-        while set(said.values()) != {ENDED} and jobs:
+        while True:
             states = _states()
-            for job in jobs if states is not None else ():
-                if said.get(job) != (now := states.get(job, ENDED)):
-                    print(f"job {job}: {now}", flush=True)
-                    said[job] = now
-            log = log_file(logs, jobs[0])
-            if len(jobs) == 1 and log.is_file():
+            now = said if states is None else {job: states.get(job, ENDED) for job in jobs}
+            for job, state in now.items():
+                if state != said.get(job):
+                    print(f"job {job}: {state}", flush=True)
+            said = now
+            if len(jobs) == 1 and (log := log_file(logs, jobs[0])).is_file():
                 with log.open(encoding="utf-8", errors="replace") as file:
                     file.seek(place)
                     print(file.read(), end="", flush=True)
                     place = file.tell()
-            if set(said.values()) != {ENDED}:
-                time.sleep(LOOK_EVERY_SECONDS)
+            if all(said.get(job) == ENDED for job in jobs):
+                return
+            time.sleep(LOOK_EVERY_SECONDS)
     except KeyboardInterrupt:
         print(f"no longer waiting; the jobs go on (scancel {' '.join(jobs)} ends them)", flush=True)
         sys.exit(128 + signal.SIGINT)
@@ -188,9 +195,10 @@ def _submit(
     then leaves no new folder."""
     made = [folder for folder in (*runs, Path(launch["logs"])) if not folder.exists()]
     name = "dgc_repro" if len(runs) > 1 else next(iter(runs)).name
-    seconds = launch["signal_seconds"]
+    seconds = max(1, launch["signal_seconds"] * 3 // 4)  # the rest: to requeue
     try:
         for folder, run in runs.items():
+            check_source(folder, run)
             prepare(folder, run)
             with held(folder):  # no other process writes it, and the errors of the last start go
                 pass
