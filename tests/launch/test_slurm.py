@@ -396,7 +396,7 @@ def test_what_a_job_starts_trains_the_folder_by_its_config(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_SECONDS)
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
 def test_hydras_submitit_launcher_runs_a_sweep_on_this_machine(tmp_path: Path) -> None:
     done = subprocess.run(
         [
