@@ -25,6 +25,7 @@ from typing import Any
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import RunFailed, RunStopped, held, raise_unless_finished
+from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import apart, key_of
 from dgc_repro.launch.sections import SLURM, SLURM_KEYS
 from dgc_repro.launch.single import (
@@ -72,6 +73,7 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
     done = [folder for folder in runs if is_done(folder)]
     for folder in done:
         print(f"already done: {folder}", flush=True)
+        finished_before(runs[folder], folder)
     states = _states() or {}
     last = {folder: _last_job(folder) for folder in runs if folder not in done}
     queued = {folder: job for folder, job in last.items() if job in states}
