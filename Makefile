@@ -18,7 +18,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test test-slow test-oldest test-all check format lint types bench bench-network validate-network \
+.PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network validate-network \
 	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish docs notebook clean
 
 help: ## list every target
@@ -45,6 +45,9 @@ test: $(INSTALLED) ## run the everyday tests, about 5 minutes (ARGS="-k ladder" 
 
 test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kills, long runs, fuzzing
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
+
+test-slurm: $(INSTALLED) ## run launch=slurm on a Slurm of its own (root; Debian's slurm-wlm and munge), about 4 minutes
+	DGC_REPRO_SLURM=1 $(BIN)/python -m pytest -m slow tests/launch/slurm $(ARGS)
 
 test-oldest: ## run the everyday tests of methods and exchanges on the oldest torch allowed, in .venv-oldest (7 GB)
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)

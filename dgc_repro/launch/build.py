@@ -94,7 +94,8 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
-    check_model(config["model"], model, available_bytes())
+    elsewhere = launch["kind"] == sections.SLURM
+    check_model(config["model"], model, None if elsewhere else available_bytes())
     stopping = made(Stopping, config["stopping"], "stopping")
     try:
         refuse_stopping(stopping, getattr(dataset, "gives", "images"))
@@ -105,10 +106,11 @@ def validate(config: Config) -> None:
         validate_lab(config)
     refuse_lost_packets(config)
     modelled(config, lambda: 0)
-    choose_device(config)
+    if not elsewhere:
+        choose_device(config)
     _check_together(config, settings, policy, compressor)
     _check_enough_data(config, settings)
-    if launch["kind"] != "simulated" and not inside_torchrun():
+    if launch["kind"] != "simulated" and not elsewhere and not inside_torchrun():
         check_processes(workers, available_bytes())
 
 

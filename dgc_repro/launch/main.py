@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and `answer` prints
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
-from dgc_repro.launch import mirror, netlab, torchrun
+from dgc_repro.launch import mirror, netlab, slurm, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
@@ -35,8 +36,11 @@ from dgc_repro.launch.overrides import check_overrides, composed, in_one_line, r
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
-from dgc_repro.launch.single import run_config
+from dgc_repro.launch.sections import SLURM
+from dgc_repro.launch.single import check, run_config, train_in
+from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.sweep import sweep
+from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
@@ -77,6 +81,9 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     choice."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         COMMANDS[sys.argv[1]](sys.argv[2:])
+        return
+    if sys.argv[1:2] == [SUBMITTED]:
+        train_submitted(Path(*sys.argv[2:]), execute)
         return
     settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
     check_overrides(settings)  # the others are flags and their values
@@ -127,8 +134,28 @@ def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None
 
 
 def report_run(config: dict[str, Any], given: list[str], execute: torchrun.Execute | None) -> None:
-    """Run, and say where the record lies."""
-    folder = run_config(config, given, execute)
+    """Run, or submit, and say where the record lies."""
+    if config["launch"]["kind"] == SLURM and execute is None:
+        check(config, given)
+        done, failed = slurm.train([(config, given)])
+        for error in failed:
+            raise error
+        for folder in done:
+            report(folder)
+    else:
+        report(run_config(config, given, execute))
+
+
+def train_submitted(folder: Path, execute: torchrun.Execute | None) -> None:
+    """In a job of ``launch=slurm``: train what the run folder says."""
+    config = read_config(folder)
+    if execute is not None:
+        torchrun.check_launch(config)
+    report(train_in(folder, config, execute))
+
+
+def report(folder: Path) -> None:
+    """Say what a finished run has sent, and where its record lies."""
     if line := counted_line(folder):
         print(line, flush=True)
     print(f"run folder: {folder}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
@@ -14,7 +15,8 @@ from dgc_repro.names import renamed
 from dgc_repro.network.profile import MOST_WORKERS
 from dgc_repro.sink.jsonl import EverySteps
 
-KINDS = ("local", "simulated", NETLAB)
+SLURM = "slurm"
+KINDS = ("local", "simulated", NETLAB, SLURM)
 MOST_THREADS = 1024
 SHORTEST_SECONDS = 1  # of a timeout: a rank that waits less cannot tell a slow peer from a lost one
 LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number that overflows
@@ -36,6 +38,69 @@ class Launch:
     threads: Annotated[int, within(1, MOST_THREADS)] | None
     timeout_seconds: Timeout
     start_timeout_seconds: Timeout
+
+
+OTHER_NAMES = {
+    "array": "array_parallelism",
+    "error": "logs",
+    "no_requeue": "requeues",
+    "ntasks": "workers",
+    "ntasks_per_node": "workers",
+    "output": "logs",
+    "requeue": "requeues",
+    "signal": "signal_seconds",
+    "time": "time_minutes",
+}
+"""sbatch's names for what keys of `Slurm` set."""
+OfSbatch = Annotated[
+    Any,
+    Rule(
+        "a word, a number or true",
+        lambda value: value is not False and isinstance(value, str | int | float),
+    ),
+]
+
+
+@checked
+class Slurm(Launch):
+    """A job of Slurm (conf/launch/slurm.yaml, launch/slurm.py): what sbatch is asked for."""
+
+    nodes: Count
+    gpus_per_node: Annotated[int, within(0)] | None
+    cpus_per_task: Count | None
+    time_minutes: Count
+    partition: str | None
+    account: str | None
+    qos: str | None
+    sbatch: Mapping[str, OfSbatch] | None
+    setup: Sequence[str]
+    python: str | None
+    logs: Folder
+    signal_seconds: Annotated[int, within(1, 65535)]  # sbatch's range
+    requeues: Annotated[int, within(0)]
+    array_parallelism: Count
+    wait: bool
+
+    def __post_init__(self) -> None:
+        if self.workers % self.nodes:
+            raise ValueError(
+                f"nodes: a whole number that divides launch.workers={self.workers}, got {self.nodes}"
+            )
+        here, gpus = self.workers // self.nodes, self.gpus_per_node
+        if self.device == "auto" and gpus and gpus < here:
+            raise ValueError(
+                f"gpus_per_node: {gpus} for {here} workers of a node, which would all train on CPU cores; "
+                f"ask for {here}, use fewer workers, or launch.device=cuda to share GPUs"
+            )
+        if self.signal_seconds >= 60 * self.time_minutes:
+            raise ValueError(
+                f"signal_seconds: less than launch.time_minutes={self.time_minutes}, got "
+                f"{self.signal_seconds} s"
+            )
+        for option in self.sbatch or ():
+            key = option.replace("-", "_")
+            if hasattr(self, own := OTHER_NAMES.get(key, key)):
+                raise ValueError(f"sbatch: {option} is set by launch.{own}; give that")
 
 
 @checked
@@ -84,6 +149,7 @@ class Sink:
     mirror: Mapping[str, Any] | None
 
 
+SLURM_KEYS = tuple(inspect.get_annotations(Slurm))
 SECTIONS = {
     "launch": Launch,
     "exchange": Exchange,
@@ -117,6 +183,10 @@ def check(config: Mapping[str, Any], known: Sequence[str]) -> None:
         if kind in OPEN:
             own = {field.name for field in fields(kind)}
             section = {key: value for key, value in section.items() if key in own}
+        if kind is Launch and section.get("kind") == SLURM:
+            if "nodes" not in section:
+                raise UserError("launch.kind: slurm has settings of its own; give launch=slurm")
+            kind = Slurm
         made(kind, section, name)
     check_seed("seed", config["seed"])
     for name, wrapper in mapping(config["wrapper"], "wrapper").items():

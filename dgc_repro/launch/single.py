@@ -27,6 +27,7 @@ from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.overrides import key_of
 from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
+from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.decisions import json_lines
@@ -53,19 +54,31 @@ def run_config(
     if train is not None:
         check_launch(config)
     check(config, given)
+    if config["launch"]["kind"] == SLURM:
+        raise UserError(
+            "launch.kind: slurm is for single runs and --multirun; put this command into a job of your own "
+            "(sbatch --wrap), with launch=local"
+        )
+    return train_in(named(config, given), config, train)
+
+
+def named(config: dict[str, Any], given: Sequence[str]) -> Path:
+    """The folder of a run; a run of one's own gets its name from the overrides that are ``given``."""
     if config["experiment"]["paper"] == "none":
         config["experiment"]["row"] = own_name(given)
+    return run_folder(config)
+
+
+def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> Path:
+    """Train a validated config in its run folder unless it is finished; see `run_config`."""
     workers, kind = config["launch"]["workers"], config["launch"]["kind"]
     launch = f"{workers} worker{'s' * (workers != 1)} (launch={'torchrun' if train else kind})"
     print(f"{launch}, {scale_line(config)}", flush=True)
-    folder = run_folder(config)
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         finished_before(config, folder)
         return folder
-    source = config["train"]["resume_from"]
-    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
-        raise UserError(f"train.resume_from: no checkpoint in {source}")
+    check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
     try:
@@ -75,9 +88,16 @@ def run_config(
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
-    if why := warning(_summary(folder), _train_losses(folder)):
+    if why := warning(summary_of(folder), _train_losses(folder)):
         print(f"warning: {why}", flush=True)
     return folder
+
+
+def check_source(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError where the run has no checkpoint, and the run that it continues has none either."""
+    source = config["train"]["resume_from"]
+    if source and last_checkpoint(folder) is None and last_checkpoint(Path(source)) is None:
+        raise UserError(f"train.resume_from: no checkpoint in {source}")
 
 
 def check(config: Mapping[str, Any], given: Sequence[str]) -> None:
@@ -106,7 +126,7 @@ def own_name(overrides: Sequence[str]) -> str:
     return file_name("-".join([compressor, *parts]))[:80]
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def summary_of(folder: Path) -> dict[str, Any]:
     """The summary of a run; empty where there is none or it is damaged."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -143,7 +163,7 @@ def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> s
 
 def is_done(folder: Path) -> bool:
     """Whether the run is finished, by this version's standards."""
-    summary = _summary(folder)
+    summary = summary_of(folder)
     status, version = summary.get("status"), summary.get("results_version")
     return status == "finished" and version == RESULTS_VERSION
 

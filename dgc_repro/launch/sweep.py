@@ -21,9 +21,11 @@ from rich.console import Console
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
+from dgc_repro.launch import slurm
 from dgc_repro.launch.local import RunFailed, RunStopped
 from dgc_repro.launch.overrides import composed, in_one_line, key_of
 from dgc_repro.launch.paths import options
+from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import check
 from dgc_repro.paper.records import read_run
 from dgc_repro.results import frames_of
@@ -64,6 +66,14 @@ def sweep(
         jobs.append((config, given))
     folders: list[Path] = []
     failed: list[BaseException] = []
+    if SLURM in (kinds := {config["launch"]["kind"] for config, _ in jobs}):
+        if len(kinds) > 1:
+            raise UserError(
+                f"launch.kind: slurm submits a sweep as a whole, got {', '.join(sorted(kinds))}; make a "
+                "sweep for each"
+            )
+        folders, failed = slurm.train(jobs)
+        jobs = []
     for place, (config, given) in enumerate(jobs, start=1):
         print(f"[{place}/{len(jobs)}] {' '.join(given)}", flush=True)
         try:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import LOG_FILE, held, raise_unless_finished, what_failed
 from dgc_repro.launch.rendezvous import Rendezvous
+from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
@@ -103,6 +104,8 @@ def join(folder: Path, rendezvous: Rendezvous) -> tuple[int, bool]:
 def with_workers(arguments: Sequence[str], size: int) -> list[str]:
     """The command line with torchrun's number of workers, where it names none. Raises UserError for what is
     not one run."""
+    if arguments[:1] == [SUBMITTED]:
+        return list(arguments)  # its config has the number
     for argument in arguments:
         if argument in SWEEPS or (argument == arguments[0] and argument in COMMANDS):
             raise UserError(

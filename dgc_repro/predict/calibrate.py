@@ -61,8 +61,8 @@ def calibrate(arguments: Sequence[str]) -> Path:
     workers = config["launch"]["workers"]
     if workers < 2:
         raise UserError(f"launch.workers: two have a link between them, got {workers}")
-    if config["launch"]["kind"] == "simulated":
-        raise UserError("launch.kind: simulated workers have no links; use launch=local or netlab")
+    if (kind := config["launch"]["kind"]) in ("simulated", "slurm"):
+        raise UserError(f"launch.kind: {kind} has no links here; use launch=local or netlab")
     network = named_network(config)
     in_lab = config["launch"]["kind"] == "netlab"
     if not in_lab and network is not None:

@@ -1,0 +1,414 @@
+"""``launch=slurm`` without a Slurm: `sbatch` and `squeue` are scripts of the test.
+
+slurm/ does it on a real one (``make test-slurm``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import PATHS, PATIENCE_SECONDS, wait_for
+from tiny_run import FINISHED, TINY, configured
+
+from dgc_repro.launch import slurm
+from dgc_repro.launch.build import validate
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.single import named, prepare
+from dgc_repro.launch.slurm_job import FIRST_PORT, Job
+
+Run = Callable[..., tuple[int, list[str]]]
+RUN = tuple(override for override in TINY if override != "launch=simulated")
+SLURM = ("launch=slurm", *RUN)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of Slurm's commands: `sbatch` keeps the script and answers with the next job id, `squeue`
+    prints the file `queue`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def write(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{textwrap.dedent(text)}")
+        (folder / name).chmod(0o755)
+
+    write(
+        "sbatch",
+        f"""\
+        if [ -f {folder}/refuses ]; then cat {folder}/refuses >&2; exit 1; fi
+        echo x >> {folder}/count
+        number=$(wc -l < {folder}/count)
+        cp "$1" {folder}/script-$number.sh
+        echo "Submitted batch job $((10 + number))"
+        """,
+    )
+    write("squeue", f"cat {folder}/queue 2>/dev/null || true\n")
+    write("srun", "exit 1\n")
+    write("scontrol", f'echo "$@" >> {folder}/scontrol\n')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "LOOK_EVERY_SECONDS", 0.01)
+    return folder
+
+
+def options_of(script: Path) -> dict[str, str]:
+    """What a batch script asks for."""
+    found = re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script.read_text(), re.M)
+    return {name: value.strip("'") for name, value in found}
+
+
+def finish(folder: Path) -> None:
+    """As a job would leave a run."""
+    for path in FINISHED.iterdir():
+        if path.name != "config.yaml":
+            shutil.copy(path, folder)
+
+
+def test_a_run_is_submitted_as_the_run_of_a_launcher_with_as_many_workers(
+    command: Run, programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = (
+        *("launch.nodes=2", "launch.workers=4", "launch.partition=gpu", "launch.gpus_per_node=2"),
+        *("launch.cpus_per_task=8", "launch.time_minutes=30", "launch.sbatch={mem:64G,exclusive:true}"),
+        *('launch.setup=["module load cuda"]', "launch.signal_seconds=60", "launch.python=python9"),
+    )  # fmt: skip
+    assert command(*SLURM, *asks, "seed=3") == (0, [])
+    (folder,) = (tmp_path / "runs").glob("*-s3-*")
+    local = configured("launch=local", *RUN, "launch.workers=4", "seed=3")
+    assert folder.name == named(local, [*RUN, "launch.workers=4", "seed=3"]).name
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == local
+
+    script = (programs / "script-1.sh").read_text()
+    options = options_of(programs / "script-1.sh")
+    assert options.pop("output") == str(tmp_path / "runs" / "slurm" / "%j_0_log.out")
+    assert options == {
+        "job-name": folder.name, "nodes": "2", "ntasks-per-node": "1", "gpus-per-node": "2",
+        "cpus-per-task": "8", "partition": "gpu", "time": "30", "signal": "USR2@60", "mem": "64G",
+        "exclusive": "", "requeue": "", "open-mode": "append",
+    }  # fmt: skip
+    assert "\nmodule load cuda\n" in script
+    srun = next(line for line in script.splitlines() if line.startswith("srun "))
+    assert "--cpus-per-task=8 python9 -u -m submitit.core._submit " in srun
+
+    # The same command while the job waits, when it is gone, and when the run is finished.
+    (programs / "queue").write_text("11 PENDING\n7 RUNNING\n")
+    command(*SLURM, *asks, "seed=3")
+    (programs / "queue").write_text("")
+    command(*SLURM, *asks, "seed=3")
+    finish(folder)
+    command(*SLURM, *asks, "seed=3")
+    assert (folder / slurm.JOB_FILE).read_text() == "12\n"
+    assert sorted(path.name for path in programs.glob("script*")) == ["script-1.sh", "script-2.sh"]
+
+
+def test_a_sweep_is_one_array_of_the_runs_that_are_not_finished(
+    command: Run, programs: Path, tmp_path: Path
+) -> None:
+    finished = configured("launch=local", *RUN, "seed=1")
+    folder = named(finished, [*RUN, "seed=1"])
+    prepare(folder, finished)
+    finish(folder)
+    given = (*SLURM, "launch.array_parallelism=2", "--multirun")
+    assert command(*given, "seed=0,1,2,3") == (0, [])
+    assert options_of(programs / "script-1.sh")["array"] == "0-2%2"
+    jobs = {
+        path.parent.name.split("-")[-2]: path.read_text().strip()
+        for path in (tmp_path / "runs").glob(f"*/{slurm.JOB_FILE}")
+    }
+    assert jobs == {"s0": "11_0", "s2": "11_1", "s3": "11_2"}
+    assert sorted((tmp_path / "runs" / "slurm").glob("11_1_submitted.pkl"))
+
+    code, lines = command(*given, "launch.nodes=1,2")
+    assert code == 2
+    assert lines[0].startswith(
+        "error: launch.nodes: the runs of a sweep are one job array with one"
+    )
+    code, lines = command(*RUN, "--multirun", "launch=local,slurm")
+    assert (code, lines[0].partition(";")[0]) == (
+        2,
+        "error: launch.kind: slurm submits a sweep as a whole, got local, slurm",
+    )
+
+
+def test_a_file_of_ones_own_holds_what_a_cluster_needs(
+    command: Run, programs: Path, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text(encoding="utf-8")
+    (tmp_path / "conf" / "launch").mkdir(parents=True)
+    (tmp_path / "conf" / "launch" / "mycluster.yaml").write_text(
+        re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)[0]
+    )
+    given = ("--config-dir", "conf", "launch=mycluster", "launch.workers=4")
+    assert command(*given, *RUN) == (0, [])
+    options = options_of(programs / "script-1.sh")
+    assert (options["account"], options["gpus-per-node"]) == ("ml-42", "4")
+
+
+@pytest.mark.parametrize(
+    ("left", "code", "says"),
+    [
+        ({"failure.txt": "rank 1 did not come"}, 1, "rank 1 did not come; no checkpoint yet"),
+        ({"error.txt": "dataset.root: not there"}, 2, "dataset.root: not there"),
+        ({"summary.json": '{"status": "stopped"}'}, 143, "stopped before the first checkpoint"),
+        ({}, 1, "job 11 has ended before its run; the same command starts or continues it"),
+    ],
+    ids=["failed", "refused", "stopped", "nothing"],
+)
+def test_waiting_ends_with_what_has_ended_the_run(
+    left: dict[str, str],
+    code: int,
+    says: str,
+    command: Run,
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = iter([{}, {"11": "PENDING"}, None, {"11": "RUNNING"}, {}])
+
+    def next_states() -> dict[str, str] | None:
+        (folder,) = (tmp_path / "runs").glob("*-s0-*") if (tmp_path / "runs").exists() else (None,)
+        if (now := next(states)) == {} and folder is not None:
+            for name, text in left.items():
+                (folder / name).write_text(text)
+        return now
+
+    monkeypatch.setattr(slurm, "_states", next_states)
+    found, lines = command(*SLURM, "launch.wait=true")
+    assert found == code
+    assert lines[0].startswith(f"error: {says}")
+
+
+def test_a_sweep_that_waits_ends_with_its_table(
+    command: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    monkeypatch.setattr("dgc_repro.launch.sweep.read_run", shown.append)
+    monkeypatch.setattr("dgc_repro.launch.sweep.frames_of", lambda _: None)
+    monkeypatch.setattr("dgc_repro.compare.compared", lambda _: None)
+    monkeypatch.setattr("dgc_repro.compare.show", lambda *_: None)
+    answers = iter([{}, {"11_0": "RUNNING", "11_1": "PENDING"}, {}])
+
+    def states() -> dict[str, str]:
+        if (now := next(answers)) == {} and (tmp_path / "runs").exists():
+            finish(next((tmp_path / "runs").glob("*-s0-*")))
+        return now
+
+    monkeypatch.setattr(slurm, "_states", states)
+    code, lines = command(*SLURM, "launch.wait=true", "--multirun", "seed=0,1")
+    assert [folder.name.split("-")[-2] for folder in shown] == ["s0"]
+    assert (code, lines[0].partition(" has ended")[0]) == (1, "error: job 11_1")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            "launch.workers=4 launch.nodes=3",
+            "launch.nodes: a whole number that divides launch.work",
+        ),
+        ("launch.device=auto launch.gpus_per_node=1", "launch.gpus_per_node: 1 for 2 workers of a"),
+        ("launch.sbatch={time:3}", "launch.sbatch: time is set by launch.time_minutes; give that"),
+        (
+            "launch.sbatch={ntasks-per-node:3}",
+            "launch.sbatch: ntasks-per-node is set by launch.work",
+        ),
+        (
+            "launch.sbatch={mem:false}",
+            "launch.sbatch: settings by name, as {name: value}, each a word",
+        ),
+        ("launch.sbatch.mem=3G", "launch.sbatch.mem: no such key; did you mean launch.sbatch?"),
+        ("launch.time_minutes=1:00", "launch.time_minutes: a whole number from 1, got '1:00'"),
+        (
+            "launch.time_minutes=2",
+            "launch.signal_seconds: less than launch.time_minutes=2, got 120",
+        ),
+        ("train.resume_from=nowhere", "train.resume_from: no checkpoint in nowhere"),
+        ("launch.wait=maybe", "launch.wait: true or false, got 'maybe'"),
+        ("compressor.bits=3", "compressor.bits: no such key"),
+        ("train.batch_size=100", "launch.workers: 2 workers x 100"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_submitted(
+    given: str, says: str, command: Run, programs: Path, tmp_path: Path
+) -> None:
+    code, lines = command(*SLURM, *given.split())
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith(f"error: {says}")
+    assert not list(programs.glob("script*"))
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_nothing(
+    command: Run, programs: Path, tmp_path: Path
+) -> None:
+    (programs / "refuses").write_text("sbatch: error: invalid partition specified: gpu\n")
+    for sweep in ([], ["--multirun", "seed=0,1"]):
+        code, lines = command(*SLURM, "launch.partition=gpu", *sweep)
+        assert code == 2
+        assert lines == [
+            "error: launch: sbatch does not take the job (invalid partition specified: gpu)"
+        ]
+        assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_without_submitit_or_sbatch_one_line_says_what_is_missing(
+    command: Run, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs / "sbatch").unlink()
+    monkeypatch.setattr(shutil, "which", lambda name: (programs / name).exists() or None)
+    code, (line,) = command(*SLURM)
+    assert (code, line.partition(",")[0]) == (2, "error: launch.kind: slurm needs sbatch")
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    code, (line,) = command(*SLURM)
+    assert code == 2
+    assert line == "error: launch.kind: slurm needs submitit; pip install 'dgc_repro[slurm]'"
+
+
+def test_settings_of_a_node_that_is_not_this_one_are_not_checked_here() -> None:
+    validate(configured("launch=slurm", "launch.device=cuda", "launch.gpus_per_node=8",
+                        "launch.workers=32", "launch.nodes=4"))  # fmt: skip
+
+
+def test_reproduce_is_not_submitted(command: Run, programs: Path) -> None:
+    code, lines = command("reproduce", "dynamic/table1", "launch=slurm", "seed=0")
+    assert (code, lines[0].partition(";")[0]) == (
+        2,
+        "error: launch.kind: slurm is for single runs and --multirun",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "restarts", "requeued"),
+    [
+        (75, "RUNNING", None, True),
+        (75, "RUNNING", 1, True),
+        (75, "RUNNING", 2, False),  # launch.requeues
+        (75, "COMPLETING", None, False),  # scancel, or Slurm requeues it
+        (1, "RUNNING", None, False),
+        (0, "RUNNING", None, False),
+    ],
+)
+def test_a_batch_script_requeues_a_run_that_was_stopped_while_slurm_counts_it_as_running(
+    code: int, state: str, restarts: int | None, requeued: bool, programs: Path
+) -> None:
+    launch = configured("launch=slurm", "launch.requeues=2")["launch"]
+    (programs / "queue").write_text(f"{state}\n")
+    lines = [f"(exit {code})", *slurm.parameters(launch, "name")["teardown"]]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        env=os.environ
+        | {"SLURM_JOB_ID": "11"}
+        | ({} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    asked = programs / "scontrol"
+    was_asked = "requeue 11\n" in asked.read_text() if code == 75 and asked.exists() else False
+    assert was_asked == requeued
+    assert ("requeued, start" in done.stdout) == requeued
+    assert ("not requeued (launch.requeues=2)" in done.stdout) == (restarts == 2)
+
+
+def test_torchrun_meets_on_the_first_node_at_a_port_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = {
+        "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "120034", "SLURM_JOB_NUM_NODES": "3",
+        "SLURM_NODEID": "2", "SLURM_PROCID": "2", "SLURM_JOB_NODELIST": "gpu[07-08,11]",
+    }  # fmt: skip
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    line = " ".join(Job("/shared/run", 4, 60).torchrun(place))
+    assert " --nnodes=3 --node-rank=2 --nproc-per-node=4 --master-addr=gpu07 " in line
+    assert f" --master-port={FIRST_PORT + 34} " in line
+    assert line.endswith(" --shutdown-timeout=60 -m dgc_repro submitted /shared/run")
+
+
+AGENT = """
+import signal, sys, time
+from pathlib import Path
+seen = Path(sys.argv[1])
+def told(number, frame):
+    seen.write_text(seen.read_text() + "INT ")
+    time.sleep(0.5)  # a checkpoint: another signal must not end it
+    sys.exit(143)
+signal.signal(signal.SIGINT, told)
+seen.write_text("started ")
+time.sleep(60)
+"""
+NODE = """
+import os, sys
+from dgc_repro.launch import slurm_job
+class Test(slurm_job.Job):
+    def torchrun(self, environment):
+        return [sys.executable, "-c", sys.argv[1], self.folder]
+Test(sys.argv[2], 1, 1)()
+"""
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_signals_to_all_processes_of_a_node_stop_the_agent_once(tmp_path: Path, kill: bool) -> None:
+    seen = tmp_path / "seen"
+    node = subprocess.Popen(
+        [sys.executable, "-c", NODE, AGENT, str(seen)],
+        env=os.environ | PATHS,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: seen.exists() and seen.read_text() == "started ", "the agent")
+    if kill:
+        node.kill()
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+        os.killpg(node.pid, number)
+    printed = node.communicate(timeout=PATIENCE_SECONDS)[0]
+    if kill:
+        assert seen.read_text() == "started "  # it was killed with its parent
+    else:
+        assert (node.returncode, seen.read_text()) == (75, "started INT ")
+        assert printed == "SIGUSR2: stopping the run after a checkpoint\n"
+
+
+def test_what_a_job_starts_trains_the_folder_by_its_config(
+    command: Run, trained: list[Path], tmp_path: Path
+) -> None:
+    config = configured(*TINY)
+    folder = run_folder(config)
+    prepare(folder, config)
+    assert command("submitted", str(folder)) == (0, [])
+    assert trained == [folder]
+    assert command("submitted", str(folder)) == (0, [])
+    assert trained == [folder]  # done
+    code, (line,) = command("submitted", "nowhere")
+    assert (code, line.partition(";")[0]) == (2, "error: paths.runs: no nowhere/config.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
+def test_hydras_submitit_launcher_runs_a_sweep_on_this_machine(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "dgc_repro", "--multirun", "hydra/launcher=submitit_local"),
+            *(*TINY, "seed=0,1", "train.epochs=1"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | PATHS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/summary.json")]
+    assert [summary["status"] for summary in summaries] == ["finished", "finished"]
