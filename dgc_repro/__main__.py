@@ -19,6 +19,8 @@ def main() -> None:
         from dgc_repro.launch.worker import main as run
 
         del sys.argv[1]
+    elif {"-sc", "--shell-completion"} & set(sys.argv):
+        from dgc_repro.launch.completion import main as run
     elif inside_torchrun() and os.environ["RANK"] != "0":
         from dgc_repro.launch.torchrun import follow as run
 

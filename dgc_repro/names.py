@@ -8,6 +8,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+PAPERS = "dgc_repro.papers"
+"""The group of entry points by which other packages bring papers: name of the paper, its package."""
 _PACKAGE = Path(__file__).resolve().parent
 FIRST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("stopping",): ("goal",),

@@ -44,7 +44,11 @@ from dgc_repro.train.stopping import Stopping
 CONF = conf_dir()
 PUBLISHED = CONF.parent / "results"
 OVERLAYS = sorted(CONF.rglob("*.yaml"))
-COMPONENTS = sorted(path for path in OVERLAYS if "_target_" in path.read_text(encoding="utf-8"))
+COMPONENTS = sorted(
+    path
+    for path in OVERLAYS
+    if path.parent != CONF and "_target_" in path.read_text(encoding="utf-8")
+)
 GROUPS = (
     *("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "network"),
     "sink",

@@ -19,6 +19,8 @@ import torchvision
 from dgc_repro import __version__
 from dgc_repro.kernel import native
 
+RUNS_AT_ONCE = "DGC_REPRO_RUNS_AT_ONCE"
+"""Runs that a sweep has on this machine at a time, where there are several (launch/sweep.py)."""
 CODE = ":(top) :(top,exclude)results"
 
 
@@ -34,9 +36,10 @@ def workers_here(workers: int) -> int:
 
 
 def threads_of_worker(launch: Mapping[str, Any]) -> int:
-    """Threads of a worker: as given, else its share of the cores. Simulated workers take turns with as
-    many: their steps are too small to gain by more."""
-    return int(launch["threads"] or max(1, available_cores() // workers_here(launch["workers"])))
+    """Threads of a worker: as given, else its share of the cores, which runs at the same time share too.
+    Simulated workers take turns with as many: their steps are too small to gain by more."""
+    at_once = workers_here(launch["workers"]) * int(os.environ.get(RUNS_AT_ONCE, "1"))
+    return int(launch["threads"] or max(1, available_cores() // at_once))
 
 
 @contextlib.contextmanager

@@ -23,23 +23,25 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
-from dgc_repro.launch import mirror, netlab, slurm, torchrun
+from dgc_repro.launch import mirror, netlab, slurm, sweep, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
-from dgc_repro.launch.overrides import check_overrides, composed, in_one_line, resolved
+from dgc_repro.launch.optimized import KEY, objectives
+from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved, sets
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
+from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import check, run_config, train_in
+from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check, run_config, train_in
 from dgc_repro.launch.slurm_job import SUBMITTED
-from dgc_repro.launch.sweep import sweep
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
@@ -62,6 +64,8 @@ def main() -> None:
     logging.raiseExceptions = (
         False  # Hydra logs what it prints: no traceback a line of a closed pipe
     )
+    if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
+        sys.path.append(os.getcwd())
     if inside_torchrun():
         torchrun.lead(lambda execute: answer(lambda: dispatch(execute)))
     leave(answer(dispatch))
@@ -76,34 +80,50 @@ def leave(code: int) -> NoReturn:
 
 
 def dispatch(execute: torchrun.Execute | None = None) -> None:
-    """A subcommand, a sweep, a run, or what is Hydra's own: flags (``--help``, ``--cfg job``), launchers and
-    sweepers (``hydra/launcher=joblib``). ``execute``: what trains a run, where it is not `run_config`'s
-    choice."""
+    """A subcommand, or Hydra's: a run, a sweep, flags such as ``--cfg job``. ``execute``: what trains a run,
+    where it is not `run_config`'s choice."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         COMMANDS[sys.argv[1]](sys.argv[2:])
         return
     if sys.argv[1:2] == [SUBMITTED]:
         train_submitted(Path(*sys.argv[2:]), execute)
         return
-    settings = [a for a in sys.argv[1:] if "=" in a and not a.startswith("-")]
-    check_overrides(settings)  # the others are flags and their values
     added, arguments = conf_dirs_apart(sys.argv[1:])
-    given = [argument for argument in arguments if argument not in torchrun.SWEEPS]
-    if any(one.startswith("-") or one.lstrip("+~").startswith("hydra") for one in given):
-        sys.argv[1:] = with_profiles(sys.argv[1:])
+    add_conf_dirs(added)
+    settings = [a for a in arguments if a[:1] == "~" or ("=" in a and a[:1] != "-")]
+    flags = [argument for argument in arguments if argument not in settings]
+    with composing():
+        check_overrides(settings)
+        settings = with_profiles(settings)
+        if set(torchrun.SWEEPS) & set(arguments):
+            settings = sweep.with_choices(settings)
+    sys.argv[1:] = [*settings, *flags]  # Hydra's parser wants settings in one piece
 
-        def task(config: DictConfig) -> None:
-            one_run(config, execute)
+    def task(config: DictConfig) -> float | list[float] | None:
+        return one_run(config, execute)
 
+    sweep.started.clear()
+    try:
         with one_line_usage():
             hydra.main(str(conf_dir()), "config", "1.3")(task)()
-        return
-    add_conf_dirs(added)
-    if len(given) < len(arguments):
-        if failed := sweep(given, run_config):
-            raise failed[0]
-        return
-    report_run(composed(given), given, execute)
+    except Exception as error:
+        if sweep.finish() and not isinstance(error, UserError | RunFailed):
+            why = " ".join(str(error).split())
+            raise RunFailed(f"the search has no result ({why})") from error
+        raise
+    sweep.finish()
+
+
+class BeforeSweep(Callback):
+    """Hydra's callback (conf/config.yaml): a sweep is validated as a whole before its first run."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """A mistake ends the command here: SystemExit passes Hydra, which makes warnings of other errors. So
+        does a sweep that Slurm has taken."""
+        taken: list[bool] = []
+        code = answer(lambda: taken.append(sweep.start(config)))
+        if code or taken[0]:
+            leave(code)
 
 
 @contextlib.contextmanager
@@ -125,12 +145,30 @@ def one_line_usage() -> Iterator[None]:
         argparse.ArgumentParser.error = before  # type: ignore[method-assign]
 
 
-def one_run(config: DictConfig, execute: torchrun.Execute | None = None) -> None:
-    """What Hydra calls for each composed config. Errors end a sweep at once: SystemExit passes Hydra."""
+def one_run(
+    config: DictConfig, execute: torchrun.Execute | None = None
+) -> float | list[float] | None:
+    """What Hydra calls for each composed config; of a sweep, in whatever process its launcher has started."""
     # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
-    given: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    if code := answer(lambda: report_run(resolved(config), given, execute)):
+    hydra_config = HydraConfig.get()
+    given: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    compressor = hydra_config.runtime.choices.get("compressor")
+    if not sets(given, "compressor") and compressor != DEFAULT_COMPRESSOR:
+        given.insert(0, f"compressor={compressor}")  # chosen by an experiment or a search
+    if hydra_config.mode == RunMode.MULTIRUN:
+        try:
+            return sweep.one_of_sweep(config, given, run_config)
+        except RunStopped as stop:
+            leave(_say(str(stop), 128 + stop.signal_number))
+
+    def run() -> None:
+        plain = resolved(config)
+        objectives(plain_value(config, KEY), plain)
+        report_run(plain, given, execute)
+
+    if code := answer(run):
         leave(code)
+    return None
 
 
 def report_run(config: dict[str, Any], given: list[str], execute: torchrun.Execute | None) -> None:

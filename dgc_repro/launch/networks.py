@@ -110,9 +110,13 @@ def with_profiles(overrides: Sequence[str]) -> list[str]:
     runs = [Path(o.partition("=")[2]) for o in overrides if o.startswith("paths.runs=")]
     found = []
     for override in overrides:
-        chosen = override.removeprefix(KEY) if override.startswith(KEY) else ""
-        path = _file(chosen, (runs or [Path("runs")])[-1]) if chosen else None
-        found.append(override if path is None else f"{KEY}{_member(path)}")
+        chosen = override.removeprefix(KEY)
+        if chosen == override or set("([{'") & set(chosen):  # another key, or what only Hydra reads
+            found.append(override)
+            continue
+        paths = {name: _file(name, (runs or [Path("runs")])[-1]) for name in chosen.split(",")}
+        members = [name if path is None else _member(path) for name, path in paths.items()]
+        found.append(KEY + ",".join(members))
     return found
 
 
@@ -132,9 +136,9 @@ def read_profile(path: Path) -> dict[str, Any]:
 
 
 def _file(chosen: str, runs: Path) -> Path | None:
-    """The file that is meant; None for a member of conf/network, and for what only Hydra can read."""
+    """The file that is meant; None for a member of conf/network."""
     known = options("network")
-    if chosen in known or "," in chosen or "(" in chosen:
+    if chosen in known or not chosen:
         return None
     if chosen.endswith((".yaml", ".yml")):
         if not Path(chosen).is_file():
@@ -149,7 +153,7 @@ def _file(chosen: str, runs: Path) -> Path | None:
 
 def _member(path: Path) -> str:
     """The name under which Hydra finds the file's settings from now on."""
-    name = f"file_{re.sub(r'[^A-Za-z0-9]', '_', str(path))}"
+    name = re.sub(r"[^A-Za-z0-9]", "_", str(path))
     settings = option("network", "none") | read_profile(path)
     ConfigStore.instance().store(name, settings, group="network")
     return name

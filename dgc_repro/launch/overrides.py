@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep, ValueType
 from hydra.errors import HydraException, OverrideParseException
@@ -16,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of, options
+from dgc_repro.launch.paths import composing, conf_dirs, is_group, keys_of, options
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import renamed
 
@@ -25,27 +24,30 @@ NOT_KEYS = (
     "policy_scale",
     "wandb",
 )  # folders of conf/ whose names are not keys of a run
-
-
-@contextlib.contextmanager
-def composing() -> Iterator[None]:
-    """Inside, `config_of` finds the config files."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield
+OF_SWEEPS = ("hydra", "optimized_metric")
+"""Keys that are no setting of a run."""
+EXTRAS = {
+    **dict.fromkeys(("joblib", "optuna"), "sweep"),
+    **dict.fromkeys(("submitit_local", "submitit_slurm"), "slurm"),
+}
+"""By the name of a Hydra plugin, the extra that installs it."""
 
 
 def config_of(overrides: Sequence[str]) -> DictConfig:
-    """The composed config; users' folders and networks in files are found too."""
-    _, *added = conf_dirs()
-    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in added)}]"]
-    return compose("config", [*(search if added else []), *with_profiles(overrides)])
+    """The composed config, inside `composing`; networks in files are found too."""
+    return compose("config", with_profiles(overrides))
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain containers, interpolations resolved once, before any rank starts."""
+    """A run's settings in plain containers, interpolations resolved once, before any rank starts."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    plain.pop("hydra", None)
-    return plain
+    return {key: value for key, value in plain.items() if key not in OF_SWEEPS}
+
+
+def plain_value(config: DictConfig, key: str) -> Any:
+    """The value of a key, in plain containers; None where there is none."""
+    value = OmegaConf.select(config, key)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def composed(overrides: Sequence[str]) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         group = read.key_or_group
         if group == "hydra" and not read.is_delete():
             raise UserError(f"hydra: its settings are hydra.<key>=<value>, got {override}")
-        if read.is_delete() or not (conf_dir() / group).is_dir():
+        if read.is_delete() or not is_group(group):
             continue
         if read.value_type == ValueType.GLOB_CHOICE_SWEEP:
             continue
@@ -108,6 +110,10 @@ def in_one_line(error: Exception) -> str:
     )
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, name = found[1].rpartition("/")
+        if group.startswith("hydra/"):
+            known = re.findall(r"^\t(\w+)$", text, re.M)
+            extra = f"pip install 'dgc_repro[{EXTRAS[name]}]'" if name in EXTRAS else ""
+            return f"{group}: no {name!r}; {extra or nearest(name, known)}"
         return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: no such key; {_nearest_key(found[1])}"
@@ -122,11 +128,16 @@ def _nearest_key(key: str) -> str:
         return now
     group = key.partition(".")[0]
     members = sorted(
-        path.stem for path in (conf_dir() / group).glob("*.yaml") if key in keys_of(path)
+        {
+            path.stem
+            for root in conf_dirs()
+            for path in (root / group).glob("*.yaml")
+            if key in keys_of(path, root)
+        }
     )
     if members:
         return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
-    groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    groups = {path.name for root in conf_dirs() for path in root.iterdir() if path.is_dir()}
     return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
 
 
@@ -134,8 +145,9 @@ def known_keys() -> list[str]:
     """All dotted keys of the default config and of every group member."""
     keys = {
         key
-        for path in conf_dir().rglob("*.yaml")
-        if path.relative_to(conf_dir()).parts[0] not in NOT_KEYS
-        for key in keys_of(path)
+        for root in conf_dirs()
+        for path in root.rglob("*.yaml")
+        if path.relative_to(root).parts[0] not in NOT_KEYS
+        for key in keys_of(path, root)
     }
     return sorted(keys)

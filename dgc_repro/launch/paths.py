@@ -1,23 +1,68 @@
-"""The config files, of ours and of users, and their keys."""
+"""The config files, of ours and of users, and their keys.
+
+Hydra's search path is the one list of folders: ours, those of ``--config-dir``, the ``conf/`` of papers that
+are installed or lie in the working folder, and what other plugins and ``hydra.searchpath`` add.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from dgc_repro.errors import UserError
+from dgc_repro.names import PAPERS
 from dgc_repro.names import conf_dir as _conf_dir
 
 conf_dir = _conf_dir
 _ADDED: list[Path] = []
 
 
+class UserConfigs(SearchPathPlugin):
+    """Puts users' folders of configs behind ours."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in dict.fromkeys([*_ADDED, *_of_papers()]):
+            search_path.append("dgc_repro", f"file://{folder}")
+
+
+def _of_papers() -> list[Path]:
+    """The folder ``conf`` of each paper that is installed or lies in the working folder."""
+    found = [path.parent.resolve() for path in sorted(Path().glob("*/conf/artifact"))]
+    for point in importlib.metadata.entry_points(group=PAPERS):
+        with contextlib.suppress(Exception):  # an import may raise anything; `reproduce` says it
+            spec = importlib.util.find_spec(point.value)
+            places = (spec and spec.submodule_search_locations) or ()
+            found += [Path(place) / "conf" for place in places if (Path(place) / "conf").is_dir()]
+    return found
+
+
+def use_user_configs() -> None:
+    """Have Hydra search users' folders of configs too."""
+    Plugins.instance().register(UserConfigs)
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Inside, Hydra finds the config files."""
+    use_user_configs()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+
+
 def add_conf_dirs(folders: Sequence[Path]) -> None:
-    """Search users' own folders of configs after ours (``--config-dir``, a paper's own ``conf/``). Raises
-    UserError where one is missing."""
+    """Search users' own folders of configs after ours (``--config-dir``). Raises UserError where one is
+    missing."""
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"--config-dir: no folder {folder}")
@@ -38,8 +83,32 @@ def conf_dirs_apart(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def conf_dirs() -> list[Path]:
-    """Every folder that is searched."""
-    return [conf_dir(), *_ADDED]
+    """Every folder that Hydra searches for configs of ours and of users, ours first."""
+    if not GlobalHydra.instance().is_initialized():
+        with composing():
+            return conf_dirs()
+    found = GlobalHydra.instance().config_loader().get_search_path().get_path()
+    return [folder_of(e.path) for e in found if e.provider not in ("hydra", "schema")]
+
+
+def folder_of(place: str) -> Path:
+    """The folder of an entry of Hydra's search path, ``file://<folder>`` or ``pkg://<package>``. Raises
+    UserError for a package that Python does not find."""
+    scheme, _, name = place.rpartition("://")
+    if scheme != "pkg":
+        return Path(name)
+    package, *folders = name.replace("/", ".").split(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"hydra.searchpath: no package {package!r}; install it, or use file://<folder>"
+        )
+    return Path(next(iter(spec.submodule_search_locations)), *folders)
+
+
+def is_group(name: str) -> bool:
+    """Whether a key is a group of configs."""
+    return any((root / name).is_dir() for root in conf_dirs())
 
 
 def options(group: str) -> list[str]:

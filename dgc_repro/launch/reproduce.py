@@ -39,13 +39,18 @@ from dgc_repro.launch.mirror import mirror_of
 from dgc_repro.launch.overrides import (
     apart,
     check_overrides,
-    composing,
     config_of,
     key_of,
     resolved,
     sets,
 )
-from dgc_repro.launch.paths import add_conf_dirs, conf_dirs, conf_dirs_apart, options
+from dgc_repro.launch.paths import (
+    add_conf_dirs,
+    composing,
+    conf_dirs,
+    conf_dirs_apart,
+    options,
+)
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
@@ -56,7 +61,6 @@ from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import (
     artifact_of,
     own_conf_of,
-    own_papers,
     page_of,
     publish,
     published,
@@ -144,13 +148,9 @@ def reproduce(arguments: Sequence[str]) -> None:
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
     """The arguments without ``--config-dir``. A user's own paper brings its ``conf/``. Answers ``--help``."""
     added, others = conf_dirs_apart(arguments)
-    asks_help = bool({"-h", "--help"} & set(others))
-    named = others[0] if others else ""
-    own = own_conf_of(named.partition("/")[0])
+    own = own_conf_of(others[0].partition("/")[0]) if others else None
     add_conf_dirs([*added, *([own] if own else [])])
-    if asks_help or named not in artifacts():  # which are listed then
-        add_conf_dirs(list(filter(None, map(own_conf_of, own_papers()))))
-    if asks_help:
+    if {"-h", "--help"} & set(others):
         print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
         sys.exit()
     return others

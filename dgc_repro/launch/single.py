@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -26,14 +27,24 @@ from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.overrides import key_of
-from dgc_repro.launch.paths import conf_dir, conf_dirs, keys_of
+from dgc_repro.launch.paths import conf_dir, conf_dirs, is_group, keys_of
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.sink.jsonl import replace
 
-NOT_IN_NAMES = ("seed", "paths", "sink", "experiment", "hydra")
+DEFAULT_COMPRESSOR = "dense"
+NOT_IN_NAMES = (
+    "seed",
+    "paths",
+    "sink",
+    "experiment",
+    "hydra",
+    "hparams_search",
+    "optimized_metric",
+)
+LONG_NUMBER = 8  # characters; of longer ones a name has four digits
 NO_SETTINGS = (
     "launch.threads",
     "launch.timeout_seconds",
@@ -112,17 +123,21 @@ def check(config: Mapping[str, Any], given: Sequence[str]) -> None:
 
 def own_name(overrides: Sequence[str]) -> str:
     """The name of a run of one's own: the compressor and the given settings, such as ``topk-density0.01``."""
-    compressor, parts = "dense", []
+    compressor, parts = DEFAULT_COMPRESSOR, []
     for override in overrides:
         key, value = key_of(override), override.partition("=")[2].strip("[]'\"") or "none"
         group, _, last = key.rpartition(".")
+        if len(value) > LONG_NUMBER:
+            with contextlib.suppress(ValueError):
+                value = f"{float(value):.4g}"
         if key == "compressor":
             compressor = value
-        elif not (
+        elif key == "experiment" or not (
             key.partition(".")[0] in NOT_IN_NAMES or key in NO_SETTINGS or override[0] == "~"
         ):
-            is_member = any((root / key).is_dir() for root in conf_dirs())
-            parts.append(value if is_member else f"{last}{value}" if group else f"{key}_{value}")
+            parts.append(
+                value if is_group(key) else f"{last}{value}" if group else f"{key}_{value}"
+            )
     return file_name("-".join([compressor, *parts]))[:80]
 
 

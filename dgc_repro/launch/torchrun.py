@@ -114,10 +114,7 @@ def with_workers(arguments: Sequence[str], size: int) -> list[str]:
             )
     if any(argument.lstrip("+").startswith("launch.workers=") for argument in arguments):
         return list(arguments)
-    # Beside another override: Hydra's parser wants all of them in one piece.
-    places = [i for i, argument in enumerate(arguments) if "=" in argument and argument[0] != "-"]
-    place = places[0] if places else len(arguments)
-    return [*arguments[:place], f"launch.workers={size}", *arguments[place:]]
+    return [f"launch.workers={size}", *arguments]
 
 
 def check_launch(config: Mapping[str, Any]) -> None:

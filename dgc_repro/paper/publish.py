@@ -22,12 +22,10 @@ from typing import Any, Protocol
 from filelock import FileLock
 
 from dgc_repro.errors import UserError
+from dgc_repro.names import PAPERS
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.page import VERDICTS_FILE, Page
 from dgc_repro.paper.records import Run
-
-ENTRY_POINTS = "dgc_repro.papers"
-"""The group of entry points by which other packages bring papers: name of the paper, its package."""
 
 
 class Artifact(Protocol):
@@ -40,18 +38,12 @@ class Artifact(Protocol):
 def package_of(paper: str) -> str:
     """The package with a paper's artifacts: that of an entry point, ours, or one of the paper's own name that
     Python finds (in the working folder, say)."""
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in importlib.metadata.entry_points(group=PAPERS):
         if point.name == paper:
             return point.value
     ours = f"{__package__}.{paper}"
     is_ours = importlib.util.find_spec(ours) is not None
     return paper if not is_ours and _found(paper) else ours
-
-
-def own_papers() -> list[str]:
-    """The papers of entry points, and those whose folder lies in the working folder."""
-    here = [path.parts[0] for path in Path().glob("*/conf/artifact")]
-    return [*(point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)), *here]
 
 
 def own_conf_of(paper: str) -> Path | None:

@@ -15,6 +15,7 @@ from commands import Command
 from ranks import processes_of
 
 from dgc_repro.launch import main, single
+from dgc_repro.launch.local import STOP_SIGNALS
 from dgc_repro.launch.worker import run_worker
 
 
@@ -28,7 +29,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pa
         folders.append(folder)
         run_worker(folder)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(single, "execute", rank_here)
     yield folders

@@ -29,7 +29,6 @@ from dgc_repro.launch.build import PROCESS_BYTES, check_processes
 from dgc_repro.launch.local import RunFailed
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import runs_of
-from dgc_repro.launch.sweep import sweep
 from dgc_repro.launch.worker import read_config, run_worker
 
 Command = Callable[..., tuple[int, list[str]]]
@@ -289,10 +288,12 @@ def test_hydras_own_launcher_and_run_folder_are_hydras(command: Command, tmp_pat
     assert len(left_in(elsewhere)) == 1
 
 
-def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None:
+def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[weakref.ref[set[int]]] = []
 
-    def fail(config: dict[str, Any], given: list[str]) -> Path:
+    def fail(config: dict[str, Any], folder: Path) -> None:
         assert [one() for one in held] == [None] * len(held)
         store = {1}
         held.append(weakref.ref(store))
@@ -301,8 +302,10 @@ def test_a_failed_run_of_a_sweep_is_named_and_what_it_held_is_released() -> None
         except ValueError:
             raise RunFailed("lost") from None
 
-    errors = sweep([*TINY, "seed=0,1"], fail)
-    assert [(type(error), str(error)) for error in errors] == [(RunFailed, "lost")] * 2
+    monkeypatch.setattr(single, "execute", fail)
+    code, lines = command("--multirun", *TINY, "seed=0,1")
+    assert code == 1
+    assert lines[-1] == "error: lost"
     assert [one() for one in held] == [None, None]
 
 

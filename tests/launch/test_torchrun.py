@@ -39,8 +39,8 @@ LAUNCHER = ("dgc_repro", "launch.workers=2")
     [
         ("", "launch.workers=2"),
         ("compressor=topk seed=1", "launch.workers=2 compressor=topk seed=1"),
-        ("--cfg job", "--cfg job launch.workers=2"),
-        ("--cfg job compressor=topk", "--cfg job launch.workers=2 compressor=topk"),
+        ("--cfg job", "launch.workers=2 --cfg job"),
+        ("--cfg job compressor=topk", "launch.workers=2 --cfg job compressor=topk"),
         ("launch.workers=3 seed=1", "launch.workers=3 seed=1"),  # refused when it is composed
         ("reproduce dynamic/table1", "reproduce: starts ranks of its own"),
         ("calibrate workers=2", "calibrate: starts ranks of its own"),

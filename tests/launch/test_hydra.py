@@ -1,0 +1,395 @@
+"""What a Hydra user types: flags, tab completion, configs from elsewhere, launchers, sweepers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from commands import PATHS, PATIENCE_SECONDS, wait_for
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+from ranks import processes_of
+from tiny_run import FINISHED, PLAIN, TEXT, TIMED, TINY, built, play
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import completion, main, paths
+from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, threads_of_worker
+from dgc_repro.launch.optimized import EVERY_RUN, MODELLED, OF_KIND, measured
+from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.sweep import _runs_at_once
+
+Printed = Callable[..., str]
+SHORT = (*TINY, "train.epochs=1")
+POISONED = ("~model", "+model={_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:1}")
+"""A run that fails, unless train.on_nonfinite=skip."""
+
+OPTUNA = pytest.mark.filterwarnings("ignore")  # it warns of itself
+
+
+@pytest.fixture
+def printed(
+    trained: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Printed]:
+    """Runs the command line with these arguments here; what it prints. Its exit code is the keyword."""
+    monkeypatch.setattr(paths, "_ADDED", [])
+    log = logging.getLogger()
+    before, level = list(log.handlers), log.level
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["dgc_repro", *arguments])
+        try:
+            ended = main.answer(main.dispatch)
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        said = capsys.readouterr()
+        assert ended == code, said.out + said.err
+        return said.out
+
+    yield run
+    log.handlers[:] = before  # --info logs to stdout as it is now
+    log.setLevel(level)
+
+
+# Flags.
+
+
+def test_cfg_prints_the_config_or_one_package_of_it(printed: Printed) -> None:
+    whole = yaml.safe_load(printed("compressor=topk", "--cfg", "job"))
+    assert whole["compressor"]["_target_"].endswith("TopK")
+    assert "hydra" not in whole
+    part = printed("--cfg", "job", "--package", "compressor", "compressor=topk")
+    assert yaml.safe_load(part) == whole["compressor"]
+    batch = ("train.batch_size=${launch.workers}", "--cfg", "job", "--package", "train")
+    assert yaml.safe_load(printed(*batch))["batch_size"] == "${launch.workers}"
+    assert yaml.safe_load(printed(*batch, "--resolve"))["batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("all", "Config search path"),
+        ("config", "_target_: dgc_repro.compressor.topk.TopK"),
+        ("defaults", "compressor/topk"),
+        ("defaults-tree", "compressor: topk"),
+        ("plugins", "UserConfigs"),
+        ("searchpath", str(conf_dir())),
+    ],
+)
+def test_info_of_every_kind(kind: str, says: str, printed: Printed) -> None:
+    assert says in printed("compressor=topk", "--info", kind)
+
+
+def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setattr(sys, "argv", ["dgc-repro", "-sc", "query=bash"])
+    completion.main()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("compressor=to", {"compressor=topk"}),
+        ("comp", {"compressor=", "compressor."}),
+        ("compressor=topk compressor.d", {"compressor.density="}),
+        ("train.ep", {"train.epochs="}),
+        ("--config-dir my_conf experiment=", {"experiment=mine"}),
+        ("hparams_search=d", {"hparams_search=density_lr"}),
+        ("--config-dir my_conf compressor=mi", {"compressor=mine"}),
+        ("--multirun seed=0,1 policy=gr", {"policy=gravac"}),
+    ],
+)
+def test_tab_completes_groups_members_and_keys(
+    line: str, offered: set[str], own: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(own)
+    completions(f"dgc-repro {line}", monkeypatch)
+    assert offered <= set(capsys.readouterr().out.split())
+
+
+def test_completion_is_installed_for_the_command_and_needs_no_torch() -> None:
+    program = (
+        "import sys\nfrom dgc_repro.__main__ import main\nmain()\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-sc", "install=bash"],
+        env=os.environ | PATHS,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    *script, has_torch = done.stdout.splitlines()
+    assert script[-1].endswith("-F hydra_bash_completion dgc-repro") or "-c" in script[-1]
+    assert has_torch == "False"
+
+
+# Configs from elsewhere.
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with ``my_conf``, and a package ``own_of_a_test`` with the same configs."""
+    monkeypatch.setattr(paths, "_ADDED", [])
+    package = tmp_path / "own_of_a_test"
+    files = {
+        "compressor/mine": (
+            "compressor: {_target_: dgc_repro.compressor.topk.TopK, density: 0.02}\n"
+            "wrap: [per_layer, error_feedback]\n"
+        ),
+        "policy/mine": "policy: {_target_: dgc_repro.policy.fixed.Fixed, field: density,"
+        " values: [0.1], rung: 1}\n",
+        "experiment/mine": "defaults:\n  - override /compressor: mine\nseed: 7\n",
+        "tuned/fast": "optimizer: {lr: 0.3}\n",
+    }
+    for name, text in files.items():
+        path = package / "conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"# @package _global_\n{text}", encoding="utf-8")
+    for folder in (package, package / "conf"):
+        (folder / "__init__.py").touch()
+    shutil.copytree(package / "conf", tmp_path / "my_conf")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_of_ones_own_gives_members_of_every_group(
+    own: Path, printed: Printed, trained: list[Path]
+) -> None:
+    given = ("--config-dir", "my_conf", "experiment=mine", "policy=mine", "+tuned=fast")
+    config = yaml.safe_load(printed(*given, "--cfg", "job"))
+    assert config["compressor"] == {
+        "_target_": "dgc_repro.compressor.topk.TopK",
+        "density": 0.02,
+    }
+    assert (config["seed"], config["policy"]["values"], config["optimizer"]["lr"]) == (
+        7,
+        [0.1],
+        0.3,
+    )
+    printed(*given, *SHORT)
+    # Not dense, though only the experiment names the compressor.
+    assert trained[0].name.startswith("mine-mine-mine-fast-")
+    printed("--config-dir", "my_conf", "compressor=min", code=2)
+
+
+def test_a_typo_beside_a_folder_of_ones_own_is_told_its_names(
+    own: Path, printed: Printed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong, right in (
+        ("compressor=mien", "compressor: no 'mien'; did you mean mine?"),
+        ("+tuned=fats", "tuned: no 'fats'; did you mean fast?"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["dgc_repro", "--config-dir", "my_conf", wrong])
+        assert main.answer(main.dispatch) == 2
+        assert right in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["file://{own}/my_conf", "pkg://own_of_a_test.conf"])
+def test_hydras_searchpath_gives_them_too(scheme: str, own: Path, printed: Printed) -> None:
+    place = f"hydra.searchpath=[{scheme.format(own=own)}]"
+    printed(place, "compressor=mine", *SHORT)
+    assert "density: 0.02" in printed(place, "compressor=mine", "--cfg", "job")
+
+
+def test_a_search_path_plugin_of_an_installed_package_gives_them_too(
+    own: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            search_path.append("own_of_a_test", "pkg://own_of_a_test.conf")
+
+    known = Plugins.instance().plugin_type_to_subclass_list
+    monkeypatch.setitem(known, SearchPathPlugin, [*known[SearchPathPlugin], Mine])
+    assert composed(["compressor=mine"])["compressor"]["density"] == 0.02
+    printed("compressor=mine", "policy=mine", *SHORT)
+
+
+def test_an_installed_papers_configs_are_found_without_a_flag(
+    own: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"mypaper": "own_of_a_test", "broken": "own_of_a_test.nowhere.at_all"}
+    points = [SimpleNamespace(name=name, value=value) for name, value in found.items()]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
+    assert "density: 0.02" in printed("compressor=mine", "--cfg", "job")
+    assert composed(["experiment=mine"])["seed"] == 7
+
+
+# Launchers.
+
+
+def test_a_sweep_prints_one_table_and_names_what_failed(printed: Printed, tmp_path: Path) -> None:
+    text = printed("--multirun", *SHORT, *POISONED, "train.on_nonfinite=raise,skip", code=2)
+    assert "[2/2] " in text
+    assert " test accuracy %" in text
+    end = text.partition("failed: 1 of 2 runs\n")[2]
+    assert "train.on_nonfinite=raise: train.on_nonfinite: the gradient is not finite" in end
+    (record,) = tmp_path.glob("multirun/*/*/runs.jsonl")
+    head, failed, finished = map(json.loads, record.read_text().splitlines())
+    assert head["runs"] == 2
+    assert "error" in failed
+    assert Path(finished["folder"]).is_dir()
+
+
+def test_settings_that_a_swept_group_brings_may_be_shared(printed: Printed) -> None:
+    text = printed("--multirun", "compressor=topk,randomk", "compressor.density=0.1", *SHORT)
+    assert "[2/2] compressor=randomk compressor.density=0.1 " in text
+
+
+def test_runs_at_the_same_time_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = {"threads": None, "workers": 1}
+    for at_once in (1, 2):
+        monkeypatch.setenv(RUNS_AT_ONCE, str(at_once))
+        assert threads_of_worker(launch) == max(1, available_cores() // at_once)
+
+    def asked(launcher: str, n_jobs: int, num_runs: int = 8) -> int:
+        choices = {"hydra/launcher": launcher}
+        node = {"runtime": {"choices": choices}, "launcher": {"n_jobs": n_jobs}, "sweeper": {}}
+        return _runs_at_once(OmegaConf.create(node), num_runs)
+
+    assert asked("basic", 4) == 1
+    assert asked("joblib", 4) == 4
+    assert asked("joblib", 4, num_runs=3) == 3
+    assert asked("joblib", -1, num_runs=10**6) == available_cores()
+
+
+def test_a_plugin_that_is_not_installed_is_named_with_its_extra(
+    printed: Printed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = ConfigStore.instance().repo["hydra"]
+    for group, plugin, extra, given in (
+        ("launcher", "joblib", "sweep", "hydra/launcher=joblib"),
+        ("launcher", "submitit_slurm", "slurm", "hydra/launcher=submitit_slurm"),
+        ("sweeper", "optuna", "sweep", "hparams_search=density_lr"),
+    ):
+        monkeypatch.delitem(repository[group], f"{plugin}.yaml")
+        monkeypatch.setattr(sys, "argv", ["dgc_repro", "--multirun", given])
+        assert main.answer(main.dispatch) == 2
+        line = f"error: hydra/{group}: no {plugin!r}; pip install 'dgc_repro[{extra}]'\n"
+        assert capsys.readouterr().err == line
+
+
+@contextlib.contextmanager
+def joblib(folder: Path, *given: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep of two runs at a time, in processes."""
+    how = ("--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    command = [sys.executable, "-m", "dgc_repro", *how, *TINY, *given]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    place = {"cwd": folder, "env": os.environ | PATHS}
+    with subprocess.Popen([*command, f"paths.runs={folder / 'runs'}"], **place, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
+def test_joblib_runs_in_parallel_and_ends_with_the_table(tmp_path: Path) -> None:
+    with joblib(tmp_path, *POISONED, "train.epochs=1", "train.on_nonfinite=raise,skip") as process:
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith("error: train.on_nonfinite: the gradient is not finite")
+    assert " test accuracy %" in out
+    assert "failed: 1 of 2 runs\n" in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
+def test_a_signal_ends_a_parallel_sweep_with_its_runs(tmp_path: Path) -> None:
+    with joblib(tmp_path, "train.epochs=100000", "seed=0,1", "sink.every_steps=1") as process:
+        wait_for(lambda: len(list(tmp_path.glob("runs/*/steps.jsonl"))) == 2, "both runs")
+        process.terminate()
+        process.communicate(timeout=PATIENCE_SECONDS / 2)
+    assert process.returncode == 128 + signal.SIGTERM
+    wait_for(lambda: processes_of(tmp_path / "runs") == {}, "the end of all ranks", 10)
+
+
+# Sweepers.
+
+
+@OPTUNA
+def test_optuna_finds_the_fewest_bytes_and_writes_its_result(
+    printed: Printed, tmp_path: Path
+) -> None:
+    small = ("hydra.sweeper.n_trials=3", "stopping.target=1")
+    text = printed("hparams_search=density_lr", *small, *SHORT)
+    assert "[3/3] compressor=topk compressor.density=" in text
+    (result,) = tmp_path.glob("multirun/*/*/optimization_results.yaml")
+    found = yaml.safe_load(result.read_text())
+    densities = {}
+    for folder in tmp_path.glob("runs/topk-*"):
+        summary = json.loads((folder / "summary.json").read_text())
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        densities[summary["comm/payload_bytes"]] = config["compressor"]["density"]
+    assert len(densities) == 3
+    assert found["best_value"] == min(densities)
+    assert found["best_params"]["compressor.density"] == densities[min(densities)]
+    assert f"best: comm/payload_bytes@target {min(densities):.6g} with compressor.density=" in text
+
+
+@OPTUNA
+def test_a_search_goes_on_after_a_failed_trial_and_says_when_no_trial_gets_there(
+    printed: Printed,
+) -> None:
+    given = ("hparams_search=density_lr", "stopping.target=100", *SHORT, *POISONED)
+    raises, three = "train.on_nonfinite=raise", "hydra.sweeper.n_trials=3"
+    text = printed(*given, three, f"{raises},skip")
+    assert "[3/3] " in text
+    assert "no trial reached stopping.target" in text
+    assert "failed: " in text.partition("no trial")[2]
+    text = printed(*given, "hydra.sweeper.n_trials=1", raises, code=1)
+    assert "failed: 1 of 1 runs" in text
+
+
+@OPTUNA
+def test_a_search_may_have_several_goals(printed: Printed, tmp_path: Path) -> None:
+    text = printed("hparams_search=pareto", "hydra.sweeper.n_trials=2", *SHORT)
+    assert "trials (no other is better in everything):\nvalidation/accuracy_percent " in text
+    (result,) = tmp_path.glob("multirun/*/*/optimization_results.yaml")
+    for solution in yaml.safe_load(result.read_text())["solutions"]:
+        assert len(solution["values"]) == 2
+
+
+def test_the_names_that_a_search_takes_are_those_that_a_run_records() -> None:
+    spans = {name for name in EVERY_RUN if name.endswith("_ms")}  # of steps after the warm-up
+    images = play(built("train.epochs=1", *PLAIN, *TIMED)).records[-1]
+    assert {*EVERY_RUN, *MODELLED} - spans <= set(images)
+    words = play(built("train.epochs=1", *TEXT)).records[-1]
+    assert {*EVERY_RUN, *OF_KIND["words"]} - spans <= set(words)
+
+
+def test_at_target_is_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(FINISHED, folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config.pop("goal", None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for target, epoch in ((77, 3), (0, 1), (100, None)):
+        config["stopping"] = {"target": target}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        (at,) = [e["comm/payload_bytes"] for e in lines if e.get("epoch") == epoch] or [
+            float("inf")
+        ]
+        last = [e for e in lines if "test/loss" in e][-1]["test/loss"]
+        assert measured(["comm/payload_bytes@target", "test/loss"], folder) == [at, last]
+        assert measured(["comm/payload_bytes@target"], folder) == at
+    assert measured([], folder) is None
+    with pytest.raises(UserError, match="no time/modelled_seconds in its epochs"):
+        measured(["time/modelled_seconds"], folder)
