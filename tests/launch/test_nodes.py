@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -205,19 +206,22 @@ def test_restarts_on_several_nodes_need_a_store_of_their_own(
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE_SECONDS)
-@pytest.mark.parametrize("case", ["data", "run folder"])
-def test_real_ranks_that_differ_end_with_one_line(case: str, tmp_path: Path, free: int) -> None:
+def test_real_ranks_with_different_data_end_with_one_line(tmp_path: Path, free: int) -> None:
     """Each rank has a working folder of its own; the command line is the same."""
-    runs = tmp_path / "runs" if case == "data" else "runs"
     text = ("dataset=ptb", "dataset.root=text", "dataset.train_part=valid", "dataset.bptt=12")
-    text += ("launch.threads=1", "launch.device=cpu", "sink=none", f"paths.runs={runs}")
+    text += (
+        "launch.threads=1",
+        "launch.device=cpu",
+        "sink=none",
+        f"paths.runs={tmp_path / 'runs'}",
+    )
     started = []
     for rank in "01":
         folder = tmp_path / rank / "text"
         folder.mkdir(parents=True)
         for part in ("train", "valid", "test"):
-            words = f"a b c {rank if case == 'data' else 0}\n" * 500
-            (folder / f"ptb.{part}.txt").write_text(words)
+            line = "a c b" if rank == "1" else "a b c"
+            (folder / f"ptb.{part}.txt").write_text(f"{line}\n" * 600)
         place = {"RANK": rank, "GROUP_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
         command = [sys.executable, "-m", "dgc_repro", "launch.workers=2", *TEXT, *text]
@@ -234,12 +238,10 @@ def test_real_ranks_that_differ_end_with_one_line(case: str, tmp_path: Path, fre
     errors = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in started]
     assert [process.returncode for process in started] == [2, 2], errors
     (line,) = errors[0].splitlines()
-    says = (
-        "dataset: rank 0 on {0} has ptb"
-        if case == "data"
-        else "paths.runs: rank 1 on {0} does not see"
-    )
-    assert line.startswith(f"error: {says.format(os.uname().nodename)}")
+    said = r"error: dataset: rank 0 on \S+ has ptb.* \((\w+)\), rank 1 on \S+ ptb.* \((\w+)\); "
+    shown = re.match(said, line)
+    assert shown, line
+    assert shown[1] != shown[2]
 
 
 def agents(
@@ -266,7 +268,7 @@ def undisturbed(folder: Path, *overrides: str) -> Command:
 
 def assert_same_run(one: Command, other: Command) -> None:
     """The same id, record and last checkpoint, but for times."""
-    assert one.run_folder().name == other.run_folder().name
+    assert one.run_folder().name.rpartition("-")[2] == other.run_folder().name.rpartition("-")[2]
 
     def epochs(command: Command) -> list[dict[str, Any]]:
         lines = [line for line in command.lines("metrics.jsonl") if line["kind"] == "epoch"]
@@ -315,7 +317,7 @@ def test_a_node_that_is_killed_and_started_again_continues_from_the_last_checkpo
     commands: Commands, tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    run = (*RUN, "train.epochs=100", "train.batch_size=16")  # 400 steps
+    run = (*RUN, "train.epochs=50", "train.batch_size=16")  # 200 steps
     options = ["--max-restarts=1", "--rdzv-id=7", "--rdzv-backend=c10d"]
     options += [f"--rdzv-endpoint=127.0.0.1:{free}"]
     options += ["--rdzv-conf=keep_alive_interval=1"]  # a dead node is noticed after 3 s, not 15
@@ -337,7 +339,7 @@ def test_a_node_that_is_killed_and_started_again_continues_from_the_last_checkpo
     wait_for(lambda: not processes_of(host.runs).keys() & ranks_before, "the rank of the lost node")
     saved = last_checkpoint(host.run_folder())
     assert saved is not None
-    assert saved < 400
+    assert saved < 200
     lost.start()
     errors = [node.process.communicate(timeout=PATIENCE_SECONDS)[1] for node in (host, lost)]
     assert [node.process.returncode for node in (host, lost)] == [0, 0], errors
