@@ -76,7 +76,8 @@ class Progress(TimeLeft):
                 transient=True,
                 expand=True,
             )
-            self._task = self._bar.add_task(what, total=total, completed=start, now="")
+            self._task = self._bar.add_task(what, total=total, now="")
+            self._bar.update(self._task, completed=start)
             self._bar.start()
             self._shown_at -= DRAW_EVERY_SECONDS  # the first piece is drawn
 

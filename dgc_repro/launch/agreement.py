@@ -79,7 +79,7 @@ def data_hash(splits: Splits | Text) -> str:
     for part in (splits.train, splits.validation, splits.test):
         tensors = [part] if isinstance(part, torch.Tensor) else [part.images, part.labels]
         for tensor in tensors:
-            digest.update(tensor.cpu().contiguous().numpy())
+            digest.update(tensor.cpu().contiguous().numpy().data)
     return f"{splits.label} ({digest.hexdigest()[:8]})"
 
 
