@@ -202,12 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     }
     cores = os.cpu_count() or 1
     worlds = list(plan(given, recorded, store, cores))
+    expected = [world.seconds(given.repeats, cores) for world in worlds]
     if worlds:
         print(f"{sum(len(world.tasks) for world in worlds)} points in {len(worlds)} worlds")
+        announce("bench-network", sum(expected))
     else:
         print("everything asked for is measured (--again measures it again)")
-    expected = [world.seconds(given.repeats, cores) for world in worlds]
-    announce("bench-network", sum(expected))
     left = TimeLeft(sum(expected))
     for number, (world, seconds) in enumerate(zip(worlds, expected, strict=True), start=1):
         print(f"[{number}/{len(worlds)}] {world.name} {left.words()}".rstrip(), flush=True)
