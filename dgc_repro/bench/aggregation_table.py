@@ -28,6 +28,7 @@ from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.paper.page import markdown_table
 from dgc_repro.policy.interface import Plan
+from dgc_repro.progress import Progress, console_of
 
 PAGE = REPOSITORY / "docs" / "aggregation.md"
 BEGIN, END = "<!-- made by scripts/aggregation_table.py -->\n", "<!-- end of the table -->\n"
@@ -59,12 +60,16 @@ def wire_bytes(compressor: Compressor, n: int, workers: int) -> float:
 def rows(n: int, workers: Iterable[int] = WORKERS) -> list[tuple[str, ...]]:
     """Method, workers, MB of dense and of each way, and what auto takes."""
     found = []
-    for (title, method), count in itertools.product(METHODS.items(), workers):
+    settings = list(itertools.product(METHODS.items(), workers))
+    progress = Progress("aggregation-table", len(settings), console=console_of(sys.stderr))
+    for (title, method), count in settings:
         ours = {way: aggregated(method, way, {NAME: n}, count) for way in ways(method)}
         sizes = {way: megabytes(wire_bytes(each, n, count)) for way, each in ours.items()}
         dense = megabytes(wire_bytes(Dense(), n, count))
         cells = (sizes.get(way, "") for way in COLUMNS)
         found.append((title, str(count), dense, *cells, choose(method, {NAME: n}, count).way))
+        progress.advance(now=f"{title}, {count} workers done")
+    progress.close()
     return found
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from dgc_repro.bench.rounds import rounds, timed
-from dgc_repro.bench.world import is_first
 from dgc_repro.exchange import wire as wires
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.wire import Pending, Sizes
@@ -56,9 +55,16 @@ def slowest(
     return found
 
 
-def measure(sizes: Sequence[int], repeats: int, seconds: float, ask: Timed) -> list[Point]:
+def measure(
+    sizes: Sequence[int],
+    repeats: int,
+    seconds: float,
+    ask: Timed,
+    done: Callable[[Point], None] = lambda _: None,
+) -> list[Point]:
     """The median of each collective and size. ``seconds``: for all repeats of a size; a size of which three
-    would take longer is left out, and larger ones too, but not the first two."""
+    would take longer is left out, and larger ones too, but not the first two. ``done``: called with each
+    point."""
     points = []
     for collective in MEASURED:
         slope = 0.0  # seconds a byte, of the last size: of the first one that is mostly latency
@@ -72,7 +78,5 @@ def measure(sizes: Sequence[int], repeats: int, seconds: float, ask: Timed) -> l
             took = statistics.median(times)
             slope = took / size
             points.append(Point(collective, size, took))
-            if is_first():
-                shown = f"  {collective} {size:>10,} B  {1e3 * took:10.3f} ms  ({len(times)})"
-                print(shown, flush=True)
+            done(points[-1])
     return points

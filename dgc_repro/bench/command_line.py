@@ -1,11 +1,10 @@
-"""What the benchmarks' command lines share: flags, values from text, time left, and how a script ends."""
+"""What the benchmarks' command lines share: flags, values from text, and how a script ends."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -85,34 +84,6 @@ def number_in(low: int, high: float = float("inf")) -> Callable[[str], int]:
 
 whole = reader(number_in(1))
 worker_counts = listed(number_in(2, MOST_WORKERS))
-
-
-def how_long(seconds: float) -> str:
-    """A rounded duration: ``about 40 s``, ``about 6 minutes``."""
-    return (
-        f"about {max(1.0, seconds):.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} minutes"
-    )
-
-
-class TimeLeft:
-    """Prints how long a command takes: before the first piece by ``expected`` (seconds by piece, on two idle
-    cores), then by how much longer or shorter the finished pieces have taken."""
-
-    def __init__(self, command: str, expected: Mapping[str, float]) -> None:
-        self._command = command
-        self._left = dict(expected)
-        self._expected_so_far = 0.0
-        self._began = time.monotonic()
-        total = sum(self._left.values())
-        print(f"{command}: {how_long(total)} expected on two idle cores", flush=True)
-
-    def done(self, piece: str, label: str = "") -> None:
-        """A piece is finished: print what is left of the others."""
-        self._expected_so_far += self._left.pop(piece)
-        if self._left:
-            ratio = (time.monotonic() - self._began) / self._expected_so_far
-            seconds = ratio * sum(self._left.values())
-            print(f"{self._command}: {label or piece} done, {how_long(seconds)} left", flush=True)
 
 
 def run(name: str, main: Callable[[], object], stopped: str) -> None:

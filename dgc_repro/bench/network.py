@@ -32,7 +32,6 @@ import torch.distributed as dist
 from dgc_repro.bench import network_tables
 from dgc_repro.bench.command_line import (
     REPOSITORY,
-    TimeLeft,
     folder_of,
     listed,
     one_of,
@@ -63,10 +62,11 @@ from dgc_repro.bench.replay import SPANS, Case, Replay
 from dgc_repro.bench.rounds import Steps, rounds
 from dgc_repro.bench.runner import BYTES, WARMUP_STEPS, Runner
 from dgc_repro.bench.tables import Machine
-from dgc_repro.bench.world import RanksFailed, RanksLate, on_ranks, set_rate
+from dgc_repro.bench.world import RanksFailed, RanksLate, is_first, on_ranks, set_rate
 from dgc_repro.errors import UserError
 from dgc_repro.network.lab import HIGHEST, Lab, check_rates
 from dgc_repro.network.units import bits_per_second
+from dgc_repro.progress import Progress, TimeLeft, announce
 
 SETTLE_BELOW_SECONDS = 0.5  # steps shorter than this are preceded by one at the new rate
 BESIDE, OWN = "beside", "own"
@@ -202,14 +202,17 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     }
     cores = os.cpu_count() or 1
     worlds = list(plan(given, recorded, store, cores))
+    expected = [world.seconds(given.repeats, cores) for world in worlds]
     if worlds:
         print(f"{sum(len(world.tasks) for world in worlds)} points in {len(worlds)} worlds")
+        announce("bench-network", sum(expected))
     else:
         print("everything asked for is measured (--again measures it again)")
-    left = TimeLeft("bench-network", {w.name: w.seconds(given.repeats, cores) for w in worlds})
-    for world in worlds:
+    left = TimeLeft(sum(expected))
+    for number, (world, seconds) in enumerate(zip(worlds, expected, strict=True), start=1):
+        print(f"[{number}/{len(worlds)}] {world.name} {left.words()}".rstrip(), flush=True)
         measure(world, given.repeats, store, machine)
-        left.done(world.name)
+        left.advance(seconds)
     known = [
         row
         for point, row in store.rows.items()
@@ -334,32 +337,35 @@ def on_rank(
     rates = _rates(tasks)
     plain = opened(tasks[0].point.case, gradients, recorded)
     plain_seconds: dict[Any, list[float]] = {}
-    for _, of_case in itertools.groupby(tasks, lambda task: task.point.case.key):
-        runner = plain
-        for task in of_case:
-            point = task.point
-            if runner is plain and point.method != PLAIN:
-                set_rate(0)
-                runner = opened(point.case, gradients, recorded)
-            set_rate(1 + rates.index(point.rate))
-            plain.model.compute = runner.model.compute = task.compute
-            if task.expected < SETTLE_BELOW_SECONDS:
-                runner.step()
-            ways = {BESIDE: plain.step} if task.paired else {}
-            steps = rounds({**ways, OWN: runner.step}, repeats or repeats_of(task))
-            seconds = steps[OWN]["seconds"].tolist()
-            if point.method == PLAIN:
-                plain_seconds[point.place] = seconds
-            unpaired = [] if task.paired else plain_seconds.get(point.place, [])
-            if dist.get_rank() == 0:
-                found = as_record(steps) | {"plain_seconds": unpaired}
-                keep(path, {**_record(point, recorded), **stamp, **found})
-                where = f"{point.where}: {point.exchange}"
-                print(f"{where}: {1e3 * median(seconds):.0f} ms ({len(seconds)})", flush=True)
-        if runner is not plain:
-            runner.close()
-        del runner
-        gc.collect()
+    expected = [task.seconds(repeats or repeats_of(task)) for task in tasks]
+    with Progress("bench-network", sum(expected), quiet=not is_first()) as progress:
+        for _, of_case in itertools.groupby(tasks, lambda task: task.point.case.key):
+            runner = plain
+            for task in of_case:
+                point = task.point
+                if runner is plain and point.method != PLAIN:
+                    set_rate(0)
+                    runner = opened(point.case, gradients, recorded)
+                set_rate(1 + rates.index(point.rate))
+                plain.model.compute = runner.model.compute = task.compute
+                if task.expected < SETTLE_BELOW_SECONDS:
+                    runner.step()
+                ways = {BESIDE: plain.step} if task.paired else {}
+                steps = rounds({**ways, OWN: runner.step}, repeats or repeats_of(task))
+                seconds = steps[OWN]["seconds"].tolist()
+                if point.method == PLAIN:
+                    plain_seconds[point.place] = seconds
+                unpaired = [] if task.paired else plain_seconds.get(point.place, [])
+                if dist.get_rank() == 0:
+                    found = as_record(steps) | {"plain_seconds": unpaired}
+                    keep(path, {**_record(point, recorded), **stamp, **found})
+                    where = f"{point.where}: {point.exchange}"
+                    shown = f"{where}: {1e3 * median(seconds):.0f} ms ({len(seconds)})"
+                    progress.advance(task.seconds(repeats or repeats_of(task)), shown)
+            if runner is not plain:
+                runner.close()
+            del runner
+            gc.collect()
 
 
 def opened(case: Case, gradients: Mapping[str, torch.Tensor], recorded: Recorded) -> Runner:

@@ -28,6 +28,7 @@ from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.measure import dataset_name, gradients_of, trained
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.worker import write_json
+from dgc_repro.progress import Progress
 from dgc_repro.train.step import train_step
 
 FACTS = "gradients.json"
@@ -112,7 +113,8 @@ def record(
 
 
 def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> None:
-    print(f"recording {workers} gradients of {model} ...", flush=True)
+    what = f"recording {workers} gradients of {model}"
+    print(f"{what} ...", flush=True)
     run, batches = trained(config, STEPS, EMBEDDED, torch.device("cpu"))
     counted: dict[str, float] = {}
 
@@ -125,18 +127,20 @@ def _record(model: str, config: dict[str, Any], folder: Path, workers: int) -> N
     gradients: dict[str, Tensor] = {}
     few = list(itertools.islice(batches, workers))
     again = itertools.cycle(few)  # the embedded text makes fewer batches than workers need
-    for worker in range(workers):
-        batch = next(again, None)
-        if batch is None:
-            raise UserError(f"workers: the data make {STEPS} steps, too few for {workers}")
-        train_step(run, batch)
-        gradients = {name: g.detach() for name, g in gradients_of(run).items()}
-        torch.save(gradients, folder / f"worker-{worker}.pt")
-        with torch.no_grad():
-            for parameter, old in zip(run.module.parameters(), before, strict=True):
-                parameter.copy_(old)
-        for hook in hooks:  # of one batch
-            hook.remove()
+    with Progress(what, workers) as progress:
+        for worker in range(workers):
+            batch = next(again, None)
+            if batch is None:
+                raise UserError(f"workers: the data make {STEPS} steps, too few for {workers}")
+            train_step(run, batch)
+            gradients = {name: g.detach() for name, g in gradients_of(run).items()}
+            torch.save(gradients, folder / f"worker-{worker}.pt")
+            with torch.no_grad():
+                for parameter, old in zip(run.module.parameters(), before, strict=True):
+                    parameter.copy_(old)
+            for hook in hooks:  # of one batch
+                hook.remove()
+            progress.advance()
     facts = {
         "values": sum(gradient.numel() for gradient in gradients.values()),
         "tensors": len(gradients),

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from dgc_repro.bench import exchange, gpu, gravac, launches, layers, methods
-from dgc_repro.bench.command_line import TimeLeft, folder_of, parser, run, whole
+from dgc_repro.bench.command_line import folder_of, parser, run, whole
 from dgc_repro.bench.tables import Machine, Options, Table
+from dgc_repro.progress import Progress, announce
 
 TABLES: Mapping[str, Callable[[Options], Table]] = {
     "methods": methods.table,
@@ -45,12 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     }
     names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
     tables = {name: TABLES[name](options) for name in names}
-    left = TimeLeft("bench", {name: table.seconds for name, table in tables.items()})
+    expected = sum(table.seconds for table in tables.values())
+    announce("bench", expected)
     machine = Machine.here()
     folder = folder_of(given, "bench", machine)
-    for name, table in tables.items():
-        print(table.write(machine, folder))
-        left.done(name)
+    with Progress("bench", expected) as progress:
+        for name, table in tables.items():
+            print(table.write(machine, folder))
+            progress.advance(table.seconds, f"{name} done")
     print(f"written to {folder}")
     return folder
 

@@ -30,7 +30,6 @@ from dgc_repro.bench import collectives, network
 from dgc_repro.bench.alone import time_exchange
 from dgc_repro.bench.command_line import (
     REPOSITORY,
-    TimeLeft,
     folder_of,
     listed,
     one_of,
@@ -54,6 +53,7 @@ from dgc_repro.network.iteration import Part, Step
 from dgc_repro.network.lab import HIGHEST, Lab
 from dgc_repro.network.units import bits_per_second, seconds
 from dgc_repro.paper import plot
+from dgc_repro.progress import TimeLeft, announce
 
 RATES = ("100mbit", "300mbit", "1gbit")
 CHOSEN = ("dense", "uniform4", "topk1", "powersgd4")
@@ -110,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     given = parsed(arguments)
     points = len(given.methods) * len(given.rates)
     expected = {n: 60 + points * (given.repeats + 3) * 0.35 * n for n in given.workers}
-    left = TimeLeft("validate-network", {f"{n} workers": expected[n] for n in given.workers})
+    announce("validate-network", sum(expected.values()))
+    left = TimeLeft(sum(expected.values()))
     machine = Machine.here()
     slim = ["model.width=16"] if given.quick else []
     recorded = record(given.model, REPOSITORY / "runs", slim, max(given.workers))
@@ -119,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     for workers in given.workers:
         found, fits[workers] = world(given, recorded, workers)
         rows += found
-        left.done(f"{workers} workers")
+        left.advance(expected[workers])
+        if left.words():
+            print(f"validate-network: {workers} workers done, {left.words()}", flush=True)
     folder = folder_of(given, "network", machine)
     about = (
         f"{given.model}, {recorded.values / 1e6:.4g} M values ({recorded.data}), replayed after "

@@ -1,7 +1,7 @@
 """What CIFAR-10 and CIFAR-100 share: where their files lie, reading them, the sizes asked for.
 
 Two ways to have one: the parquet files of its hub copy in a folder (`dataset.root`), or
-torchvision's download with its checksums. It goes into ./data; a folder that is named has to hold
+torchvision's archive with its checksums. It goes into ./data; a folder that is named has to hold
 the data already, so that a mistyped one is an error and not a download.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torchvision
 
 from dgc_repro.checked import checked
-from dgc_repro.dataset.download import downloading
+from dgc_repro.dataset.download import downloading, fetch
 from dgc_repro.dataset.hub_parquet import find_files, read_images
 from dgc_repro.dataset.images import Images, ImageSettings, Splits, hold_out
 from dgc_repro.errors import UserError
@@ -25,7 +25,7 @@ SIDE_PIXELS = 32
 DEFAULT_FOLDER = Path("data")
 BOTH_WAYS = (
     "put the hub's train-*.parquet and test-*.parquet into a folder and name it, or leave it null "
-    "for torchvision's download into ./data"
+    "for a download of torchvision's archive into ./data"
 )
 
 
@@ -111,8 +111,11 @@ def _from_torchvision(kind: Kind, root: Path) -> tuple[Images, Images]:
     with contextlib.suppress(RuntimeError):  # what torchvision raises if they are absent or broken
         return _torchvision_parts(kind, root, download=False)
     files = "the hub's train-*.parquet and test-*.parquet"
-    with downloading(kind.name, root, "by torchvision", files):
-        return _torchvision_parts(kind, root, download=True)
+    source = kind.source
+    with downloading(kind.name, root, f"from {source.url}", files):
+        if not (archive := root / source.filename).is_file():  # nor has another rank fetched it
+            fetch(source.url, archive, "md5", source.tgz_md5)
+        return _torchvision_parts(kind, root, download=True)  # unpacks the archive
 
 
 def _torchvision_parts(kind: Kind, root: Path, download: bool) -> tuple[Images, Images]:

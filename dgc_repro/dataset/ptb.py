@@ -21,13 +21,11 @@ language model", Interspeech 2010.
 
 from __future__ import annotations
 
-import hashlib
-import urllib.request
 from pathlib import Path
 from typing import Annotated
 
 from dgc_repro.checked import Count, checked, one_of
-from dgc_repro.dataset.download import downloading
+from dgc_repro.dataset.download import downloading, fetch
 from dgc_repro.dataset.text import Text, TextSettings, lines_to_words
 from dgc_repro.errors import UserError
 
@@ -113,19 +111,5 @@ def _download(root: Path, parts: tuple[str, ...]) -> None:
     with downloading("the Penn Treebank", root, f"from {MIRROR}", files):
         for part in parts:
             if not _path(root, part).is_file():
-                _fetch(part, _path(root, part))
-
-
-def _fetch(part: str, path: Path) -> None:
-    """Raises ValueError where the mirror has something else, OSError where it has nothing."""
-    with urllib.request.urlopen(f"{MIRROR}/{path.name}") as answer:
-        data: bytes = answer.read()
-    algorithm, expected = DIGESTS[part]
-    digest = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
-    if digest != expected:
-        raise ValueError(
-            f"{path.name} has {algorithm} {digest[:16]}..., expected {expected[:16]}..."
-        )
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+                path = _path(root, part)
+                fetch(f"{MIRROR}/{path.name}", path, *DIGESTS[part])

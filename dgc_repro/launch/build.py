@@ -293,11 +293,12 @@ def refuse_unknown_gpu(gpu: int) -> None:
 
 
 def build_run(
-    config: Config, device: torch.device, ready: Callable[[], object] = lambda: None
+    config: Config, device: torch.device, ready: Callable[[Splits | Text], object] = lambda _: None
 ) -> Run:
     """All parts of a run on this rank; in a process world torch.distributed is initialized.
 
-    ``ready``: called before the first collective, when what may take long on one rank alone is done.
+    ``ready``: called with the data before the first collective, when what may take long on one rank alone is
+    done.
     """
     settings = made(TrainSettings, config["train"], "train")
     simulated = config["launch"]["kind"] == "simulated"
@@ -350,7 +351,7 @@ def build_run(
     cost = modelled(config, lambda: progress.step)
     link = Link(wire, Ledger(), Clock(device), check=check, cost=cost.between_all)
     timeout = config["launch"]["timeout_seconds"]
-    ready()
+    ready(task.splits)
     nodes = nodes_of(wire, node_size, timeout) if node_size > 1 else None
     between = link
     if nodes is not None:

@@ -14,6 +14,7 @@ import datetime
 import errno
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ class Rendezvous:
         self.rank = _number("RANK")
         self.size = _number("WORLD_SIZE")
         self.start_seconds = start_seconds
+        self.arguments = sys.argv[1:]  # as given to this rank: Hydra and rank 0 change them later
         self._until = time.monotonic() + start_seconds
         host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
         self._of_agent = os.environ.get(HAS_STORE) == "True"
@@ -49,7 +51,8 @@ class Rendezvous:
             _refuse_used_port(port)
         else:
             self._wait_for_host(host, port)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # A store of an agent outlives a start; each agent counts restarts for itself (`refuse_restarts`).
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if self._of_agent else "0"
         self.store = PrefixStore(f"dgc_repro/{attempt}", self._open(host, port))
 
     def wait_for_all(self, what: str, said: str = "") -> list[str]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +65,7 @@ from dgc_repro.paper.publish import (
     published,
 )
 from dgc_repro.paper.records import Run, read_run
+from dgc_repro.progress import TimeLeft
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
@@ -116,19 +116,22 @@ def reproduce(arguments: Sequence[str]) -> None:
     _probe(target, f"paths.{key}")
     takes_published = bool(own.get("published"))
     runs: dict[str, Run] = {}
-    seconds: list[float] = []
+    ready = [published_run(config) if takes_published else None for config, _ in jobs]
+    is_new = [
+        run is None and not is_done(run_folder(config))
+        for run, (config, _) in zip(ready, jobs, strict=True)
+    ]
+    time_left = TimeLeft(sum(is_new))
     for number, (config, overrides) in enumerate(jobs, start=1):
         row, seed = config["experiment"]["row"], config["seed"]
-        left = f", about {_minutes(seconds, len(jobs) - number + 1)} left" if seconds else ""
+        left = f", {words}" if (words := time_left.words()) else ""
         print(f"[{number}/{len(jobs)}] {name} {row}, seed {seed}{left}", flush=True)
-        run = published_run(config) if takes_published else None
+        run = ready[number - 1]
         if run is not None:
             print(f"already published: {run.id}", flush=True)
         else:
-            was_done, started = is_done(run_folder(config)), time.monotonic()
             run = read_run(make(config, overrides))
-            if not was_done:
-                seconds.append(time.monotonic() - started)
+        time_left.advance(is_new[number - 1])
         runs[run.id] = run
     others = [] if {STUDY, MEASURE} & set(sections) else other_seeds(jobs)
     if others:
@@ -154,12 +157,6 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
         print(f"{USAGE}\nArtifacts: {', '.join(artifacts())}.\n\n{__doc__}")
         sys.exit()
     return others
-
-
-def _minutes(seconds: Sequence[float], num_runs: int) -> str:
-    """Time for so many runs, from the mean of those before."""
-    left = num_runs * sum(seconds) / len(seconds)
-    return f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
 
 
 def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

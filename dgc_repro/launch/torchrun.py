@@ -8,24 +8,27 @@ for rank 0 to send the folder, or the exit code where there is nothing to train 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import signal
 import sys
 import traceback
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.local import LOG_FILE, held, raise_unless_finished, what_failed
-from dgc_repro.launch.rendezvous import Rendezvous
+from dgc_repro.launch.rendezvous import HAS_STORE, PATIENCE_SECONDS, Rendezvous, poll
 from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
+TOKEN_FILE = "rendezvous.token"
 COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate", "wandb")
 STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
@@ -44,8 +47,14 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
         nonlocal has_sent
         with held(folder):
             has_sent = True
-            rendezvous.send_instructions(json.dumps({"folder": str(folder.absolute())}))
-            code, first = join(folder, rendezvous)
+            token = uuid.uuid4().hex
+            (folder / TOKEN_FILE).write_text(token, encoding="utf-8")
+            told = {"folder": str(folder.absolute()), "token": token, "node": platform.node()}
+            rendezvous.send_instructions(json.dumps(told))
+            try:
+                code, first = join(told, rendezvous)
+            finally:
+                (folder / TOKEN_FILE).unlink(missing_ok=True)
         if code == USER_ERROR:
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
@@ -53,6 +62,7 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
         raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, failed=code != 0)
 
     try:
+        refuse_restarts(os.environ)
         sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size)
         code = command(execute)
     except UserError as error:
@@ -80,21 +90,28 @@ def follow() -> NoReturn:
     if "code" in answer:
         rendezvous.leave()
         leave(answer["code"])
-    folder = Path(answer["folder"])
-    code, first = join(folder, rendezvous)
+    code, first = join(answer, rendezvous)
     if first:
-        print(f"error: {what_failed(folder)}", file=sys.stderr)
+        print(f"error: {what_failed(Path(answer['folder']))}", file=sys.stderr)
     if code == USER_ERROR:
         rendezvous.leave()
     leave(128 + STOPPED_BY if code == STOPPED else code)
 
 
-def join(folder: Path, rendezvous: Rendezvous) -> tuple[int, bool]:
-    """Train what the folder says with the others; see `worker.work`."""
-    if not (folder / "config.yaml").is_file():
+def join(told: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
+    """Train what the folder says with the others; see `worker.work`. ``told``: the folder, the token that
+    rank 0 has written there, and its node."""
+    folder = Path(told["folder"])
+
+    def sees_token() -> bool:
+        with contextlib.suppress(OSError):
+            return (folder / TOKEN_FILE).read_text(encoding="utf-8") == told["token"]
+        return False
+
+    if not poll(sees_token, PATIENCE_SECONDS):  # a network file system may be late
         rendezvous.refuse(
-            f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see {folder}, "
-            "which rank 0 has made; name a folder that all nodes share"
+            f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see what rank 0 on "
+            f"{told['node']} writes to {folder}; name a folder that all nodes share"
         )
         return USER_ERROR, False
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
@@ -115,6 +132,21 @@ def with_workers(arguments: Sequence[str], size: int) -> list[str]:
     if any(argument.lstrip("+").startswith("launch.workers=") for argument in arguments):
         return list(arguments)
     return [f"launch.workers={size}", *arguments]
+
+
+def refuse_restarts(environment: Mapping[str, str]) -> None:
+    """Raise UserError for ``--max-restarts`` on several nodes whose agents keep a store for all starts: after
+    a restart they give their ranks different addresses and different counts of restarts."""
+    if (
+        environment.get(HAS_STORE) == "True"
+        and environment.get("GROUP_WORLD_SIZE", "1") != "1"
+        and environment.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    ):
+        raise UserError(
+            "--max-restarts: on several nodes torchrun needs --rdzv-backend=c10d and the environment "
+            "variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on each of them, or a node that is started again "
+            "does not find the others"
+        )
 
 
 def check_launch(config: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -25,15 +25,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from dgc_repro.dataset.images import Splits
+from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
-from dgc_repro.launch import environment, identity, sections
+from dgc_repro.launch import agreement, environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
-from dgc_repro.launch.rendezvous import Rendezvous, ranks
+from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
@@ -69,19 +71,16 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
             f"started as {started} ranks; python -m dgc_repro starts them, torchrun -m dgc_repro too"
         )
     if simulated:
-        return _train(config, folder, device, "simulated", rank, None, None)
+        return _train(config, folder, device, "simulated", rank, lambda _: None, None)
     start_seconds = float(launch["start_timeout_seconds"])
     if rendezvous is None:
         rendezvous = Rendezvous(start_seconds)
     else:  # torchrun by itself gives its ranks one thread each
         rendezvous.start_seconds = start_seconds
         torch.set_num_threads(environment.threads_of_worker(launch))
-    devices = rendezvous.wait_for_all("start", f"{device_type} with {backend}")
-    if others := [other for other, said in enumerate(devices) if said != devices[0]]:
-        raise UserError(
-            f"launch.device: rank 0 takes {devices[0]}, {ranks(others)} {devices[others[0]]}; give the same "
-            "launch.device and launch.backend to all nodes, such as launch.device=cpu"
-        )
+    own = agreement.facts(config, f"{device_type} with {backend}", rendezvous.arguments)
+    if several_nodes := agreement.agree(rendezvous, "start", own):
+        agreement.agree_on_time(rendezvous)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = float(launch["timeout_seconds"])
@@ -94,7 +93,12 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
             world_size=rendezvous.size,
             timeout=datetime.timedelta(seconds=timeout),
         )
-        return _train(config, folder, device, backend, rank, rendezvous, hang_report)
+
+        def ready(splits: Splits | Text) -> None:
+            data = {agreement.DATA: agreement.data_hash(splits)} if several_nodes else {}
+            agreement.agree(rendezvous, "data", data)
+
+        return _train(config, folder, device, backend, rank, ready, hang_report)
     except UserError as error:
         rendezvous.refuse(str(error))
         hang_report.leave(str(error))
@@ -129,15 +133,11 @@ def _train(
     device: torch.device,
     backend: str,
     rank: int,
-    rendezvous: Rendezvous | None,
+    ready: Callable[[Splits | Text], None],
     hang_report: HangReport | None,
 ) -> int:
     native.library()  # built now if it is not in the cache: no step's time pays for it
-    run = build_run(
-        config,
-        device,
-        (lambda: None) if rendezvous is None else lambda: rendezvous.wait_for_all("data"),
-    )
+    run = build_run(config, device, ready)
     if hang_report is not None:
         hang_report.where = lambda: (run.progress.step + 1, run.link.clock.waits_for)
     _stop_on_signals(run)

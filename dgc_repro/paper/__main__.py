@@ -16,6 +16,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import artifacts_in, rebuild
+from dgc_repro.progress import Progress, duration
 
 REPORT = Path("reproduced") / "published"
 
@@ -34,24 +35,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not folders:
         print(f"{asked[0]}: no artifact below it; give results/ or a folder of it", file=sys.stderr)
         return 2
-    print(
-        f"{len(folders)} artifacts, about {max(1, round(len(folders) * 2.5 / 60))} min", flush=True
-    )
+    print(f"{len(folders)} artifacts, about {duration(len(folders) * 2.5)}", flush=True)
     failed = []
-    for folder in folders:
-        into = folder if given.publish else REPORT.joinpath(*folder.parts[-3:])
-        try:
-            page = rebuild(folder, into)
-        except (UserError, OSError) as error:
-            failed.append(folder)
-            print(f"error: {folder}: {error}", file=sys.stderr, flush=True)
-            continue
-        if len(folders) < 3:
-            show(page, console_of_width(), into)
-        else:
-            print(f"written: {into}", flush=True)
+    with Progress("report", len(folders)) as progress:
+        for number, folder in enumerate(folders, start=1):
+            into = folder if given.publish else REPORT.joinpath(*folder.parts[-3:])
+            try:
+                page = rebuild(folder, into)
+            except (UserError, OSError) as error:
+                failed.append(folder)
+                print(f"error: {folder}: {error}", file=sys.stderr, flush=True)
+            else:
+                if len(folders) < 3:
+                    show(page, console_of_width(), into)
+            progress.advance(now=f"{number} of {len(folders)}, {'/'.join(folder.parts[-3:])}")
     if not given.folder:
         index.write(Path("results") if given.publish else REPORT)
+    place = "their folders" if given.publish else REPORT
+    print(f"written: {len(folders) - len(failed)} artifacts, to {place}", flush=True)
     if failed:
         print(f"not rebuilt: {', '.join(map(str, failed))}", file=sys.stderr)
     return 2 if failed else 0

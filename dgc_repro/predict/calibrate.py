@@ -21,7 +21,6 @@ import yaml
 from matplotlib.figure import Figure
 
 from dgc_repro.bench.collectives import ALLREDUCE, MEASURED, Timed, measure, slowest
-from dgc_repro.bench.command_line import how_long
 from dgc_repro.bench.world import RanksFailed, is_first, on_ranks
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args, environment
@@ -34,6 +33,7 @@ from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
 from dgc_repro.network.units import seconds
 from dgc_repro.paper import plot
+from dgc_repro.progress import Progress, announce
 
 KEYS: cli_args.Keys = {
     "name": (cli_args.some_text, "calibrated"),
@@ -141,13 +141,27 @@ def on_rank(settings: Mapping[str, Any], device_type: str) -> list[Point]:
     """Print an estimate, and time the collectives."""
     timed = partial(slowest, device_type=device_type)
     expected = expected_seconds(timed, settings)
+    total = len(MEASURED) * sum(expected.values())
     if is_first():
-        print(f"calibrate: {how_long(expected)}", flush=True)
-    return measure(settings["sizes"], settings["repeats"], settings["seconds"], timed)
+        announce("calibrate", total)
+    with Progress("calibrate", total, quiet=not is_first()) as progress:
+        return measure(
+            settings["sizes"],
+            settings["repeats"],
+            settings["seconds"],
+            timed,
+            lambda point: progress.advance(expected[point.payload_bytes], point_text(point)),
+        )
 
 
-def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> float:
-    """About how long `measure` takes, from an allreduce of the smallest size and one of about a MB."""
+def point_text(point: Point) -> str:
+    """A measured point in words."""
+    return f"{point.collective} {point.payload_bytes:,} B {1e3 * point.seconds:.3f} ms"
+
+
+def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> dict[int, float]:
+    """About how long one collective takes, by bytes: from an allreduce of the smallest size and one of about
+    a MB."""
     sizes: list[int] = settings["sizes"]
     small = min(sizes)
     large = max(size for size in sizes if size <= max(PROBE_BYTES, small))
@@ -155,8 +169,7 @@ def expected_seconds(timed: Timed, settings: Mapping[str, Any]) -> float:
     a_byte = max(0.0, slow - latency) / max(1, large - small)
     repeats: int = settings["repeats"]
     seconds: float = settings["seconds"]
-    each = (min(seconds, repeats * (latency + a_byte * (size - small))) for size in sizes)
-    return len(MEASURED) * sum(each)
+    return {size: min(seconds, repeats * (latency + a_byte * (size - small))) for size in sizes}
 
 
 def write(found: Fit, folder: Path, name: str) -> Path:

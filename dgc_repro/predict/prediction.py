@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dgc_repro.bench.command_line import TimeLeft
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.aggregation import AUTO
 from dgc_repro.exchange.clock import WARMUP_STEPS
@@ -29,6 +28,7 @@ from dgc_repro.network.profile import Network
 from dgc_repro.predict.quality import Quality
 from dgc_repro.predict.show import show
 from dgc_repro.predict.step_timing import Bench, as_simulated
+from dgc_repro.progress import Progress, announce
 
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
@@ -121,12 +121,13 @@ def predict(arguments: Sequence[str]) -> Path:
     model = str(config["model"]["_target_"]).rpartition(".")[2]
     table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(model))
     each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
-    left = TimeLeft("predict", {str(i): each * _weight(one[1]) for i, one in enumerate(asked)})
+    expected = [each * _weight(method_config) for _, method_config, _ in asked]
+    announce("predict", sum(expected))
     found = []
-    for number, (title, method_config, workers) in enumerate(asked):
-        print(f"  {title} ...", flush=True)
-        found.append(table.rows(title, method_config, workers))
-        left.done(str(number), title)
+    with Progress("predict", sum(expected)) as progress:
+        for seconds, (title, method_config, workers) in zip(expected, asked, strict=True):
+            found.append(table.rows(title, method_config, workers))
+            progress.advance(seconds, f"{title} done")
     dense, of_method, *others = found if name != "dense" else [found[0], [], *found[1:]]
     compared = []
     if settings["best"]:

@@ -292,7 +292,7 @@ def test_a_failed_download_is_one_line_that_says_both_ways(
 ) -> None:
     trouble(archive, monkeypatch)
     message = complaint(Cifar10(validation=5))
-    assert message.startswith("dataset.root: downloading CIFAR-10 into data by torchvision failed")
+    assert message.startswith("dataset.root: downloading CIFAR-10 into data from http")
     assert "parquet" in message
     assert "network" in message
     assert trouble is _corrupt or list(Path.cwd().iterdir()) == [], "no folder is left behind"
@@ -306,19 +306,22 @@ def test_offline_every_rank_says_what_is_missing(
     started = threading.Barrier(ranks)
     monkeypatch.chdir(tmp_path)
 
-    def offline(kind: object, root: Path, download: bool) -> None:
-        if not download:
-            started.wait(10)
-            raise RuntimeError("not here")
+    def absent(kind: object, root: Path, download: bool) -> None:
+        started.wait(10)
+        raise RuntimeError("not here")
+
+    def offline(*_: object) -> None:
         time.sleep(0.01)
         raise OSError("no network")
 
-    monkeypatch.setattr(cifar, "_torchvision_parts", offline)
+    monkeypatch.setattr(cifar, "_torchvision_parts", absent)
+    monkeypatch.setattr(cifar, "fetch", offline)
     with ThreadPoolExecutor(ranks) as pool:
         messages = set(pool.map(complaint, [Cifar10()] * ranks))
     (message,) = messages
+    url = torchvision.datasets.CIFAR10.url
     assert message.startswith(
-        "dataset.root: downloading CIFAR-10 into data by torchvision failed (no network); "
+        f"dataset.root: downloading CIFAR-10 into data from {url} failed (no network); "
     )
     assert list(tmp_path.iterdir()) == []
 

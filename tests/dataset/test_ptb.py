@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dgc_repro.dataset import ptb
+from dgc_repro.dataset import download, ptb
 from dgc_repro.dataset.ptb import Ptb
 from dgc_repro.errors import UserError
+from dgc_repro.progress import Progress
 
 TEXTS = {
     "train": " a b a <unk> \n c N a \n",
@@ -99,6 +103,19 @@ def test_without_a_folder_the_files_are_downloaded_once(mirror: Path) -> None:
         assert (Path("data/ptb") / f"ptb.{part}.txt").read_text() == content
         (mirror / f"ptb.{part}.txt").unlink()
     assert Ptb().load().train.tolist() == text.train.tolist()
+
+
+def test_a_slow_download_prints_its_progress_once_a_minute(
+    mirror: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks = itertools.count(step=21.0)  # seconds between two looks at the clock
+    monkeypatch.setattr(download, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(download, "Progress", partial(Progress, clock=lambda: next(ticks)))
+    Ptb(train_part="valid").load()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    shown = r"downloading ptb\.(valid|test)\.txt: \d+ %, 0 of 0 MB(, about [0-9.]+ (s|min|h) left)?"
+    assert all(re.fullmatch(shown, line) for line in lines), lines
 
 
 def test_train_part_valid_does_not_download_the_training_file(mirror: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command
+from commands import PATIENCE_SECONDS, Command
 from ranks import processes_of
 
 from dgc_repro.launch import main, single
 from dgc_repro.launch.local import STOP_SIGNALS
+from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import run_worker
 
 
@@ -72,6 +73,17 @@ def free() -> int:
         trial.bind(("127.0.0.1", 0))
         port: int = trial.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def pair(free: int, by_hand: Callable[..., None]) -> dict[str, Rendezvous]:
+    """Two ranks in this process, by the name of their thread."""
+    met = {}
+    for rank in (0, 1):
+        by_hand(rank, 2, free)
+        met[str(rank)] = Rendezvous(PATIENCE_SECONDS)
+    by_hand(0, 2, free)
+    return met
 
 
 @pytest.fixture

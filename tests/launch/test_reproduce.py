@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     published = tmp_path / "reproduced" / "dynamic" / "custom" / "table1"
     printed = capsys.readouterr().out
     assert "claims:" in printed
+    assert "[1/5] dynamic/table1 none, seed 3\n" in printed
+    assert re.search(r"\[4/5\] dynamic/table1 static8_ef, seed 3, about \d+ s left\n", printed)
     assert str(published.relative_to(tmp_path)) in printed
 
     with (published / "table.csv").open(newline="") as file:
@@ -46,6 +49,7 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
 
     reproduce(command)
     assert len(trained) == len(ROWS)
+    assert " left\n" not in capsys.readouterr().out
 
 
 def test_the_lectures_row_is_trained_on_text_and_published(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -12,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from commands import PATIENCE_SECONDS, Command, wait_for
 from ranks import processes_of
-from tiny_run import PLAIN, configured
+from tiny_run import PLAIN
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch import main, torchrun, worker
+from dgc_repro.launch import main, torchrun
 from dgc_repro.launch.local import last_checkpoint
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.torchrun import with_workers
@@ -57,50 +55,10 @@ def test_the_number_of_workers_is_torchruns_and_what_is_not_one_run_is_refused(
         assert str(error).startswith(becomes)  # noqa: PT017  # one table for both
 
 
-@pytest.fixture
-def pair(free: int, by_hand: Callable[..., None]) -> dict[str, Rendezvous]:
-    """Two ranks in this process, by the name of their thread."""
-    met = {}
-    for rank in (0, 1):
-        by_hand(rank, 2, free)
-        met[str(rank)] = Rendezvous(PATIENCE_SECONDS)
-    by_hand(0, 2, free)
-    return met
-
-
 def test_a_rank_that_refuses_ends_the_wait_of_the_others(pair: dict[str, Rendezvous]) -> None:
     pair["1"].refuse("dataset.root: not on this node")
     with pytest.raises(UserError, match=r"^dataset\.root: not on this node$"):
         pair["0"].wait_for_all("start")
-
-
-def test_a_run_folder_that_a_node_does_not_see_is_said_on_rank_0(
-    pair: dict[str, Rendezvous], tmp_path: Path
-) -> None:
-    assert torchrun.join(tmp_path / "elsewhere", pair["1"]) == (USER_ERROR, False)
-    with pytest.raises(UserError, match=r"^paths\.runs: rank 1 on .* does not see .*elsewhere"):
-        pair["0"].wait_for_all("start")
-
-
-def test_nodes_of_other_devices_are_refused_on_all_ranks(
-    pair: dict[str, Rendezvous], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*RUN, "launch.workers=2")))
-    device = {"0": ("cuda", "nccl"), "1": ("cpu", "gloo")}
-    monkeypatch.setattr(worker, "choose_device", lambda _: device[threading.current_thread().name])
-    codes: dict[str, tuple[int, bool]] = {}
-
-    def start(rank: str) -> None:
-        codes[rank] = torchrun.join(tmp_path, pair[rank])
-
-    threads = [threading.Thread(target=start, args=rank, name=rank, daemon=True) for rank in "01"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-    assert codes == dict.fromkeys("01", (USER_ERROR, False))
-    said = (tmp_path / "error.txt").read_text()
-    assert said.startswith("launch.device: rank 0 takes cuda with nccl, rank 1 cpu with gloo; give")
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 20)
@@ -228,28 +186,3 @@ def test_a_rank_that_is_killed_is_reported_or_restarted_from_the_last_checkpoint
     assert code == 0, errors
     assert command.summary()["status"] == "finished"
     assert (folder / "metrics.jsonl").read_text().count("continuing at step") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(5 * PATIENCE_SECONDS)
-@pytest.mark.parametrize("static", [False, True])
-def test_two_nodes_make_one_run(
-    commands: Commands, tmp_path: Path, free: int, static: bool
-) -> None:
-    nodes = []
-    for node in "01":
-        options = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
-        if static:
-            options += ["--master-addr=127.0.0.1", f"--master-port={free}"]
-        else:
-            options += ["--rdzv-id=7", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free}"]
-        through = (TORCHRUN[0], *options, "-m", "dgc_repro")
-        nodes.append(commands(*RUN, "train.epochs=2", through=through))
-        nodes[-1].output = f"stdout-{node}.txt"
-        nodes[-1].start()
-    errors = [node.process.communicate(timeout=2 * PATIENCE_SECONDS)[1] for node in nodes]
-    assert [node.process.returncode for node in nodes] == [0, 0], errors
-    assert sum(node.printed().count("run folder: ") for node in nodes) == 1
-    assert nodes[0].summary()["status"] == "finished"
-    environment = json.loads((nodes[0].run_folder() / "environment.json").read_text())
-    assert environment["world_size"] == 2
