@@ -256,7 +256,7 @@ class Alone:
 
 def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
     if isinstance(asked, Gather | GatherRagged):
-        payload: Any = asked.payload
+        payload: Any = asked.made().payload
         parts += kinds(payload)
         return Gathered([payload])
     averaged = asked.tensor

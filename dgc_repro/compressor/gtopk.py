@@ -120,5 +120,5 @@ class GTopK(Measured):
 def strongest(sums: Selections, ks: tuple[int, ...], batch: Batch, context: Context) -> Selections:
     """The k entries of largest magnitude of each tensor's; there are more. batch: of these tensors."""
     values = sums.values_of(batch)
-    limits = thresholds.kths(values, ks)
+    limits = thresholds.limits(values, ks)
     return reaching(values, limits, np.array(ks), context.scratch, "strongest", through=sums)

@@ -90,6 +90,10 @@ class Lockstep:
             one.landing and one.landing.is_completed() for one in self._collectives.values()
         )
 
+    def unread(self) -> list[Any]:
+        """What the host must read from a GPU before it can `send` (`Later.unread`)."""
+        return [one for collective in self._collectives.values() for one in collective.unread()]
+
     def finish(self) -> list[Outcome]:
         """Rounds until all exchanges have returned; their outcomes by worker."""
         while self._collectives:

@@ -180,6 +180,10 @@ class GradientExchange:
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
 
+    def unread(self) -> list[Any]:
+        """Sizes of payloads that are on a GPU still (`Later.unread`): one read with the signals gets them all."""
+        return [one for lockstep in self._under_way.values() for one in lockstep.unread()]
+
     def doubt(self) -> Tensor | None:
         """1 where `peaks` hold a NaN or an infinity, else 0: f64[]. None where there are none."""
         bits = [one.bits for every in self.peaks.values() for one in every]

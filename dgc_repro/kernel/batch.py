@@ -213,6 +213,11 @@ class Stretches(Batch):
         return where
 
 
+def narrow(x: Batch) -> bool:
+    """Whether places and counts need 32 bits at most, which the kernels that select entries assume."""
+    return max(x.sizes, default=0) < 2**31
+
+
 def on_gpu(tensors: Sequence[Tensor]) -> bool:
     """Whether these are float32 tensors on a GPU, and Triton may be used."""
     return _has_triton() and all(x.is_cuda and x.dtype == torch.float32 for x in tensors)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, starts
+from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, narrow, starts
 from dgc_repro.kernel.native import INT64, INTEGER, POINTER
 from dgc_repro.kernel.select import Scratch, magnitude_bits
 
@@ -104,14 +104,9 @@ class Sample:
     ranks: tuple[int, ...]
     drawn: Mask
 
-    def kths(self, active: Mask | None = None) -> Any:
-        """The key of the threshold of each tensor, 0 of those that are not ``active``; on a GPU a tensor
-        there, of all."""
-        if self.values.on_gpu:
-            from dgc_repro.kernel.gpu import chosen as gpu
-
-            return gpu.kths(self.values, self.ranks)[: len(self.values)]
-        return kths(self.values, self.ranks, active)
+    def limits(self) -> Any:
+        """The key of the threshold of each tensor: see `limits`."""
+        return limits(self.values, self.ranks)
 
 
 def estimates(x: Batch, ks: tuple[int, ...], share: float, keys: Keys, scratch: Scratch) -> Sample:
@@ -188,6 +183,15 @@ def kths(x: Batch, ks: tuple[int, ...], active: Mask | None = None) -> Keys:
         bits = magnitude_bits(x.tensors[i].view(-1))
         found[i] = int(torch.topk(bits, ks[i], sorted=False).values.min())
     return found
+
+
+def limits(x: Batch, ks: tuple[int, ...]) -> Any:
+    """`kths` as an array; on a GPU as a tensor there, found for all tensors together."""
+    if not (x.on_gpu and narrow(x)):
+        return kths(x, ks)
+    from dgc_repro.kernel.gpu import chosen as gpu
+
+    return gpu.kths(x, ks)[: len(x)]
 
 
 def moments(

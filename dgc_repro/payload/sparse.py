@@ -308,13 +308,19 @@ class Sparse(BatchPayload):
     def selections(self) -> Sequence[Selection]:
         """The entries of every tensor, as they are decoded. Raises ValueError where one is broken."""
         self.check()
-        layout = self.layout
-        if self.buffer.device.type != "cpu" or native.library() is None:
-            return [self._selection(i) for i in range(len(self.names))]
+        layout, device = self.layout, self.buffer.device
         counts, wide = tuple(layout.k.tolist()), any(n > 2**31 - 1 for n in layout.sizes)
-        values = torch.empty(sum(counts))
-        indices = torch.empty(sum(counts), dtype=torch.int64 if wide else torch.int32)
+        values = torch.empty(sum(counts), device=device)
+        kind = torch.int64 if wide else torch.int32
+        indices = torch.empty(sum(counts), dtype=kind, device=device)
         found = Selections(layout.sizes, counts, values, indices)
+        if on_gpu([values]):
+            from dgc_repro.kernel.gpu import sparse as gpu
+
+            gpu.decode(layout.numbers, layout.kind, self.buffer, values, indices, found.starts)
+            return found
+        if not native.usable(values):
+            return [self._selection(i) for i in range(len(self.names))]
         if _decode(
             len(counts), integers(layout.sizes), ctypes.byref(layout.table), layout.kind,
             self.buffer.data_ptr(), found.starts.ctypes.data, wide, indices.data_ptr(),

@@ -60,10 +60,26 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
         kernel[(programs,)](owner, first, *given, **options)
 
 
-def read(numbers: Tensor, expected: Numbers) -> Numbers:
-    """Numbers of the device, on the host: it waits for the kernels. A fake tensor has the expected ones."""
-    Launches.reads += 1
-    return expected if isinstance(numbers, FakeTensor) else tuple(numbers.tolist())
+class Unread:
+    """Numbers on the device that the host has not read yet. ``expected``: what fake tensors are taken to hold."""
+
+    def __init__(self, numbers: Tensor, expected: Numbers) -> None:
+        self.numbers = numbers  # i64
+        self._expected = expected
+        self._known: Numbers | None = None
+
+    def read(self) -> Numbers:
+        """The numbers. The first call waits for the device, unless `tell` came before."""
+        if self._known is None:
+            Launches.reads += 1
+            self.tell(self.numbers)
+        assert self._known is not None
+        return self._known
+
+    def tell(self, numbers: Tensor) -> None:
+        """Take the numbers from a copy on the host."""
+        is_fake = isinstance(self.numbers, FakeTensor)
+        self._known = self._expected if is_fake else tuple(numbers.tolist())
 
 
 def tiles(sizes: Numbers, width: int) -> Numbers:
