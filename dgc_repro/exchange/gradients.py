@@ -181,7 +181,7 @@ class GradientExchange:
         )
 
     def unread(self) -> list[Any]:
-        """Sizes of payloads that are on a GPU still (`Later.unread`): one read with the signals gets them all."""
+        """Sizes of payloads that are still on a GPU (`Later.unread`). They can be read with the signals."""
         return [one for lockstep in self._under_way.values() for one in lockstep.unread()]
 
     def doubt(self) -> Tensor | None:

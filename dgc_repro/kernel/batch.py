@@ -20,14 +20,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native, select
-from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import Function
 
-_add = Function(
-    "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, POINTER, INTEGER
-)  # fmt: skip
-_scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
-_finite = Function("dgc_finite_all", INTEGER, INT64, POINTER, POINTER, INTEGER)
-_energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
+_add = Function("dgc_add_all")
+_scale = Function("dgc_scale_all")
+_finite = Function("dgc_finite_all")
+_energies = Function("dgc_energy_all")
 
 CPU = torch.device("cpu")
 Numbers = npt.NDArray[np.int64]
@@ -250,7 +248,7 @@ def add(
         total.energies = torch.empty(len(a), dtype=torch.float64) if measured else None
         if _add(
             len(a), a.lengths, total.pointers, a.pointers, term.pointers, weight,
-            total.energies.data_ptr() if total.energies is not None else None, torch.get_num_threads(),
+            total.energies.data_ptr() if total.energies is not None else None,
         ):  # fmt: skip
             total.found_finite()
         return total
@@ -267,9 +265,7 @@ def add(
 def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
     """to = weight * x; may be one batch. A weight that is a tensor is f32[], on the GPU."""
     if x.native and to.native:
-        if _scale(
-            len(x), x.lengths, to.pointers, x.pointers, weight, torch.get_num_threads()
-        ):  # fmt: skip
+        if _scale(len(x), x.lengths, to.pointers, x.pointers, weight):
             x.found_finite()
         return
     if x.on_gpu:
@@ -292,13 +288,13 @@ def energies(x: Batch) -> Tensor:
     if not x.native:
         return torch.stack([select.energy(tensor.view(-1)) for tensor in x.tensors])
     found = torch.empty(len(x), dtype=torch.float64)
-    _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
+    _energies(len(x), x.lengths, x.pointers, found.data_ptr())
     return found
 
 
 def all_finite(x: Batch) -> bool:
     """Whether no value is a NaN or an infinity, where the C kernels can be had."""
-    return bool(_finite(len(x), x.lengths, x.pointers, torch.get_num_threads()))
+    return bool(_finite(len(x), x.lengths, x.pointers))
 
 
 @lru_cache(maxsize=1024)

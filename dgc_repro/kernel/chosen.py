@@ -15,26 +15,16 @@ from torch import Tensor
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch, Numbers, Stretches, narrow
-from dgc_repro.kernel.native import INT64, INTEGER, POINTER
 from dgc_repro.kernel.select import Scratch, Selection, index_type, magnitude_bits
 from dgc_repro.kernel.thresholds import Mask
 
 if TYPE_CHECKING:
     from dgc_repro.kernel.gpu.launch import Unread
 
-_topk = native.Function(
-    "dgc_topk_all", None, INT64, POINTER, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INT64, INTEGER,
-)  # fmt: skip
-_reach_scratch = native.Function("dgc_reach_scratch", INT64, INT64, POINTER, POINTER, POINTER)
-_reach = native.Function(
-    "dgc_reach_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INTEGER,
-)  # fmt: skip
-_reach_write = native.Function(
-    "dgc_reach_write_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INTEGER, POINTER, POINTER, POINTER, INTEGER,
-)  # fmt: skip
+_topk = native.Function("dgc_topk_all")
+_reach_scratch = native.Function("dgc_reach_scratch")
+_reach = native.Function("dgc_reach_all")
+_reach_write = native.Function("dgc_reach_write_all")
 _HIGH = 48  # bits: no tensor has 2^48 values
 PARALLEL_FROM = 65536  # values: as in c/common.h
 
@@ -234,7 +224,7 @@ def topk(
     work = scratch(f"{label}.work", plan.work_bytes, torch.uint8, batch.device)
     _topk(
         len(batch), batch.lengths, batch.pointers, len(ks), plan.ks, values.data_ptr(),
-        indices.data_ptr(), plan.starts.ctypes.data, work.data_ptr(), plan.small_bytes, threads,
+        indices.data_ptr(), plan.starts.ctypes.data, work.data_ptr(), plan.small_bytes,
     )  # fmt: skip
     return [
         Selections(batch.sizes, counts, values, indices, plan.by_rung[rung])
@@ -262,7 +252,7 @@ def reaching(
             [_reached(*one) for one in zip(x.tensors, limits, wanted, every, strict=True)]
         )
         return found if through is None else through.among(found)
-    count, threads = len(x), torch.get_num_threads()
+    count = len(x)
     lengths = x.counts if active is None else np.where(active, x.counts, 0)
     room = wanted if expected is None else expected
     room = np.minimum(np.maximum(room + room // 4, 0), lengths) + 1024
@@ -272,7 +262,7 @@ def reaching(
     work = scratch(f"{label}.work", size, torch.uint8, x.device)
     _reach(
         count, lengths.ctypes.data, x.pointers, limits.ctypes.data, work.data_ptr(), starts.ctypes.data,
-        room.ctypes.data, above.ctypes.data, equal.ctypes.data, threads,
+        room.ctypes.data, above.ctypes.data, equal.ctypes.data,
     )  # fmt: skip
     ties[:] = np.where(equal == 1, 1, np.clip(wanted - above, 0, equal))
     counts = tuple((above + ties).tolist())
@@ -286,7 +276,7 @@ def reaching(
         count, lengths.ctypes.data, limits.ctypes.data, ties.ctypes.data, work.data_ptr(),
         starts.ctypes.data, None if through is None else through.indices.data_ptr(),
         None if through is None else through.starts.ctypes.data, wide, values.data_ptr(),
-        indices.data_ptr(), chosen.starts.ctypes.data, threads,
+        indices.data_ptr(), chosen.starts.ctypes.data,
     )  # fmt: skip
     return chosen
 

@@ -34,16 +34,8 @@ LARGEST_NORM = _LARGEST_FLOAT * (1 - 2.0**-22)  # less four steps: no code decod
 # step, the largest one above all, may come out just below it and lose the whole step toward zero.
 _ON_THE_STEP = 1.0 + 2.0**-21
 
-_quantize = native.Function(
-    "dgc_quantize_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.INT32, native.INTEGER,
-    native.POINTER, native.INTEGER,
-)  # fmt: skip
-_dequantize = native.Function(
-    "dgc_dequantize_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER,
-    native.INTEGER,
-)  # fmt: skip
+_quantize = native.Function("dgc_quantize_all")
+_dequantize = native.Function("dgc_dequantize_all")
 
 
 def group(bits: int) -> tuple[int, int]:
@@ -309,7 +301,7 @@ class CodeLayouts(Layout):
         if x.native:
             _dequantize(
                 len(x), x.lengths, x.pointers, self.native, self.of(0), self.of(1), len(buffers),
-                native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+                native.pointers(buffers), weight, accumulate,
             )  # fmt: skip
             return
         if x.on_gpu:
@@ -342,7 +334,6 @@ def quantize(
         if _quantize(
             len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), rounding,
             None if keys is None else keys.ctypes.data, levels, rule, buffer.data_ptr(),
-            torch.get_num_threads(),
         ):  # fmt: skip
             x.found_finite()
         return

@@ -24,22 +24,16 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native
-from dgc_repro.kernel.native import INT64, INTEGER, POINTER
 
 Scratch = Callable[[str, int, torch.dtype, torch.device], Tensor]
 
 _WITHOUT_SIGN = 0x7FFFFFFF
 _ENERGY_PART = 1 << 22  # values made float64 at a time
 
-_topk_scratch = native.Function("dgc_topk_scratch", INT64, INT64, INT64)
-_topk = native.Function(
-    "dgc_topk", None, POINTER, INT64, INTEGER, POINTER, POINTER, INTEGER, POINTER, POINTER, POINTER,
-    INTEGER,
-)  # fmt: skip
-_energy = native.Function("dgc_energy", ctypes.c_double, POINTER, INT64, INTEGER)
-_pick = native.Function(
-    "dgc_pick", None, POINTER, POINTER, INTEGER, POINTER, INTEGER, INT64, POINTER, POINTER, INTEGER
-)
+_topk_scratch = native.Function("dgc_topk_scratch")
+_topk = native.Function("dgc_topk")
+_energy = native.Function("dgc_energy")
+_pick = native.Function("dgc_pick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ def at(x: Tensor, indices: Tensor, *, scratch: Scratch | None = None) -> Selecti
     values = _buffer(scratch, "at.values", indices.numel(), torch.float32, x.device, x)
     _pick(
         x.data_ptr(), None, 0, indices.data_ptr(), indices.dtype == torch.int64, indices.numel(),
-        values.data_ptr(), None, torch.get_num_threads(),
+        values.data_ptr(), None,
     )  # fmt: skip
     return Selection(values, indices.to(index_type(n)), n)
 
@@ -102,7 +96,7 @@ def among(
     _pick(
         selection.values.data_ptr(), selection.indices.data_ptr(), indices.dtype == torch.int64,
         chosen.data_ptr(), chosen.dtype == torch.int64, chosen.numel(), values.data_ptr(),
-        indices.data_ptr(), torch.get_num_threads(),
+        indices.data_ptr(),
     )  # fmt: skip
     return Selection(values, indices, selection.n)
 
@@ -133,7 +127,7 @@ def energy(x: Tensor) -> Tensor:
     if not _usable(x):
         parts = [part.double().square().sum() for part in x.split(_ENERGY_PART)]
         return torch.stack(parts).sum()
-    total = _energy(x.data_ptr(), x.numel(), torch.get_num_threads())
+    total = _energy(x.data_ptr(), x.numel())
     return torch.tensor(total, dtype=torch.float64)
 
 
@@ -168,7 +162,7 @@ def _topk_of(
         None if through is None else through.data_ptr(), kind == torch.int64,
         native.pointers([values for values, _ in found]),
         native.pointers([indices for _, indices in found]),
-        None if work is None else work.data_ptr(), torch.get_num_threads(),
+        None if work is None else work.data_ptr(),
     )  # fmt: skip
     return [Selection(values, indices, n) for values, indices in found]
 

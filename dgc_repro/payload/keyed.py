@@ -20,17 +20,12 @@ from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Layout
-from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import INT32, POINTER, Function
 from dgc_repro.payload.interface import BatchPayload
 
-_gather = Function(
-    "dgc_keyed_gather_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, POINTER, INTEGER
-)  # fmt: skip
-_scatter = Function(
-    "dgc_keyed_scatter_all", None, INT64, POINTER, POINTER, INT64, POINTER, POINTER, POINTER, FLOAT,
-    INTEGER, INTEGER,
-)  # fmt: skip
-_zero = Function("dgc_keyed_zero_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER)
+_gather = Function("dgc_keyed_gather_all")
+_scatter = Function("dgc_keyed_scatter_all")
+_zero = Function("dgc_keyed_zero_all")
 
 
 class _Table(ctypes.Structure):
@@ -94,7 +89,7 @@ class Keyed(BatchPayload):
         if batch.native:
             _gather(
                 len(batch), batch.lengths, batch.pointers, keys.data_ptr(), ctypes.byref(layout.table),
-                scaled, buffer.data_ptr(), torch.get_num_threads(),
+                scaled, buffer.data_ptr(),
             )  # fmt: skip
             return payload
         if batch.on_gpu:
@@ -136,7 +131,6 @@ class Keyed(BatchPayload):
                 len(batch), batch.lengths, batch.pointers, len(every),
                 native.pointers([one.keys for one in every]), ctypes.byref(self.layout.table),
                 native.pointers([one.buffer for one in every]), weight, not accumulate,
-                torch.get_num_threads(),
             )  # fmt: skip
             return
         if batch.on_gpu:
@@ -159,7 +153,7 @@ class Keyed(BatchPayload):
         if batch.native:
             _zero(
                 len(batch), batch.lengths, batch.pointers, self.keys.data_ptr(),
-                ctypes.byref(self.layout.table), torch.get_num_threads(),
+                ctypes.byref(self.layout.table),
             )  # fmt: skip
             return
         if batch.on_gpu:

@@ -49,23 +49,10 @@ class _Table(ctypes.Structure):
     )  # fmt: skip
 
 
-_encode = native.Function(
-    "dgc_sparse_encode_all", None, native.INT64, native.POINTER, native.POINTER, native.INTEGER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.POINTER, native.INTEGER,
-)  # fmt: skip
-_decode = native.Function(
-    "dgc_sparse_decode_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
-    native.INTEGER, native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.POINTER,
-    native.INTEGER,
-)  # fmt: skip
-_scatter = native.Function(
-    "dgc_scatter_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.INT64,
-    native.POINTER, native.POINTER, native.INTEGER, native.FLOAT, native.INTEGER, native.INTEGER,
-)  # fmt: skip
-_zero_at = native.Function(
-    "dgc_zero_at_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.INTEGER,
-)  # fmt: skip
+_encode = native.Function("dgc_sparse_encode_all")
+_decode = native.Function("dgc_sparse_decode_all")
+_scatter = native.Function("dgc_scatter_all")
+_zero_at = native.Function("dgc_zero_at_all")
 
 
 class SparseLayout(Layout):
@@ -214,7 +201,6 @@ class Sparse(BatchPayload):
                 len(names), integers(chosen.sizes), ctypes.byref(layout.table), kind,
                 chosen.values.data_ptr(), chosen.indices.data_ptr(),
                 chosen.indices.dtype == torch.int64, chosen.starts.ctypes.data, buffer.data_ptr(),
-                torch.get_num_threads(),
             )  # fmt: skip
             return payload
         if on_gpu([chosen.values]):
@@ -261,7 +247,7 @@ class Sparse(BatchPayload):
             if _scatter(
                 len(self.names), batch.lengths, batch.pointers, len(every), tables,
                 native.pointers([one.buffer for one in every]), self.layout.kind, weight,
-                not accumulate, torch.get_num_threads(),
+                not accumulate,
             ):  # fmt: skip
                 for one in every:
                     one.selections()
@@ -288,7 +274,7 @@ class Sparse(BatchPayload):
         if batch.native:
             _zero_at(
                 len(self.names), batch.lengths, batch.pointers, ctypes.byref(self.layout.table),
-                self.buffer.data_ptr(), torch.get_num_threads(),
+                self.buffer.data_ptr(),
             )  # fmt: skip
             return
         if batch.on_gpu:
@@ -324,7 +310,7 @@ class Sparse(BatchPayload):
         if _decode(
             len(counts), integers(layout.sizes), ctypes.byref(layout.table), layout.kind,
             self.buffer.data_ptr(), found.starts.ctypes.data, wide, indices.data_ptr(),
-            values.data_ptr(), torch.get_num_threads(),
+            values.data_ptr(),
         ):  # fmt: skip
             for i in range(len(counts)):
                 self._selection(i)

@@ -517,7 +517,13 @@ def test_redsync_quantized_takes_the_other_sign_where_there_is_one_alone(step: i
 
     def run() -> list[Tensor]:
         rows = [heavy_tailed(500, seed, 1.0) for seed in range(2)]
-        given = [rows[0].abs(), -rows[0].abs(), few.clone(), torch.zeros(40), rows[1].abs()[:90] * -1]
+        given = [
+            rows[0].abs(),
+            -rows[0].abs(),
+            few.clone(),
+            torch.zeros(40),
+            rows[1].abs()[:90] * -1,
+        ]
         found = select_all(method, Batch(tuple("abcde"), given), context(step))
         return [part for one in found for part in (one.values, one.indices)]
 
@@ -538,7 +544,9 @@ def test_gtopk(own: str) -> None:
         like = dict(zip(names, tensors(odd=False), strict=True))
         exchange = GradientExchange(method, like, link)
         for worker in range(3):
-            exchange.open(worker, dict(zip(names, tensors(worker, odd=False), strict=True)), Plan(0))
+            exchange.open(
+                worker, dict(zip(names, tensors(worker, odd=False), strict=True)), Plan(0)
+            )
         return list(exchange.finish().values())
 
     both(run)
@@ -612,7 +620,9 @@ def test_sparse_payload(indices: str, values: str) -> None:
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)
         sent[1].zero_at_(zeros)
-        listed = [part for s in sent for one in s.selections() for part in (one.values, one.indices)]
+        listed = [
+            part for s in sent for one in s.selections() for part in (one.values, one.indices)
+        ]
         return [*(s.buffer for s in sent), *x.tensors, *y.tensors, *zeros.tensors, *listed]
 
     both(run)

@@ -61,7 +61,7 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
 
 
 class Unread:
-    """Numbers on the device that the host has not read yet. ``expected``: what fake tensors are taken to hold."""
+    """Numbers on the device that the host has not read yet. ``expected``: those of fake tensors."""
 
     def __init__(self, numbers: Tensor, expected: Numbers) -> None:
         self.numbers = numbers  # i64
@@ -186,9 +186,7 @@ def scan(sums: Tensor, counts: Numbers) -> None:
     """Each number becomes the sum of those before it, within a row and a tensor. sums: [rows, tiles of all
     tensors], i32 or i64; counts: tiles of each tensor."""
     rows, total = sums.shape
-    launch(
-        sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024
-    )  # fmt: skip
+    launch(sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024)
 
 
 @jit

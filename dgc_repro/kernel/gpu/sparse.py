@@ -56,10 +56,7 @@ def encode(
     if DELTA16 in table[8]:
         launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
         scan(escapes, counts)
-    launch(
-        buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind,
-        TILE=ENTRIES,
-    )  # fmt: skip
+    launch(buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind, TILE=ENTRIES)
 
 
 def add_up(
@@ -319,7 +316,7 @@ def _put_bits(
     found = ((word[:, None] >> bit) & 1) != 0
     _put_at(
         table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
-    )  # fmt: skip
+    )
 
 
 @jit
@@ -337,7 +334,7 @@ def _put_plain(
     place = place.to(tl.int64) + large
     _put_at(
         table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
-    )  # fmt: skip
+    )
 
 
 @jit
