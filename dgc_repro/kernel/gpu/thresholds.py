@@ -190,7 +190,7 @@ def _average(
     to = values + tl.load(starts + s)
     for begin in range(0, n, WIDTH):
         i = begin + tl.arange(0, WIDTH)
-        tl.store(to + i, tl.zeros((WIDTH,), tl.float32) + mean.to(tl.float32), mask=i < n)
+        tl.store(to + i, tl.where(i < n, mean.to(tl.float32), 0.0), mask=i < n)
 
 
 def fitted(
