@@ -242,7 +242,7 @@ class DensitySparsifier(Selecting):
     def refine(self, survivors: Selection, context: Context) -> Selection:
         x = Batch((context.name,), [survivors.values])
         chosen = self.choose_all(x, (survivors.n,), context)[0]
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
+        return select.among(survivors, chosen.indices)
 
     @abstractmethod
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:

@@ -139,17 +139,11 @@ def usable(tensor: Tensor) -> bool:
 
 
 _all_finite = Function("dgc_all_finite")
-_scale = Function("dgc_scale")
 
 
 def all_finite(x: Tensor) -> bool:
     """Whether no value is a NaN or an infinity. x: f32, contiguous."""
     return bool(_all_finite(x.data_ptr(), x.numel()))
-
-
-def scale(x: Tensor, weight: float, to: Tensor) -> bool:
-    """to = weight * x (f32, contiguous; may be one tensor); whether all values of x are finite."""
-    return bool(_scale(to.data_ptr(), x.data_ptr(), x.numel(), weight))
 
 
 def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -271,22 +271,3 @@ void dgc_dequantize_all(int64_t count, const int64_t *n, float *const *x, const 
                 dequantize(x[s], layouts + s, scales_at[s], packed_at[s], sources, buffers, weight, accumulate,
                            inner))
 }
-
-/* Whether no value is a NaN or an infinity. */
-int dgc_all_finite(const float *x, int64_t n, int threads) {
-    return largest_of_all(x, n, threads) < INFINITE;
-}
-
-/* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */
-int dgc_scale(float *to, const float *from, int64_t n, float weight, int threads) {
-    const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
-    for (int64_t start = 0; start < n; start += 4096) {
-        const int64_t m = n - start < 4096 ? n - start : 4096;
-        int32_t here = largest_magnitude(from + start, m);
-        largest = here > largest ? here : largest;
-        for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
-    }
-    return largest < INFINITE;
-}

@@ -518,19 +518,3 @@ void dgc_kth_all(int64_t count, const int64_t *n, const float *const *x, const i
             found[s] = kth_of(x[s], n[s], ks[s]);
     })
 }
-
-/* values[i] = x[places[i]], and indices[i] = through[places[i]] where `through` is given. */
-void dgc_pick(const float *x, const void *through, int wide, const void *places, int wide_places, int64_t k,
-              float *values, void *indices, int threads) {
-    const int parallel = k >= PARALLEL_FROM / 8 && threads > 1;
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
-    for (int64_t i = 0; i < k; i++) {
-        const int64_t at = wide_places ? ((const int64_t *)places)[i] : ((const int32_t *)places)[i];
-        values[i] = x[at];
-        if (!through) continue;
-        if (wide)
-            ((int64_t *)indices)[i] = ((const int64_t *)through)[at];
-        else
-            ((int32_t *)indices)[i] = ((const int32_t *)through)[at];
-    }
-}
