@@ -104,8 +104,8 @@ def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
 
 
 def check_exact(sparsifier: object) -> None:
-    """Raise ValueError where values are rounded as they are sent: in a way of combining that sends
-    sums on, that error would be in nobody's residual."""
+    """Raise ValueError where values are rounded as they are sent: where sums are
+    sent on (`Sharded`, `GTopK`), no residual would hold that error."""
     values = getattr(sparsifier, "values", "fp32")
     if values != "fp32":
         raise ValueError(

@@ -196,9 +196,9 @@ def sized(sizes: Iterable[tuple[str, int]]) -> str:
 class Collection(Collective):
     """`Gather`, `GatherRagged` and `AllToAll`: a buffer a worker, with all tensors' payloads.
 
-    What is gathered goes to everybody, filled up to the longest; an all-to-all cuts the buffer by
+    What is gathered goes to all workers, filled up to the longest; an all-to-all cuts the buffer by
     destination. Lengths of ragged payloads travel first (8 bytes a part of each tensor). Otherwise
-    everybody knows them, and nothing but the parts travels.
+    all workers know them, and only the parts travel.
     """
 
     def __init__(self, lockstep: Lockstep) -> None:

@@ -35,7 +35,7 @@ INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie ab
 class Unchecked(set[str]):
     """Names of the tensors that no kernel has checked for NaN and infinities yet.
 
-    ``peaks``: what kernels on a GPU have found of the others. Nobody has read it."""
+    ``peaks``: what kernels on a GPU have found in the others. The host has not read it."""
 
     def __init__(self, names: Iterable[str] = (), peaks: Iterable[Peaks] = ()) -> None:
         super().__init__(names)
@@ -159,7 +159,7 @@ class Batch:
 
 class Stretches(Batch):
     """Stretches of one buffer, as the tensors of a batch. A stretch that begins at -1 is the whole tensor of
-    the other batch. No tensor is made before somebody asks for one."""
+    the other batch. Tensors are made when they are asked for."""
 
     __slots__ = ("_buffer", "_made", "_of", "_starts")
 
@@ -235,7 +235,7 @@ def add(
     measured: bool = False,
 ) -> Batch:
     """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``. ``measured``:
-    somebody will ask for the energies of ``to``; kernels find them in the same pass.
+    the energies of ``to`` will be needed; kernels find them in the same pass.
 
     Raises ValueError where the sizes differ."""
     total, term = a.like(to), a.like(b)

@@ -167,7 +167,7 @@ def _compiled() -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.getuid():
-                continue  # somebody else's: what lies there may be anything
+                continue  # of another user, who may have put anything there
             if target.is_file():
                 return target
             with _one_at_a_time(folder / "building.lock"):
@@ -197,8 +197,8 @@ def _build(compiler: str, sources: Sequence[Path], target: Path) -> None:
 
 @contextmanager
 def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """Ranks of one machine start together: one builds, the others wait for it. Where the file system
-    knows no locks each builds its own; the files are the same."""
+    """Ranks of one machine start together: one builds, the others wait for it. On a file system without
+    locks each builds its own; the files are the same."""
     with lock.open("w") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

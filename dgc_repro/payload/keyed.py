@@ -1,4 +1,4 @@
-"""Values whose places a key tells, of each tensor of a batch, as a payload.
+"""Values at places that a key determines, of each tensor of a batch, as a payload.
 
 Of each tensor: a header of 8 bytes where keys travel, scales of 8-bit values, values. The header is key +
 2^32 kind, the kind of the values. The key is a signed number of 32 bits, so that of whole values it is the
@@ -170,7 +170,7 @@ class Keyed(BatchPayload):
         return permute.places(layout.sizes[i], self.keys[i], layout.counts[i], self.buffer.device)
 
     def _check(self, headers: Tensor) -> None:
-        """Raise ValueError for the first header that tells no key of this kind."""
+        """Raise ValueError for the first header that holds no key, or another type of values."""
         kinds = headers + 2**31 >> 32
         wrong = (kinds != self.layout.kind).nonzero()
         if not wrong.numel():

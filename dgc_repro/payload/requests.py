@@ -62,8 +62,8 @@ class Agree:
 class Gather:
     """Everybody's payload, where all payloads have parts of the same sizes. Answer: `Gathered`.
 
-    ``layouts``: where the tensors, and so the sizes, differ from rank to rank and everybody knows how, a
-    payload laid out as each rank's (its values do not matter); shorter ones are filled up to the longest.
+    ``layouts``: where the tensors, and so the sizes, differ from rank to rank in a known way, a payload laid
+    out as each rank's (its values do not matter); shorter ones are filled up to the longest.
     """
 
     payload: Payload

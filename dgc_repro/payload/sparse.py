@@ -1,11 +1,11 @@
 """Values and places of the chosen entries of each tensor as a payload.
 
 Of each tensor: a header of 8 bytes that says how the rest is coded (from the highest byte down `MAGIC`,
-coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). What
-arrives is checked against its headers, by whoever has received it: what is gathered is found broken by every
-rank alike, what goes to one rank (`AllToAll`: shards, trees) by that rank alone. It raises, and the others
-wait for it in their next collective; a run then ends on all ranks with what it raised
-(launch/hang_report.py), an own loop when that rank's process ends or its group's timeout is over.
+coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). The
+receiver checks what arrives against its headers. Every rank finds a gathered payload broken; what is sent to
+one rank (`AllToAll`: shards, gTop-k) only that rank checks. It raises, and the others wait for it in their
+next collective. A run then ends on all ranks with that error (launch/hang_report.py); a user's own loop ends
+when that rank's process ends, or after the group's timeout.
 """
 
 from __future__ import annotations

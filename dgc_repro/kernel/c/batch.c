@@ -76,8 +76,7 @@ static int32_t add(float *to, const float *a, const float *b, int64_t n, float w
 /* The same of every tensor; whether all sums are finite. energies: of every tensor, or NULL. */
 int dgc_add_all(int64_t count, const int64_t *n, float *const *to, const float *const *a,
                 const float *const *b, float weight, double *energies, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= add(to[s], a[s], b[s], n[s], weight, energies ? energies + s : 0, inner) >= INFINITE)
     return !bad;
 }
@@ -99,8 +98,7 @@ static int scale(float *to, const float *from, int64_t n, float weight, int thre
 /* to = weight * from for every tensor; whether all values of `from` are finite. */
 int dgc_scale_all(int64_t count, const int64_t *n, float *const *to, const float *const *from, float weight,
                   int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, bad |= !scale(to[s], from[s], n[s], weight, inner))
+    EACH_TENSOR(count, n, threads, bad |= !scale(to[s], from[s], n[s], weight, inner))
     return !bad;
 }
 
@@ -111,13 +109,11 @@ int dgc_all_finite(const float *x, int64_t n, int threads) {
 
 /* Whether no value of any tensor is a NaN or an infinity. */
 int dgc_finite_all(int64_t count, const int64_t *n, const float *const *x, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, bad |= largest_of_all(x[s], n[s], inner) >= INFINITE)
+    EACH_TENSOR(count, n, threads, bad |= largest_of_all(x[s], n[s], inner) >= INFINITE)
     return !bad;
 }
 
 /* The sum of squares of every tensor. */
 void dgc_energy_all(int64_t count, const int64_t *n, const float *const *x, double *energies, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, energies[s] = energy_of(x[s], n[s], inner))
+    EACH_TENSOR(count, n, threads, energies[s] = energy_of(x[s], n[s], inner))
 }

@@ -255,8 +255,7 @@ static void dequantize(float *x, const layout_t *layout, int64_t scales_at, int6
 int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, const layout_t *layouts,
                      const int64_t *scales_at, const int64_t *packed_at, int rounding, const int32_t *keys,
                      int32_t levels, int rule, uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= n[s] && !quantize(x[s], layouts + s, rounding, keys ? keys[s] : 0, levels, rule,
                                              (float *)(buffer + scales_at[s]), buffer + packed_at[s], inner))
     return !bad;
@@ -266,8 +265,7 @@ int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, con
 void dgc_dequantize_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layouts,
                         const int64_t *scales_at, const int64_t *packed_at, int sources,
                         const uint8_t *const *buffers, float weight, int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 dequantize(x[s], layouts + s, scales_at[s], packed_at[s], sources, buffers, weight, accumulate,
                            inner))
 }

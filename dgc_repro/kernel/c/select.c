@@ -415,8 +415,7 @@ static void topk_of_one(const float *x, int64_t n, int rungs, const int64_t *ks,
 void dgc_topk_all(int64_t count, const int64_t *n, const float *const *x, int rungs, const int64_t *ks,
                   float *values, int32_t *indices, const int64_t *starts, uint8_t *scratch, int64_t small,
                   int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         float *own_values[rungs];
         int32_t *own_indices[rungs];
         for (int rung = 0; rung < rungs; rung++) {
@@ -443,8 +442,7 @@ int64_t dgc_reach_scratch(int64_t count, const int64_t *n, const int64_t *capaci
 void dgc_reach_all(int64_t count, const int64_t *n, const float *const *x, const int32_t *limits,
                    uint8_t *scratch, const int64_t *starts, const int64_t *capacity, int64_t *above,
                    int64_t *equal, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         piece_t *pieces = (piece_t *)(scratch + starts[s]);
         const int64_t num = num_pieces(n[s]), room = capacity[s];
         float *values = (float *)(pieces + num);
@@ -463,8 +461,7 @@ void dgc_reach_write_all(int64_t count, const int64_t *n, const int32_t *limits,
                          const int64_t *through_starts, int wide, float *values, uint8_t *indices,
                          const int64_t *to, int threads) {
     const int64_t width = wide ? 8 : 4;
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const uint8_t *own = through ? through + through_starts[s] * width : 0;
         write_all((piece_t *)(scratch + starts[s]), num_pieces(n[s]), limits[s], ties[s], own, wide,
                   values + to[s], indices + to[s] * width, n[s] >= PARALLEL_FROM && inner > 1, inner);
@@ -506,10 +503,8 @@ static int32_t kth_of(const float *x, int64_t n, int64_t k) {
 /* The bits of the ks[s]-th largest magnitude of each tensor, ks[s] from 1 to n[s]; 0 of an empty one. */
 void dgc_kth_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *ks, int32_t *found,
                  int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         int64_t ties;
-        (void)inner;
         if (n[s] == 0)
             found[s] = 0;
         else if (n[s] <= SMALL)

@@ -104,16 +104,8 @@ def _visit(
         tables = np.concatenate([table for table, _ in sources], 1)
         buffers = [buffer for _, buffer in sources for _ in range(num)]
         launch(
-            on,
-            _passed,
-            every,
-            tables,
-            num * len(sources),
-            buffers,
-            before,
-            sum(every),
-            WORDS_EACH=WORDS,
-        )
+            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WORDS_EACH=WORDS
+        )  # fmt: skip
         scan(before, every)
     start = 0
     for (table, buffer), of_one in zip(sources, counts, strict=True):
