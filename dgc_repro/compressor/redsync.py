@@ -42,7 +42,7 @@ from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
 from dgc_repro.kernel import chosen, thresholds
 from dgc_repro.kernel.batch import Batch, narrow
-from dgc_repro.kernel.chosen import Selections
+from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.thresholds import Keys, Mask
 from dgc_repro.payload.requests import Exchange
 
@@ -99,6 +99,7 @@ class RedSync(DensitySparsifier):
 
             signed, signs = gpu.one_signed(x, sign, context.buffers("signed", x))
             found = self._searched_on_gpu(signed, sizes, ks, context, zeros=False)
+            assert isinstance(found, Late)
             return gpu.averaged(found, signed, signs)
         parts: list[tuple[list[int], Selections]] = []
         means = np.zeros(len(x))

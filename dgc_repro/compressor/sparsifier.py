@@ -137,7 +137,7 @@ def exchange_selected(
         chosen = select_all(sparsifier, batch, context)
     chosen = Selections.of(chosen)
     encode = partial(coded, sparsifier, batch.names, chosen, context, shared=shared)
-    own = Later(encode, chosen.unread) if isinstance(chosen, Late) else encode()
+    own: Any = Later(encode, chosen.unread) if isinstance(chosen, Late) else encode()
     result = context.results(batch)
     del batch
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
