@@ -97,7 +97,7 @@ def dense_bytes(n: int, workers: int) -> float:
 def answered(asked: Any) -> Any:
     """What a lone worker gets for a request."""
     if not isinstance(asked, Mean):
-        return Gathered([asked.payload])
+        return Gathered([asked.made().payload])
     if isinstance(asked.tensor, Batch):
         return [tensor.clone() for tensor in asked.tensor.tensors]
     return asked.tensor.clone()

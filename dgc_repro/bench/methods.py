@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -43,7 +43,6 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.packing import kinds, places
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.fused import Compiler
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.launch.environment import threads
 from dgc_repro.payload import Gathered
@@ -168,7 +167,7 @@ def _rounds(
 
 
 def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
-    with _eagerly():
+    with patch.object(native, "library", lambda: None):
         eager = _rounds(case.compressor, gradient, target, EAGER_REPEATS, warmup=0)
     copy, bare = steps[COPY]["seconds"], steps[BARE]
     ratios = {
@@ -256,22 +255,10 @@ class Alone:
 
 def _answer(asked: Any, parts: list[tuple[int, torch.dtype]]) -> object:
     if isinstance(asked, Gather | GatherRagged):
-        payload: Any = asked.payload
+        payload: Any = asked.made().payload
         parts += kinds(payload)
         return Gathered([payload])
     averaged = asked.tensor
     tensors = averaged.tensors if isinstance(averaged, Batch) else [averaged]
     parts += [(tensor.numel(), tensor.dtype) for tensor in tensors]
     return tensors if isinstance(averaged, Batch) else averaged
-
-
-@contextmanager
-def _eagerly() -> Iterator[None]:
-    """Kernels as they run without a compiler."""
-    before, usable = Compiler.enabled, native.usable
-    Compiler.enabled = False
-    native.usable = lambda tensor: False
-    try:
-        yield
-    finally:
-        Compiler.enabled, native.usable = before, usable

@@ -1,1 +1,1 @@
-"""What is sent. One method a file; pure tensor mathematics; nothing here knows the network."""
+"""Compression methods, one a file: pure tensor mathematics, without communication."""

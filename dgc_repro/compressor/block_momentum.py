@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import checked
-from dgc_repro.compressor.error_feedback import shares_storage
+from dgc_repro.compressor.error_feedback import subtracted
 from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.compressor.residual import check_residual
@@ -73,10 +73,7 @@ class BlockMomentum(ByBatch):
         inside = context.within("block_momentum", reads_own=True)
         inner = [state["inner"] for state in states]
         outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        own = outcome.own
-        if context.own_is_read and shares_storage(own, fed.tensors):
-            own = own.like([part.clone() for part in own.parts])
-        own.subtract_from_(fed)
+        own = subtracted(outcome.own, fed, context)
         owed = fed.tensors if rate else residuals  # no weight changes: what is owed stays owed
         after = [
             {

@@ -32,7 +32,7 @@ from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Sample
 from dgc_repro.kernel import chosen, thresholds
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, narrow
 from dgc_repro.kernel.chosen import Selections
 
 FEWEST = 0.8  # of k; below, the threshold is lowered
@@ -53,16 +53,16 @@ class DGCSampled(DensitySparsifier):
         keys = context.keys(x.names, shared=False)
         sample = thresholds.estimates(x, ks, self.sample, keys, context.scratch)
         fewest = tuple([math.ceil(FEWEST * k) for k in ks])
-        if x.on_gpu:
+        if x.on_gpu and narrow(x):
             from dgc_repro.kernel.gpu import thresholds as gpu
 
-            lowered = gpu.lowered(x, ks, fewest, sample.kths(), LOWERED, LOWERINGS)
+            lowered = gpu.lowered(x, ks, fewest, sample.limits(), LOWERED, LOWERINGS)
             return chosen.reaching(x, lowered, np.array(ks), context.scratch)
         largest = chosen.topk(x, [ks], context.scratch)[0]
         if not sample.drawn.any():
             return largest
         values = largest.values_of(x)
-        limits = sample.kths(sample.drawn)
+        limits = thresholds.kths(sample.values, sample.ranks, sample.drawn)
         found = chosen.reaching(values, limits, values.counts, context.scratch, through=largest)
         few = sample.drawn & (np.array(found.counts) < fewest)
         if few.any():

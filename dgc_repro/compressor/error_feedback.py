@@ -16,6 +16,7 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,12 +62,18 @@ class ErrorFeedback(ByBatch):
         inside = context.within("error_feedback", reads_own=True)
         inner = [state["inner"] for state in states]
         outcome = yield from exchange_all(self.inner, fed, inner, inside)
-        own = outcome.own
-        if context.own_is_read and shares_storage(own, fed.tensors):
-            own = own.like([part.clone() for part in own.parts])
-        own.subtract_from_(fed)
+        own = subtracted(outcome.own, fed, context)
         pairs = zip(fed.tensors, outcome.state, strict=True)
         return Outcome(outcome.mean, own, [{"residual": e, "inner": s} for e, s in pairs])
+
+
+def subtracted(own: Any, fed: Batch, context: Context) -> Any:
+    """What was sent, after ``fed`` has become fed - own. It is copied where it would change with ``fed`` and
+    is still read."""
+    if context.own_is_read and shares_storage(own, fed.tensors):
+        own = own.like([part.clone() for part in own.parts])
+    own.subtract_from_(fed)
+    return own
 
 
 def shares_storage(payload: Payload, tensors: Sequence[Tensor]) -> bool:

@@ -5,7 +5,7 @@ bandwidth networks" (gTop-k), ICDCS 2019 (arXiv:1901.04359), algorithms 2 and 3.
 Asks: `AllToAll` with one partner in each of log2 N rounds: one payload of k entries a round, coded
 as the method says. If N is no power of
 two, N - P more workers (P = the largest power of two below N) merge with workers 0, 1, ... first,
-and then listen: whoever sends to such a worker sends to its listener too. One more round, and at
+and then only receive: a worker that sends to one of these sends to its listener too. One more round, and at
 most one payload more in each round.
 Differs: recursive doubling in place of the paper's tree and broadcast, so that everybody has the
 result after the last merge (the same bits: a pair adds in rank order), and sums of x / N, so that
@@ -48,8 +48,8 @@ FIXED_NUMBER = Rule("a sparsifier that selects a fixed number of entries", lambd
 
 @dataclass(frozen=True)
 class Turn:
-    """What a rank does in a round: whom it sends to, whom it hears, and whether it comes first in
-    the sum."""
+    """What a rank does in a round: the ranks it sends to, the rank it receives from, and whether its own
+    entries come first in the sum."""
 
     to: tuple[int, ...]
     source: int | None
@@ -120,5 +120,5 @@ class GTopK(Measured):
 def strongest(sums: Selections, ks: tuple[int, ...], batch: Batch, context: Context) -> Selections:
     """The k entries of largest magnitude of each tensor's; there are more. batch: of these tensors."""
     values = sums.values_of(batch)
-    limits = thresholds.kths(values, ks)
+    limits = thresholds.limits(values, ks)
     return reaching(values, limits, np.array(ks), context.scratch, "strongest", through=sums)

@@ -35,15 +35,15 @@ class Context:
     ``name``: of the tensor; ``path``: where in the nest of wrappers (of a batch, an entry may be a tuple with
     a label for each tensor); ``rung``: what the policy planned for this tensor, None where the policy must
     see energies first (`Choose`).
-    ``own_is_read``: whether somebody looks at `Outcome.own`; where nobody does, a tensor that is sent
-    whole may be averaged in its own storage. ``into``: where the mean may be written, see `result`.
+    ``own_is_read``: whether `Outcome.own` is read; where it is not, a tensor that is sent whole may be
+    averaged in its own storage. ``into``: where the mean may be written, see `result`.
     ``gradient_norm``: of this worker's whole gradient, measured when it is first asked for (on a GPU a
-    tensor, f64[]); None where nobody sees all of it. ``learning_rate``: of this step, or 1 throughout where
-    nobody says.
+    tensor, f64[]); None where only a part of it is seen. ``learning_rate``: of this step, or 1 throughout
+    where it is not given.
     ``selection``: what a ladder's probe has chosen already for this very exchange of a sparsifier.
     ``raw_energy``: ||g||^2 of the gradient before any wrapper, f64[], where the plan asks for norms.
     ``tell_energies``: takes the energies that `Choose` would, with the names of their tensors, where the
-    plan asks for them and knows the rung all the same.
+    plan asks for them and has chosen the rung already.
 
     Of a batch, ``name`` is the batch's, ``into`` and ``raw_energy`` (f64[tensors]) hold something for each
     tensor, and ``rungs`` are planned for each, where they are not all alike.

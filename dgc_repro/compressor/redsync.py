@@ -41,8 +41,8 @@ from dgc_repro.checked import checked, within
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected
 from dgc_repro.kernel import chosen, thresholds
-from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
+from dgc_repro.kernel.batch import Batch, narrow
+from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.thresholds import Keys, Mask
 from dgc_repro.payload.requests import Exchange
 
@@ -93,9 +93,17 @@ class RedSync(DensitySparsifier):
         self, x: Batch, sizes: tuple[int, ...], ks: tuple[int, ...], context: Context
     ) -> Selections:
         """Entries of the sign of the step, all with their mean for a value."""
+        sign = 1 if context.step % 2 == 0 else -1
+        if x.on_gpu and narrow(x):
+            from dgc_repro.kernel.gpu import thresholds as gpu
+
+            signed, signs = gpu.one_signed(x, sign, context.buffers("signed", x))
+            found = self._searched_on_gpu(signed, sizes, ks, context, zeros=False)
+            assert isinstance(found, Late)
+            return gpu.averaged(found, signed, signs)
         parts: list[tuple[list[int], Selections]] = []
         means = np.zeros(len(x))
-        places, sign = list(range(len(x))), 1 if context.step % 2 == 0 else -1
+        places = list(range(len(x)))
         for label, side, least in (("", sign, 1), ("other", -sign, 1), ("zeros", -sign, 0)):
             some = x.part(places)
             signed = Batch(some.names, context.buffers(f"signed{label}", some))
@@ -124,12 +132,9 @@ class RedSync(DensitySparsifier):
         label: str = "", least: int = 0,
     ) -> Selections:  # fmt: skip
         """k to 2 k entries of each tensor. ``least``: 1 leaves zeros out."""
+        if x.on_gpu and narrow(x) and not least:
+            return self._searched_on_gpu(x, sizes, ks, context)
         searched, most = _searches(x.sizes, sizes, ks, self.search_from)
-        if x.on_gpu and not least:
-            from dgc_repro.kernel.gpu import thresholds as gpu
-
-            on_gpu = gpu.searched(x, ks, tuple(searched.tolist()), HALVINGS)
-            return chosen.reaching(x, *on_gpu, context.scratch, expected=np.array(ks))
         first = chosen.topk(x, [most], context.scratch, f"{label}largest")[0]
         if not (searched.any() or least):
             return first
@@ -149,6 +154,23 @@ class RedSync(DensitySparsifier):
         return chosen.reaching(
             values, limits, wanted, context.scratch, f"{label}reaching", through=first
         )
+
+    def _searched_on_gpu(
+        self,
+        x: Batch,
+        sizes: tuple[int, ...],
+        ks: tuple[int, ...],
+        context: Context,
+        *,
+        zeros: bool = True,
+    ) -> Selections:
+        """The same of all tensors together. ``zeros``: whether they are chosen where too few values differ
+        from 0, and not only where none does."""
+        from dgc_repro.kernel.gpu import thresholds as gpu
+
+        searched, _ = _searches(x.sizes, sizes, ks, self.search_from)
+        limits = gpu.searched(x, ks, tuple(searched.tolist()), HALVINGS, zeros=zeros)
+        return chosen.reaching(x, *limits, context.scratch, expected=np.array(ks))
 
 
 @lru_cache(maxsize=64)

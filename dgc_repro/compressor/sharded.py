@@ -86,7 +86,7 @@ class Shards:
 @checked
 class Sharded(Measured):
     """``method``: an `Encoder` or a `Sparsifier`. State: ``owner_residual``, f32[values of the shard
-    this worker owns], empty before the first step (only an exchange knows who owns what)."""
+    this worker owns], empty before the first step (the owner is known in an exchange only)."""
 
     method: Encoder | Sparsifier
 

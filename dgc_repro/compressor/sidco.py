@@ -61,10 +61,10 @@ from dgc_repro.checked import Count, checked, one_of
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
 from dgc_repro.kernel import chosen, thresholds
-from dgc_repro.kernel.batch import Batch, Numbers
+from dgc_repro.kernel.batch import Batch, Numbers, narrow
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.thresholds import Mask, Moments, Reals, each
-from dgc_repro.payload.requests import Exchange
+from dgc_repro.payload.requests import Exchange, Outcome
 
 FITS = ("exponential", "gamma", "pareto")
 FIRST_SHARE = 0.25  # what the first of several stages passes
@@ -101,12 +101,13 @@ class SIDCo(DensitySparsifier):
             sent = mark_finite(batch, self._in_stages(batch, batch.sizes, stages, context))
         else:
             sent = Selections.of(context.selection)
+        sizes, inside = batch.sizes, replace(context, selection=sent)
+        outcome = yield from exchange_selected(self, batch, states, inside)
         following = [
             self._adapted(state, count, n)
-            for state, count, n in zip(states, sent.counts, batch.sizes, strict=True)
+            for state, count, n in zip(states, sent.counts, sizes, strict=True)
         ]
-        inside = replace(context, selection=sent)
-        return (yield from exchange_selected(self, batch, following, inside))
+        return Outcome(outcome.mean, outcome.own, following)
 
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         """With the first number of stages: the state is the exchange's."""
@@ -152,7 +153,7 @@ class SIDCo(DensitySparsifier):
     ) -> Selections:
         """The entries whose magnitude reaches the threshold that is fitted in so many stages."""
         scratch, ks = context.scratch, self.each_num_kept(sizes)
-        if x.on_gpu:
+        if x.on_gpu and narrow(x):
             from dgc_repro.kernel.gpu import thresholds as gpu
 
             fitted = gpu.fitted(x, ks, self.fit, tuple(stages.tolist()), FIRST_SHARE)

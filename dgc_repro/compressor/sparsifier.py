@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -21,11 +21,11 @@ from dgc_repro.compressor.interface import Context, Measured, State
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.chosen import Selections
+from dgc_repro.kernel.chosen import Late, Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.payload import Sparse
-from dgc_repro.payload.requests import Exchange, Gather, GatherRagged, Outcome
+from dgc_repro.payload.requests import Exchange, Gather, GatherRagged, Later, Outcome
 from dgc_repro.payload.sparse import CODINGS, PLAIN
 
 DENSITY = 0.01  # where neither density nor factor is given
@@ -104,8 +104,8 @@ def explained_by(sparsifier: object, chosen: Selections) -> Tensor:
 
 
 def check_exact(sparsifier: object) -> None:
-    """Raise ValueError where values are rounded as they are sent: in a way of combining that sends
-    sums on, that error would be in nobody's residual."""
+    """Raise ValueError where values are rounded as they are sent: where sums are
+    sent on (`Sharded`, `GTopK`), no residual would hold that error."""
     values = getattr(sparsifier, "values", "fp32")
     if values != "fp32":
         raise ValueError(
@@ -135,11 +135,14 @@ def exchange_selected(
     chosen = context.selection
     if chosen is None:
         chosen = select_all(sparsifier, batch, context)
-    own = coded(sparsifier, batch.names, Selections.of(chosen), context, shared=shared)
+    chosen = Selections.of(chosen)
+    encode = partial(coded, sparsifier, batch.names, chosen, context, shared=shared)
+    own: Any = Later(encode, chosen.unread) if isinstance(chosen, Late) else encode()
     result = context.results(batch)
     del batch
     payloads = yield GatherRagged(own) if sparsifier.ragged else Gather(own)
-    return Outcome(payloads.mean(result).tensors, own, states)
+    sent = own.made() if isinstance(own, Later) else own
+    return Outcome(payloads.mean(result).tensors, sent, states)
 
 
 def one_by_one(sparsifier: Any, batch: Batch, context: Context) -> Selections:
@@ -239,7 +242,7 @@ class DensitySparsifier(Selecting):
     def refine(self, survivors: Selection, context: Context) -> Selection:
         x = Batch((context.name,), [survivors.values])
         chosen = self.choose_all(x, (survivors.n,), context)[0]
-        return select.among(survivors, chosen.indices, scratch=context.scratch)
+        return select.among(survivors, chosen.indices)
 
     @abstractmethod
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:

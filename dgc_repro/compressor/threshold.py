@@ -56,4 +56,4 @@ class Threshold(DensitySparsifier):
         ks = self.each_num_kept(sizes)
         keys = context.keys(x.names, shared=False)
         sample = thresholds.estimates(x, ks, self.sample, keys, context.scratch)
-        return chosen.reaching(x, sample.kths(), np.array(ks), context.scratch)
+        return chosen.reaching(x, sample.limits(), np.array(ks), context.scratch)

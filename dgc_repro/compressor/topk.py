@@ -25,10 +25,8 @@ from dgc_repro.checked import checked
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import DensitySparsifier, Largest, mark_finite
 from dgc_repro.kernel import chosen as chosen_of
-from dgc_repro.kernel import select
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.select import Selection
 
 
 @checked
@@ -40,9 +38,6 @@ class TopK(DensitySparsifier):
     def choose_all(self, x: Batch, sizes: tuple[int, ...], context: Context) -> Selections:
         ks = tuple([self.num_largest(n) for n in sizes])
         return chosen_of.topk(x, [ks], context.scratch)[0]
-
-    def refine(self, survivors: Selection, context: Context) -> Selection:
-        return select.refine(survivors, self.num_largest(survivors.n), scratch=context.scratch)
 
     def num_largest(self, n: int) -> int:
         return self.num_kept(n)

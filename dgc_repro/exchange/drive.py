@@ -41,7 +41,7 @@ class Lockstep:
         absent: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.link = link
-        self.choose = choose or _nobody_to_choose
+        self.choose = choose or _no_chooser
         self.absent = absent
         self._buffers = buffers
         self._part = part
@@ -89,6 +89,10 @@ class Lockstep:
         return self._sent and all(
             one.landing and one.landing.is_completed() for one in self._collectives.values()
         )
+
+    def unread(self) -> list[Any]:
+        """What the host must read from a GPU before it can `send` (`Later.unread`)."""
+        return [one for collective in self._collectives.values() for one in collective.unread()]
 
     def finish(self) -> list[Outcome]:
         """Rounds until all exchanges have returned; their outcomes by worker."""
@@ -168,5 +172,5 @@ def _answer(asked: Request | Many, answers: Answers, worker: int, key: Key = ())
     return answer.by_worker[worker] if isinstance(answer, PerWorker) else answer
 
 
-def _nobody_to_choose(energies: Tensor) -> int:
+def _no_chooser(energies: Tensor) -> int:
     raise RuntimeError("an exchange asks Choose, but its policy plans rungs before the step")

@@ -70,8 +70,8 @@ class GradientExchange:
     ``parameters``: name to tensor, in the order of registration, the same on all ranks.
     ``unit``: ``layer`` for each tensor by itself, ``model`` for everything in one vector.
     ``non_finite``: workers hosted here that opened, in this step, a gradient with a NaN or an
-    infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so nobody could
-    tell afterwards: agree on it before `commit`, and `discard` instead.
+    infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so it cannot be
+    seen afterwards: agree on it before `commit`, and `discard` instead.
     ``peaks``: the same for gradients on a GPU, by worker and part, not read yet: see `doubt` and `named`.
     ``missing``: parameters that had no gradient here in the last step; ``absent``: on no rank
     (exchange/settle.py). The states of absent parameters do not change.
@@ -179,6 +179,10 @@ class GradientExchange:
         return (
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
+
+    def unread(self) -> list[Any]:
+        """Sizes of payloads that are still on a GPU (`Later.unread`). They can be read with the signals."""
+        return [one for lockstep in self._under_way.values() for one in lockstep.unread()]
 
     def doubt(self) -> Tensor | None:
         """1 where `peaks` hold a NaN or an infinity, else 0: f64[]. None where there are none."""

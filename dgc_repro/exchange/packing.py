@@ -69,6 +69,10 @@ class Collective(ABC):
         """The requests of the next worker hosted here, in the order of tensors."""
         self._asked.append(asked)
 
+    def unread(self) -> list[Any]:
+        """`Later.unread` of the payloads that are not made yet."""
+        return []
+
     @abstractmethod
     def send(self) -> None:
         """Begin the collective."""
@@ -192,9 +196,9 @@ def sized(sizes: Iterable[tuple[str, int]]) -> str:
 class Collection(Collective):
     """`Gather`, `GatherRagged` and `AllToAll`: a buffer a worker, with all tensors' payloads.
 
-    What is gathered goes to everybody, filled up to the longest; an all-to-all cuts the buffer by
+    What is gathered goes to all workers, filled up to the longest; an all-to-all cuts the buffer by
     destination. Lengths of ragged payloads travel first (8 bytes a part of each tensor). Otherwise
-    everybody knows them, and nothing but the parts travels.
+    all workers know them, and only the parts travel.
     """
 
     def __init__(self, lockstep: Lockstep) -> None:
@@ -203,9 +207,22 @@ class Collection(Collective):
         self._to: list[list[int]] = []  # bytes, by worker hosted here and destination
         self._lengths: list[list[list[int]]] = []  # of what is sent, in the same way
         self._floats = 0.0  # of the first worker
+        self._later: Mapping[Key, Any] = {}
 
     def add(self, asked: Mapping[Key, Gather | GatherRagged | AllToAll]) -> None:
-        """Packed at once: a simulated worker may use its buffers again when it is resumed."""
+        """Packed at once: a simulated worker may use its buffers again when it is resumed. What is `Later`
+        is packed by `send`, where there is no other worker."""
+        if not any(isinstance(one, GatherRagged) and one.is_later for one in asked.values()):
+            self._take(asked)
+        elif self._link.wire.local_workers > 1:
+            self._take(_made(asked))
+        else:
+            self._later = asked
+
+    def unread(self) -> list[Any]:
+        return [one.payload.unread for one in self._later.values() if one.is_later]
+
+    def _take(self, asked: Mapping[Key, Gather | GatherRagged | AllToAll]) -> None:
         first = next(iter(asked.values()))
         self._is_gather, self._is_ragged = isinstance(first, Gather), first.ragged
         self._label = f"{'gather' if self._is_gather else 'swap'}{' ragged' * self._is_ragged}"
@@ -219,6 +236,9 @@ class Collection(Collective):
         self._flats.append(self._packed(pieces))
 
     def send(self) -> None:
+        if self._later:
+            with self._link.clock.span("compress"):
+                self._take(_made(self._later))
         link, label = self._link, self._label_for_check()
         ranks = range(link.wire.world_size)
         self._comes = [[self._expected(i, source) for source in ranks] for i in self._workers]
@@ -346,6 +366,11 @@ class Collection(Collective):
             return f": {', '.join(_names(asked))}"
         pairs = [pair for key, r in asked.items() for pair in bytes_of(key, r.expects(0))]
         return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
+
+
+def _made(asked: Mapping[Key, Any]) -> dict[Key, Any]:
+    """The requests with payloads that are made (`Later`)."""
+    return {key: request.made() for key, request in asked.items()}
 
 
 def is_ragged(payload: Payload) -> TypeGuard[BatchPayload]:

@@ -56,8 +56,9 @@ def settle(
     Returns whether the step has happened, the sums of ``numbers`` over processes, and what the plan
     measures (`GradientExchange.energies`), averaged over workers. Raises UserError on all ranks.
 
-    On a GPU what kernels have found joins the signals on the device: the process
-    waits for it here (`GradientExchange.named` says afterwards which tensor was not finite).
+    On a GPU what kernels have found joins the signals on the device. The process waits for it here, and reads
+    the sizes of its own payloads with it. (`GradientExchange.named` says afterwards which tensor was not
+    finite.)
     """
     missing = junction.missing
     flag = (not finite) + CHANGED * (missing != exchange.missing)
@@ -68,7 +69,7 @@ def settle(
         signal = torch.cat([signal, _energies(link, exchange, plan)])
     if (doubt := exchange.doubt()) is not None:
         signal[0] += doubt
-    flags, *sums = share(link, signal)
+    flags, *sums = share(link, signal, unread=exchange.unread())
     sums, energies = sums[: len(numbers)], sums[len(numbers) :]
     num_bad, changed = divmod(flags, 1)
     if changed:

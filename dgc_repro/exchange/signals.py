@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,17 +16,30 @@ from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import INFINITE, Batch, Peaks, all_finite
 
 
-def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
+def share(
+    link: Link,
+    numbers: Sequence[float] | Tensor,
+    purpose: str = "signal",
+    *,
+    unread: Sequence[Any] = (),
+) -> list[float]:
     """Sums over processes, by one small allreduce in float64. For local workers: their sums.
 
-    On a GPU the process waits here for the device."""
+    On a GPU the process waits here for the device, once. ``unread``: other numbers there (`Unread` of
+    kernel/gpu/launch.py), which are read with the sums and stay this process's own."""
     flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device, non_blocking=True)
     link.combine_(SUM, flat, purpose).wait()
-    return list(flat.tolist())
+    if not unread:
+        return list(flat.tolist())
+    every = [flat.view(torch.int64), *(one.numbers for one in unread)]
+    sums, *others = torch.cat(every).cpu().split([one.numel() for one in every])
+    for one, found in zip(unread, others, strict=True):
+        one.tell(found)
+    return list(sums.view(torch.float64).tolist())
 
 
 def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
-    """The name of a tensor that holds a NaN or an infinity; of those on a GPU, what nobody has read yet."""
+    """The name of a tensor on the CPU that holds a NaN or an infinity; what tells it of those on a GPU."""
     here: dict[str, Tensor] = {}
     on_gpu: dict[torch.dtype, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

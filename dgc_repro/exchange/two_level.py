@@ -1,10 +1,10 @@
 """Two-level worlds: dense inside a node, compressed between nodes.
 
 The workers of a node average their gradients as they are (`InsideNodes`); the node then exchanges
-with the other nodes as one worker. Its first worker talks for it and hands on what it hears
-(`BetweenNodes`), so that a payload crosses the network once a node. All workers of a node compress
-the same gradient with the same state and random numbers: nothing but answers is handed on, and
-policies see the same everywhere.
+with the other nodes as one worker. Its first worker communicates for it and broadcasts the answers
+inside the node (`BetweenNodes`), so that a payload crosses the network once a node. All workers of a
+node compress the same gradient with the same state and random numbers: nothing but answers is handed
+on, and policies see the same everywhere.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Fused element-wise kernels: C on the CPU, torch.compile on GPUs, tensor operations with equal values."""
+"""Kernels over all tensors of a batch: C on the CPU, Triton on GPUs, tensor operations with equal values."""

@@ -20,14 +20,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import native, select
-from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import Function
 
-_add = Function(
-    "dgc_add_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, FLOAT, POINTER, INTEGER
-)  # fmt: skip
-_scale = Function("dgc_scale_all", INTEGER, INT64, POINTER, POINTER, POINTER, FLOAT, INTEGER)
-_finite = Function("dgc_finite_all", INTEGER, INT64, POINTER, POINTER, INTEGER)
-_energies = Function("dgc_energy_all", None, INT64, POINTER, POINTER, POINTER, INTEGER)
+_add = Function("dgc_add_all")
+_scale = Function("dgc_scale_all")
+_finite = Function("dgc_finite_all")
+_energies = Function("dgc_energy_all")
 
 CPU = torch.device("cpu")
 Numbers = npt.NDArray[np.int64]
@@ -37,7 +35,7 @@ INFINITE = 0x7F800000  # the bits of infinity; a NaN's, without its sign, lie ab
 class Unchecked(set[str]):
     """Names of the tensors that no kernel has checked for NaN and infinities yet.
 
-    ``peaks``: what kernels on a GPU have found of the others. Nobody has read it."""
+    ``peaks``: what kernels on a GPU have found in the others. The host has not read it."""
 
     def __init__(self, names: Iterable[str] = (), peaks: Iterable[Peaks] = ()) -> None:
         super().__init__(names)
@@ -161,7 +159,7 @@ class Batch:
 
 class Stretches(Batch):
     """Stretches of one buffer, as the tensors of a batch. A stretch that begins at -1 is the whole tensor of
-    the other batch. No tensor is made before somebody asks for one."""
+    the other batch. Tensors are made when they are asked for."""
 
     __slots__ = ("_buffer", "_made", "_of", "_starts")
 
@@ -213,6 +211,11 @@ class Stretches(Batch):
         return where
 
 
+def narrow(x: Batch) -> bool:
+    """Whether places and counts need 32 bits at most, which the kernels that select entries assume."""
+    return max(x.sizes, default=0) < 2**31
+
+
 def on_gpu(tensors: Sequence[Tensor]) -> bool:
     """Whether these are float32 tensors on a GPU, and Triton may be used."""
     return _has_triton() and all(x.is_cuda and x.dtype == torch.float32 for x in tensors)
@@ -232,7 +235,7 @@ def add(
     measured: bool = False,
 ) -> Batch:
     """to = a + weight * b, as a batch. All f32 and contiguous; ``to`` may be ``a`` or ``b``. ``measured``:
-    somebody will ask for the energies of ``to``; kernels find them in the same pass.
+    the energies of ``to`` will be needed; kernels find them in the same pass.
 
     Raises ValueError where the sizes differ."""
     total, term = a.like(to), a.like(b)
@@ -245,7 +248,7 @@ def add(
         total.energies = torch.empty(len(a), dtype=torch.float64) if measured else None
         if _add(
             len(a), a.lengths, total.pointers, a.pointers, term.pointers, weight,
-            total.energies.data_ptr() if total.energies is not None else None, torch.get_num_threads(),
+            total.energies.data_ptr() if total.energies is not None else None,
         ):  # fmt: skip
             total.found_finite()
         return total
@@ -262,9 +265,7 @@ def add(
 def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
     """to = weight * x; may be one batch. A weight that is a tensor is f32[], on the GPU."""
     if x.native and to.native:
-        if _scale(
-            len(x), x.lengths, to.pointers, x.pointers, weight, torch.get_num_threads()
-        ):  # fmt: skip
+        if _scale(len(x), x.lengths, to.pointers, x.pointers, weight):
             x.found_finite()
         return
     if x.on_gpu:
@@ -287,13 +288,13 @@ def energies(x: Batch) -> Tensor:
     if not x.native:
         return torch.stack([select.energy(tensor.view(-1)) for tensor in x.tensors])
     found = torch.empty(len(x), dtype=torch.float64)
-    _energies(len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads())
+    _energies(len(x), x.lengths, x.pointers, found.data_ptr())
     return found
 
 
 def all_finite(x: Batch) -> bool:
     """Whether no value is a NaN or an infinity, where the C kernels can be had."""
-    return bool(_finite(len(x), x.lengths, x.pointers, torch.get_num_threads()))
+    return bool(_finite(len(x), x.lengths, x.pointers))
 
 
 @lru_cache(maxsize=1024)

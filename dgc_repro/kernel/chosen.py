@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,24 +14,17 @@ from torch import Tensor
 
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native, select
-from dgc_repro.kernel.batch import Batch, Numbers, Stretches
-from dgc_repro.kernel.native import INT64, INTEGER, POINTER
+from dgc_repro.kernel.batch import Batch, Numbers, Stretches, narrow
 from dgc_repro.kernel.select import Scratch, Selection, index_type, magnitude_bits
 from dgc_repro.kernel.thresholds import Mask
 
-_topk = native.Function(
-    "dgc_topk_all", None, INT64, POINTER, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INT64, INTEGER,
-)  # fmt: skip
-_reach_scratch = native.Function("dgc_reach_scratch", INT64, INT64, POINTER, POINTER, POINTER)
-_reach = native.Function(
-    "dgc_reach_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INTEGER,
-)  # fmt: skip
-_reach_write = native.Function(
-    "dgc_reach_write_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER,
-    INTEGER, POINTER, POINTER, POINTER, INTEGER,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from dgc_repro.kernel.gpu.launch import Unread
+
+_topk = native.Function("dgc_topk_all")
+_reach_scratch = native.Function("dgc_reach_scratch")
+_reach = native.Function("dgc_reach_all")
+_reach_write = native.Function("dgc_reach_write_all")
 _HIGH = 48  # bits: no tensor has 2^48 values
 PARALLEL_FROM = 65536  # values: as in c/common.h
 
@@ -174,6 +167,43 @@ class Selections(Sequence[Selection]):
         return kernels.energies(Batch(("",) * len(values), values))
 
 
+class Late(Selections):
+    """Entries on a GPU whose number the host has not read yet: ``counts`` reads it (`Unread.read`), and all
+    other attributes but ``sizes`` need it. ``write``: from the counts to values and indices."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        unread: Unread,
+        write: Callable[[tuple[int, ...]], tuple[Tensor, Tensor]],
+    ) -> None:
+        self.sizes = sizes
+        self.unread = unread
+        self._write = write
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.unread.read()
+
+    @cached_property
+    def starts(self) -> Numbers:  # type: ignore[override]
+        return starts_of(self.counts)
+
+    @cached_property
+    def _written(self) -> tuple[Tensor, Tensor]:
+        found = self._write(self.counts)
+        del self._write  # it holds the tensors
+        return found
+
+    @property
+    def values(self) -> Tensor:  # type: ignore[override]
+        return self._written[0]
+
+    @property
+    def indices(self) -> Tensor:  # type: ignore[override]
+        return self._written[1]
+
+
 def topk(
     batch: Batch, ks: Sequence[tuple[int, ...]], scratch: Scratch, label: str = "topk"
 ) -> list[Selections]:
@@ -194,7 +224,7 @@ def topk(
     work = scratch(f"{label}.work", plan.work_bytes, torch.uint8, batch.device)
     _topk(
         len(batch), batch.lengths, batch.pointers, len(ks), plan.ks, values.data_ptr(),
-        indices.data_ptr(), plan.starts.ctypes.data, work.data_ptr(), plan.small_bytes, threads,
+        indices.data_ptr(), plan.starts.ctypes.data, work.data_ptr(), plan.small_bytes,
     )  # fmt: skip
     return [
         Selections(batch.sizes, counts, values, indices, plan.by_rung[rung])
@@ -222,7 +252,7 @@ def reaching(
             [_reached(*one) for one in zip(x.tensors, limits, wanted, every, strict=True)]
         )
         return found if through is None else through.among(found)
-    count, threads = len(x), torch.get_num_threads()
+    count = len(x)
     lengths = x.counts if active is None else np.where(active, x.counts, 0)
     room = wanted if expected is None else expected
     room = np.minimum(np.maximum(room + room // 4, 0), lengths) + 1024
@@ -232,7 +262,7 @@ def reaching(
     work = scratch(f"{label}.work", size, torch.uint8, x.device)
     _reach(
         count, lengths.ctypes.data, x.pointers, limits.ctypes.data, work.data_ptr(), starts.ctypes.data,
-        room.ctypes.data, above.ctypes.data, equal.ctypes.data, threads,
+        room.ctypes.data, above.ctypes.data, equal.ctypes.data,
     )  # fmt: skip
     ties[:] = np.where(equal == 1, 1, np.clip(wanted - above, 0, equal))
     counts = tuple((above + ties).tolist())
@@ -246,13 +276,13 @@ def reaching(
         count, lengths.ctypes.data, limits.ctypes.data, ties.ctypes.data, work.data_ptr(),
         starts.ctypes.data, None if through is None else through.indices.data_ptr(),
         None if through is None else through.starts.ctypes.data, wide, values.data_ptr(),
-        indices.data_ptr(), chosen.starts.ctypes.data, threads,
+        indices.data_ptr(), chosen.starts.ctypes.data,
     )  # fmt: skip
     return chosen
 
 
 def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any, expected: Numbers | None) -> Selections:
-    """limits, wanted: on the device, or arrays. ``expected``: of fake tensors, which have no counts."""
+    """limits, wanted: on the device, or arrays. ``expected``: the counts of fake tensors."""
     from dgc_repro.kernel.gpu import chosen as gpu
 
     expected = wanted if expected is None and isinstance(wanted, np.ndarray) else expected
@@ -261,8 +291,7 @@ def _reaching_on_gpu(x: Batch, limits: Any, wanted: Any, expected: Numbers | Non
         limits = torch.from_numpy(limits).to(x.device, non_blocking=True)
     if isinstance(wanted, np.ndarray):
         wanted = tuple(wanted.tolist())
-    values, indices, counts = gpu.reaching(x, limits, wanted, each)
-    return Selections(x.sizes, counts, values, indices)
+    return Late(x.sizes, *gpu.reaching(x, limits, wanted, each))
 
 
 def _reached(tensor: Tensor, limit: int, wanted: int, active: bool) -> Selection:
@@ -275,11 +304,6 @@ def _reached(tensor: Tensor, limit: int, wanted: int, active: bool) -> Selection
     if int(equal.sum()) != 1:
         equal &= torch.cumsum(equal, 0) <= int(wanted) - int(above.sum())
     return select.at(x, torch.nonzero(above | equal).view(-1))
-
-
-def narrow(x: Batch) -> bool:
-    """Whether places need 32 bits at most."""
-    return max(x.sizes, default=0) < 2**31
 
 
 def _topk_on_gpu(batch: Batch, ks: tuple[int, ...], scratch: Scratch, label: str) -> Selections:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.fused import Fused
 from dgc_repro.kernel.layout import Layout
 
 NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 2
@@ -34,21 +33,13 @@ LARGEST_NORM = _LARGEST_FLOAT * (1 - 2.0**-22)  # less four steps: no code decod
 # step, the largest one above all, may come out just below it and lose the whole step toward zero.
 _ON_THE_STEP = 1.0 + 2.0**-21
 
-_quantize = native.Function(
-    "dgc_quantize_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.INT32, native.INTEGER,
-    native.POINTER, native.INTEGER,
-)  # fmt: skip
-_dequantize = native.Function(
-    "dgc_dequantize_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER,
-    native.INTEGER,
-)  # fmt: skip
+_quantize = native.Function("dgc_quantize_all")
+_dequantize = native.Function("dgc_dequantize_all")
 
 
 def group(bits: int) -> tuple[int, int]:
     """Codes in a group G and bytes in a group B: the smallest whole number of bytes."""
-    shared = min(8, bits & -bits)  # gcd(bits, 8); dynamo cannot trace math.gcd
+    shared = min(8, bits & -bits)  # gcd(bits, 8)
     return 8 // shared, bits // shared
 
 
@@ -134,80 +125,58 @@ def _code(
     return y.clamp(-levels, levels).to(torch.int32) + largest
 
 
-@cache
-def quantizer(
+def quantize_rows(
+    x: Tensor,
+    scales: Tensor,
+    planes: Sequence[Tensor],
     bits: int,
     rounding: int,
+    levels: int,
+    *,
     own_scale: bool,
-    levels: int | None = None,
     rule: int = LARGEST,
-) -> Fused:
-    """The kernel ``(x, codes, scales, key, first_index) -> None`` for one setting.
+    key: int = 0,
+    first: int = 0,
+) -> None:
+    """x: f32[rows, G, L] -> planes: u8[rows, L], B of them, with tensor operations.
 
-    x: f32[rows, G, L] -> codes: u8[rows, B, L]. With ``own_scale`` scales: f32[rows] is written,
-    max|x| or ||x||_2 of each row (``rule``) over ``levels`` (None: Q); else scales: f32[1] is read.
-    key: i32[]; first_index: i32[], the place of x[0, 0, 0] in its tensor, so that every value has a
-    random number of its own.
-    """
-    largest = 2 ** (bits - 1) - 1
-    steps = levels or largest
-
-    def quantize_rows(
-        x: Tensor, scales: Tensor, key: Tensor, first_index: Tensor, *planes: Tensor
-    ) -> None:
-        rows, num_parts, length = x.shape
-        if own_scale:
-            scale = _row_scale(x, rule, steps)
-            scales.copy_(scale)
-            scale = scale.view(-1, 1)
-        else:
-            scale = scales.view(1, 1)
-        inverse = _inverse(scale)
-        if rounding == TOWARD_ZERO:
-            inverse = inverse * _ON_THE_STEP
-        parts = []
-        for part in range(num_parts):
-            index = None
-            if rounding == STOCHASTIC:
-                row = torch.arange(rows, dtype=torch.int32, device=x.device).view(-1, 1)
-                column = torch.arange(length, dtype=torch.int32, device=x.device).view(1, -1)
-                index = (row * num_parts + part) * length + column + first_index
-            parts.append(_code(x[:, part], inverse, index, key, rounding, largest, steps))
-        for plane, packed in zip(planes, pack(parts, bits), strict=True):
-            plane.copy_(packed.to(torch.uint8))
-
-    return Fused(quantize_rows, f"quantize_{bits}_{rounding}_{own_scale}_{steps}_{rule}")
+    With ``own_scale`` scales: f32[rows] is written, max|x| or ||x||_2 of each row (``rule``) over
+    ``levels``; else scales: f32[1] is read. ``first``: the place of x[0, 0, 0] in its tensor, so that every
+    value has a random number of its own."""
+    largest, (rows, num_parts, length) = 2 ** (bits - 1) - 1, x.shape
+    if own_scale:
+        scales.copy_(_row_scale(x, rule, levels))
+    inverse = _inverse(scales.view(-1, 1))
+    if rounding == TOWARD_ZERO:
+        inverse = inverse * _ON_THE_STEP
+    parts = []
+    for part in range(num_parts):
+        index = None
+        if rounding == STOCHASTIC:
+            row = torch.arange(rows, dtype=torch.int32, device=x.device).view(-1, 1)
+            column = torch.arange(length, dtype=torch.int32, device=x.device).view(1, -1)
+            index = (row * num_parts + part) * length + column + _integer(first, x.device)
+        drawn = _integer(key, x.device)
+        parts.append(_code(x[:, part], inverse, index, drawn, rounding, largest, levels))
+    for plane, packed in zip(planes, pack(parts, bits), strict=True):
+        plane.copy_(packed.to(torch.uint8))
 
 
-@cache
-def dequantizer(bits: int, accumulate: bool) -> Fused:
-    """The kernel ``(x, codes, scales, weight) -> None``: x = or += weight * decoded.
-
-    x: f32[rows, G, L], codes: u8[rows, B, L], scales: f32[rows] or f32[1], weight: f32[].
-    """
-    largest = 2 ** (bits - 1) - 1
-
-    num_codes, num_bytes = group(bits)
-
-    def dequantize_words(x: Tensor, scales: Tensor, weight: Tensor, *planes: Tensor) -> None:
-        # A group fits one int32: shifting it by G amounts at once keeps the loop a plain vector loop.
-        word = planes[0].to(torch.int32)
-        for byte in range(1, num_bytes):
-            word = word | (planes[byte].to(torch.int32) << (8 * byte))
-        shifts = torch.arange(num_codes, dtype=torch.int32, device=x.device).view(1, -1, 1) * bits
-        codes = (word.unsqueeze(1) >> shifts) & ((1 << bits) - 1)
-        decoded = (codes - largest).to(torch.float32) * (scales * weight).view(-1, 1, 1)
-        x.copy_(x + decoded if accumulate else decoded)
-
-    def dequantize_parts(x: Tensor, scales: Tensor, weight: Tensor, *planes: Tensor) -> None:
-        factor = (scales * weight).view(-1, 1)
-        codes = unpack([plane.to(torch.int32) for plane in planes], bits)
-        for part, code in enumerate(codes):
-            decoded = (code - largest).to(torch.float32) * factor
-            x[:, part].copy_(x[:, part] + decoded if accumulate else decoded)
-
-    kernel = dequantize_words if num_bytes <= 3 else dequantize_parts
-    return Fused(kernel, f"dequantize_{bits}_{accumulate}")
+def dequantize_rows(
+    x: Tensor,
+    scales: Tensor,
+    planes: Sequence[Tensor],
+    bits: int,
+    weight: float,
+    *,
+    accumulate: bool,
+) -> None:
+    """x = or += weight * decoded, with tensor operations. x: f32[rows, G, L]; planes: u8[rows, L], B of them;
+    scales: f32[rows] or f32[1]."""
+    factor = (scales * weight).view(-1, 1)
+    for part, code in enumerate(unpack([plane.to(torch.int32) for plane in planes], bits)):
+        decoded = (code - (2 ** (bits - 1) - 1)).to(torch.float32) * factor
+        x[:, part].copy_(x[:, part] + decoded if accumulate else decoded)
 
 
 @dataclass(frozen=True)
@@ -309,7 +278,7 @@ class CodeLayouts(Layout):
         if x.native:
             _dequantize(
                 len(x), x.lengths, x.pointers, self.native, self.of(0), self.of(1), len(buffers),
-                native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+                native.pointers(buffers), weight, accumulate,
             )  # fmt: skip
             return
         if x.on_gpu:
@@ -342,7 +311,6 @@ def quantize(
         if _quantize(
             len(x), x.lengths, x.pointers, layout.native, layout.of(0), layout.of(1), rounding,
             None if keys is None else keys.ctypes.data, levels, rule, buffer.data_ptr(),
-            torch.get_num_threads(),
         ):  # fmt: skip
             x.found_finite()
         return
@@ -370,13 +338,13 @@ def _quantize_one(
         torch.maximum(high, -low, out=scales.view(()))
         scales.mul_(1.0 / levels)
     own_scale = layout.per_row and rule != GIVEN
-    kernel = quantizer(layout.bits, rounding, own_scale, levels, rule)
-    drawn = torch.tensor(key, dtype=torch.int32, device=x.device)
     codes, _ = group(layout.bits)
-    for values, own, planes, width, start in layout.stretches(x, scales, packed):
+    for values, own, planes, width, first in layout.stretches(x, scales, packed):
         rows = _filled(values, planes[0].shape[0], min(layout.width, values.numel()), width)
-        rows = rows.view(len(rows), codes, -1)
-        kernel(rows, own, drawn, _integer(start, x.device), *planes)
+        quantize_rows(
+            rows.view(len(rows), codes, -1), own, planes, layout.bits, rounding, levels,
+            own_scale=own_scale, rule=rule, key=key, first=first,
+        )  # fmt: skip
 
 
 def _dequantize_one(
@@ -389,14 +357,14 @@ def _dequantize_one(
 ) -> None:
     """With tensor operations. x: f32[n], not empty."""
     codes, _ = group(layout.bits)
-    factor = _scalar(weight, x.device)
     for values, own, planes, width, _ in layout.stretches(x, scales, packed):
         shape = (planes[0].shape[0], codes, width // codes)
         if values.numel() == shape[0] * width:  # nothing was filled up
-            dequantizer(layout.bits, accumulate)(values.view(shape), own, factor, *planes)
+            rows = values.view(shape)
+            dequantize_rows(rows, own, planes, layout.bits, weight, accumulate=accumulate)
             continue
         filled = values.new_empty(shape)
-        dequantizer(layout.bits, False)(filled, own, factor, *planes)
+        dequantize_rows(filled, own, planes, layout.bits, weight, accumulate=False)
         decoded = filled.view(shape[0], -1)[:, : layout.width].reshape(-1)[: values.numel()]
         values.add_(decoded) if accumulate else values.copy_(decoded)
 
@@ -418,9 +386,3 @@ def _filled(values: Tensor, rows: int, width: int, filled_width: int) -> Tensor:
 def _integer(value: int, device: torch.device) -> Tensor:
     """An i32 scalar tensor (wrapping); cached, because making one costs more than a small kernel."""
     return torch.tensor(value, device=device).to(torch.int32)
-
-
-@lru_cache(maxsize=64)
-def _scalar(value: float, device: torch.device) -> Tensor:
-    """A float32 scalar tensor; cached, because making one costs more than a small decode."""
-    return torch.tensor(value, dtype=torch.float32, device=device)

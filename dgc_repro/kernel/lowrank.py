@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch, integers, starts
-from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import INT64, POINTER, Function
 
 _DEPENDENT = 2.0**-22
 """A row of which less than this share is left, without its part along the rows before, is one of
@@ -37,19 +37,11 @@ MOST_IN_ONE_LAUNCH = 64  # the highest rank for kernel/gpu: it keeps factors in 
 _MOST_CHUNKS, _LEAST_ROWS = 16, 64  # as in c/lowrank.c
 _PARALLEL_FROM = 65536  # values: as in c/common.h
 
-_scale_rows = Function(
-    "dgc_scale_rows_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, INTEGER
-)
-_times = Function("dgc_times_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, INTEGER)
-_orthonormal = Function(
-    "dgc_orthonormal_all", None, POINTER, INTEGER, POINTER, ctypes.c_double, POINTER, POINTER, INTEGER
-)  # fmt: skip
-_transposed_times = Function(
-    "dgc_transposed_times_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, POINTER, INTEGER
-)
-_outer = Function(
-    "dgc_outer_all", None, POINTER, INTEGER, POINTER, POINTER, POINTER, FLOAT, INTEGER, INTEGER
-)
+_scale_rows = Function("dgc_scale_rows_all")
+_times = Function("dgc_times_all")
+_orthonormal = Function("dgc_orthonormal_all")
+_transposed_times = Function("dgc_transposed_times_all")
+_outer = Function("dgc_outer_all")
 
 
 class _Table(ctypes.Structure):
@@ -144,10 +136,7 @@ def directions(last: Batch, of: Matrices, keys: Callable[[], counter.Numbers], o
         return
     lost = np.ones(len(last), dtype=np.uint8)
     if last.native:
-        _scale_rows(
-            ctypes.byref(of.table), of.r, last.pointers, out.data_ptr(), lost.ctypes.data,
-            torch.get_num_threads(),
-        )  # fmt: skip
+        _scale_rows(ctypes.byref(of.table), of.r, last.pointers, out.data_ptr(), lost.ctypes.data)
     if lost.any():
         drawn_from, each = keys(), of.each_q(out)
         for i in lost.nonzero()[0].tolist():
@@ -181,10 +170,7 @@ def _power_of_two(exponents: Tensor) -> Tensor:
 def times(m: Batch, of: Matrices, q: Tensor, p: Tensor) -> None:
     """p = q m^T: what every m does to its directions q."""
     if m.native:
-        _times(
-            ctypes.byref(of.table), of.r, m.pointers, q.data_ptr(), p.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
+        _times(ctypes.byref(of.table), of.r, m.pointers, q.data_ptr(), p.data_ptr())
         return
     if gpu := _on_gpu(m, of):
         gpu.times(m, of, q, p)
@@ -201,9 +187,8 @@ def orthonormal(p: Tensor, of: Matrices, work: Tensor, out: Tensor) -> None:
     """
     if native.usable(p):
         _orthonormal(
-            ctypes.byref(of.table), of.r, p.data_ptr(), _DEPENDENT, work.data_ptr(), out.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
+            ctypes.byref(of.table), of.r, p.data_ptr(), _DEPENDENT, work.data_ptr(), out.data_ptr()
+        )
         return
     if gpu := _on_gpu(Batch(("p",), [p]), of):
         gpu.orthonormal(p, of, _DEPENDENT, work, out)
@@ -230,9 +215,8 @@ def transposed_times(m: Batch, of: Matrices, p: Tensor, partial: Tensor, q: Tens
     """q = p m of every m. partial: f32[of.num_partial], overwritten."""
     if m.native:
         _transposed_times(
-            ctypes.byref(of.table), of.r, m.pointers, p.data_ptr(), q.data_ptr(), partial.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
+            ctypes.byref(of.table), of.r, m.pointers, p.data_ptr(), q.data_ptr(), partial.data_ptr()
+        )
         return
     if gpu := _on_gpu(m, of):
         gpu.transposed_times(m, of, p, q)
@@ -245,9 +229,8 @@ def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumu
     """Every x = or += weight * p^T q, in one pass over x."""
     if x.native:
         _outer(
-            ctypes.byref(of.table), of.r, x.pointers, p.data_ptr(), q.data_ptr(), weight, accumulate,
-            torch.get_num_threads(),
-        )  # fmt: skip
+            ctypes.byref(of.table), of.r, x.pointers, p.data_ptr(), q.data_ptr(), weight, accumulate
+        )
         return
     if gpu := _on_gpu(x, of):
         gpu.outer(x, of, p, q, weight, accumulate=accumulate)

@@ -11,11 +11,7 @@ from torch import Tensor
 from dgc_repro.kernel import native
 from dgc_repro.kernel.chosen import Selections
 
-_MERGE = native.Function(
-    "dgc_merge", native.INT64,
-    native.POINTER, native.POINTER, native.INT64, native.POINTER, native.POINTER, native.INT64,
-    native.POINTER, native.POINTER,
-)  # fmt: skip
+_MERGE = native.Function("dgc_merge")
 
 
 def merge(first: Selections, second: Selections) -> Selections:

@@ -12,17 +12,12 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch, integers, starts
-from dgc_repro.kernel.native import FLOAT, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import Function
 
 KINDS = {torch.float16: 0, torch.bfloat16: 1}
 
-_narrow = Function(
-    "dgc_narrow_all", INTEGER, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, FLOAT, INTEGER
-)
-_widen = Function(
-    "dgc_widen_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, FLOAT, FLOAT, INTEGER,
-    INTEGER,
-)  # fmt: skip
+_narrow = Function("dgc_narrow_all")
+_widen = Function("dgc_widen_all")
 
 
 def largest(dtype: torch.dtype) -> float:
@@ -36,7 +31,7 @@ def narrow(x: Batch, to: Tensor) -> None:
     if x.native:
         if _narrow(
             len(x), x.lengths, x.pointers, integers(starts(x.sizes)), to.data_ptr(), KINDS[to.dtype],
-            limit, torch.get_num_threads(),
+            limit,
         ):  # fmt: skip
             x.found_finite()
         return
@@ -59,7 +54,7 @@ def widen(
     if x.native and half.is_contiguous():
         _widen(
             len(x), x.lengths, half.data_ptr(), integers(starts(x.sizes)), x.pointers,
-            KINDS[half.dtype], weight, limit, accumulate, torch.get_num_threads(),
+            KINDS[half.dtype], weight, limit, accumulate,
         )  # fmt: skip
         return
     if x.on_gpu and half.is_contiguous():

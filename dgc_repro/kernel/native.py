@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -61,8 +62,12 @@ class Layout(ctypes.Structure):
 
 
 POINTER, INTEGER, INT32, INT64, FLOAT = (
-    ctypes.c_void_p, ctypes.c_int, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
-)  # fmt: skip
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_int32,
+    ctypes.c_int64,
+    ctypes.c_float,
+)
 
 
 @lru_cache(maxsize=1)
@@ -80,22 +85,52 @@ def library() -> ctypes.CDLL | None:
 
 
 class Function:
-    """A C function by name, found when it is first called. ``result`` and ``arguments``: ctypes."""
+    """A function of kernel/c by name, looked up at its first call. Its types are read from its C source.
+    Pointers are given as addresses. The number of threads, the last parameter where there is one, is
+    torch's and is not given."""
 
-    def __init__(self, name: str, result: Any, *arguments: Any) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._result = result
-        self._arguments = arguments
         self._found: Any = None
+        self._takes_threads = False
 
     def __call__(self, *given: Any) -> Any:
         if self._found is None:
-            kernels = library()
-            assert kernels is not None, "call it only where native.usable says so"
-            found = kernels[self._name]
-            found.restype, found.argtypes = self._result, self._arguments
-            self._found = found  # last: the communication thread may be calling it too
+            self._look_up()
+        if self._takes_threads:
+            return self._found(*given, torch.get_num_threads())
         return self._found(*given)
+
+    def _look_up(self) -> None:
+        kernels = library()
+        assert kernels is not None, "call it only where native.usable says so"
+        found, (result, parameters) = kernels[self._name], _prototypes()[self._name]
+        found.restype, found.argtypes = _TYPES[result], list(map(_type, parameters))
+        self._takes_threads = parameters[-1] == "int threads"
+        self._found = found  # last: the communication thread may be calling it too
+
+
+_PROTOTYPE = re.compile(r"^(\w+) (dgc_\w+)\(([^)]*)\)\s*\{", re.MULTILINE)
+_TYPES = {
+    "void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float, "double": ctypes.c_double,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _prototypes() -> dict[str, tuple[str, list[str]]]:
+    """The result's type and the parameters of each function in kernel/c, as they are written there."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.c"))
+    found = _PROTOTYPE.findall(text)
+    return {
+        name: (result, [" ".join(p.split()) for p in given.split(",")])
+        for result, name, given in found
+    }
+
+
+def _type(parameter: str) -> Any:
+    """The ctypes type of a parameter, such as `const float *x` or `int64_t n`."""
+    return ctypes.c_void_p if "*" in parameter else _TYPES[parameter.split()[-2]]
 
 
 def usable(tensor: Tensor) -> bool:
@@ -103,18 +138,12 @@ def usable(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and library() is not None
 
 
-_all_finite = Function("dgc_all_finite", INTEGER, POINTER, INT64, INTEGER)
-_scale = Function("dgc_scale", INTEGER, POINTER, POINTER, INT64, FLOAT, INTEGER)
+_all_finite = Function("dgc_all_finite")
 
 
 def all_finite(x: Tensor) -> bool:
     """Whether no value is a NaN or an infinity. x: f32, contiguous."""
-    return bool(_all_finite(x.data_ptr(), x.numel(), torch.get_num_threads()))
-
-
-def scale(x: Tensor, weight: float, to: Tensor) -> bool:
-    """to = weight * x (f32, contiguous; may be one tensor); whether all values of x are finite."""
-    return bool(_scale(to.data_ptr(), x.data_ptr(), x.numel(), weight, torch.get_num_threads()))
+    return bool(_all_finite(x.data_ptr(), x.numel()))
 
 
 def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
@@ -138,7 +167,7 @@ def _compiled() -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.getuid():
-                continue  # somebody else's: what lies there may be anything
+                continue  # of another user, who may have put anything there
             if target.is_file():
                 return target
             with _one_at_a_time(folder / "building.lock"):
@@ -168,8 +197,8 @@ def _build(compiler: str, sources: Sequence[Path], target: Path) -> None:
 
 @contextmanager
 def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """Ranks of one machine start together: one builds, the others wait for it. Where the file system
-    knows no locks each builds its own; the files are the same."""
+    """Ranks of one machine start together: one builds, the others wait for it. On a file system without
+    locks each builds its own; the files are the same."""
     with lock.open("w") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

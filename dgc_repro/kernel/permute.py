@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.native import INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import Function
 
 ROUNDS = 8
 SMALL_BITS, SMALL_ROUNDS = 6, 24
 """Halves of one or two bits mix slowly: with 8 rounds, pairs of 5 places came up to 17 % too often or
 too rarely over 400,000 keys, with 24 as often as chance has it; from 7 bits on 8 rounds do."""
 
-_places = Function("dgc_places", None, INT64, INT32, INT64, POINTER, INTEGER)
+_places = Function("dgc_places")
 
 
 def places(n: int, key: int | Tensor, k: int, device: torch.device) -> Tensor:
@@ -30,7 +30,7 @@ def places(n: int, key: int | Tensor, k: int, device: torch.device) -> Tensor:
     this device, which is not read from the host."""
     if device.type == "cpu" and native.library() is not None:
         found = torch.empty(k, dtype=torch.int64)
-        _places(n, int(key), k, found.data_ptr(), torch.get_num_threads())
+        _places(n, int(key), k, found.data_ptr())
         return found
     return _walked(torch.arange(k, device=device), n, key, forward=True)
 

@@ -22,14 +22,8 @@ from dgc_repro.kernel.layout import Layout
 
 LARGEST = 254  # the exponent of 2^127, float32's largest power of two
 
-_pack = native.Function(
-    "dgc_pack_powers_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
-)  # fmt: skip
-_decode = native.Function(
-    "dgc_decode_powers_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER, native.INTEGER,
-)  # fmt: skip
+_pack = native.Function("dgc_pack_powers_all")
+_decode = native.Function("dgc_decode_powers_all")
 
 
 class PowerLayout(Layout):
@@ -48,7 +42,7 @@ class PowerLayout(Layout):
         if x.native:
             _decode(
                 len(x), x.lengths, x.pointers, self.of(0), self.of(1), len(buffers),
-                native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+                native.pointers(buffers), weight, accumulate,
             )  # fmt: skip
             return
         if x.on_gpu:
@@ -70,7 +64,7 @@ def pack(x: Batch, keys: counter.Numbers, layout: PowerLayout, buffer: Tensor) -
     if x.native:
         if _pack(
             len(x), x.lengths, x.pointers, layout.of(0), layout.of(1), keys.ctypes.data,
-            buffer.data_ptr(), torch.get_num_threads(),
+            buffer.data_ptr(),
         ):  # fmt: skip
             x.found_finite()
         return

@@ -22,19 +22,9 @@ from dgc_repro.kernel.layout import Layout
 
 ROW, BITS = 4096, 32
 
-_pack = native.Function(
-    "dgc_pack_signs_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.INTEGER, native.INTEGER,
-)  # fmt: skip
-_decode = native.Function(
-    "dgc_decode_signs_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.FLOAT, native.INTEGER,
-    native.INTEGER,
-)  # fmt: skip
-_vote = native.Function(
-    "dgc_vote_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
-    native.POINTER, native.INTEGER,
-)  # fmt: skip
+_pack = native.Function("dgc_pack_signs_all")
+_decode = native.Function("dgc_decode_signs_all")
+_vote = native.Function("dgc_vote_all")
 
 
 class SignLayout(Layout):
@@ -55,7 +45,7 @@ class SignLayout(Layout):
         if x.native:
             _decode(
                 len(x), x.lengths, x.pointers, integers(self.num_levels), self.of(0), self.of(-1),
-                len(buffers), native.pointers(buffers), weight, accumulate, torch.get_num_threads(),
+                len(buffers), native.pointers(buffers), weight, accumulate,
             )  # fmt: skip
             return
         if x.on_gpu:
@@ -82,10 +72,7 @@ def pack(x: Batch, layout: SignLayout, buffer: Tensor, *, zero_too: bool = False
     """Set a bit where x < 0, and with ``zero_too`` where x = 0, in the words of each tensor. buffer:
     u8[layout.size]."""
     if x.native:
-        if _pack(
-            len(x), x.lengths, x.pointers, layout.of(-1), buffer.data_ptr(), zero_too,
-            torch.get_num_threads(),
-        ):  # fmt: skip
+        if _pack(len(x), x.lengths, x.pointers, layout.of(-1), buffer.data_ptr(), zero_too):
             x.found_finite()
         return
     if x.on_gpu:
@@ -135,10 +122,7 @@ def _both_levels(levels: Sequence[Tensor], device: torch.device) -> Tensor:
 def vote(x: Batch, layout: SignLayout, buffers: Sequence[Tensor]) -> None:
     """x = the sign of the sum of N payloads' signs, 0 at a tie; one pass over the packed words."""
     if x.native:
-        _vote(
-            len(x), x.lengths, x.pointers, layout.of(-1), len(buffers), native.pointers(buffers),
-            torch.get_num_threads(),
-        )  # fmt: skip
+        _vote(len(x), x.lengths, x.pointers, layout.of(-1), len(buffers), native.pointers(buffers))
         return
     if x.on_gpu:
         from dgc_repro.kernel.gpu import bits as gpu

@@ -116,14 +116,13 @@ def code_values(values: Tensor, kind: int, coded: Tensor, scales: Tensor) -> Non
         coded.copy_(values.clamp(-LARGEST_HALF, LARGEST_HALF))
     else:
         k = values.numel()
-        quantize = codes.quantizer(8, codes.NEAREST, own_scale=True)
-        unused = torch.zeros((), dtype=torch.int32, device=values.device)
         whole = k // SCALE_WIDTH * SCALE_WIDTH
         for start, end, columns in ((0, whole, SCALE_WIDTH), (whole, k, k % SCALE_WIDTH)):
             if end > start:
                 rows = values[start:end].view(-1, 1, columns)
                 own = scales[start // SCALE_WIDTH : -(-end // SCALE_WIDTH)]
-                quantize(rows, own, unused, unused, coded[start:end].view(-1, columns))
+                planes = [coded[start:end].view(-1, columns)]
+                codes.quantize_rows(rows, own, planes, 8, codes.NEAREST, 127, own_scale=True)
 
 
 def decode_values(coded: Tensor, scales: Tensor, kind: int, k: int) -> Tensor:

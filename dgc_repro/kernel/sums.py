@@ -24,18 +24,9 @@ BLOCK, LANES = 4096, 512
 WIDE = 256  # a matrix of fewer columns is seen as one of nearly so many, and these are folded
 TALL = 256  # rows of a matrix that are added up in order
 
-_sums = native.Function(
-    "dgc_sums_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.INTEGER,
-    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
-)  # fmt: skip
-_peaks = native.Function(
-    "dgc_peaks_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.INTEGER,
-)  # fmt: skip
-_column_parts = native.Function(
-    "dgc_column_parts_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
-    native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.POINTER, native.INTEGER,
-)  # fmt: skip
+_sums = native.Function("dgc_sums_all")
+_peaks = native.Function("dgc_peaks_all")
+_column_parts = native.Function("dgc_column_parts_all")
 
 
 def magnitudes(x: Batch) -> Tensor:
@@ -61,7 +52,7 @@ def _summed(x: Batch, *, squared: bool) -> tuple[Tensor, Tensor]:
     blocks = torch.empty(size, dtype=torch.float64)
     if _sums(
         len(x), x.lengths, x.pointers, squared, at, blocks.data_ptr(), found.data_ptr(),
-        largest.data_ptr(), torch.get_num_threads(),
+        largest.data_ptr(),
     ):  # fmt: skip
         x.found_finite()
     return found, largest
@@ -82,9 +73,7 @@ def peaks(x: Batch) -> Tensor:
         return dense.summed(x, dense.PEAKS)[1]
     found = torch.zeros(len(x), device=x.device)
     if x.native:
-        if _peaks(
-            len(x), x.lengths, x.pointers, found.data_ptr(), torch.get_num_threads()
-        ):  # fmt: skip
+        if _peaks(len(x), x.lengths, x.pointers, found.data_ptr()):
             x.found_finite()
         return found
     for i, tensor in enumerate(x.tensors):
@@ -115,7 +104,7 @@ def parts(x: Batch, columns: tuple[int, ...]) -> Tensor:
     blocks = torch.empty(size, dtype=torch.float64)
     if _column_parts(
         len(x), x.lengths, x.pointers, integers(columns), at, blocks.data_ptr(), starts,
-        every.data_ptr(), torch.get_num_threads(),
+        every.data_ptr(),
     ):  # fmt: skip
         x.found_finite()
     return every

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel import counter, native
-from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, starts
-from dgc_repro.kernel.native import INT64, INTEGER, POINTER
+from dgc_repro.kernel.batch import Batch, Numbers, Stretches, integers, narrow, starts
 from dgc_repro.kernel.select import Scratch, magnitude_bits
 
 FOLD = 4096  # values that are folded into one (c/thresholds.c)
@@ -46,14 +45,9 @@ _MOMENTS = np.dtype(
      ("largest", "i4")],
     align=True,
 )  # fmt: skip  # `moments_t` of c/thresholds.c
-_sample = native.Function(
-    "dgc_sample_all", None, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, INTEGER
-)  # fmt: skip
-_kth = native.Function("dgc_kth_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER)
-_moments = native.Function(
-    "dgc_moments_all", None, INT64, POINTER, POINTER, POINTER, INTEGER, INTEGER, POINTER, POINTER,
-    POINTER, INTEGER,
-)  # fmt: skip
+_sample = native.Function("dgc_sample_all")
+_kth = native.Function("dgc_kth_all")
+_moments = native.Function("dgc_moments_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +98,9 @@ class Sample:
     ranks: tuple[int, ...]
     drawn: Mask
 
-    def kths(self, active: Mask | None = None) -> Any:
-        """The key of the threshold of each tensor, 0 of those that are not ``active``; on a GPU a tensor
-        there, of all."""
-        if self.values.on_gpu:
-            from dgc_repro.kernel.gpu import chosen as gpu
-
-            return gpu.kths(self.values, self.ranks)[: len(self.values)]
-        return kths(self.values, self.ranks, active)
+    def limits(self) -> Any:
+        """The key of the threshold of each tensor: see `limits`."""
+        return limits(self.values, self.ranks)
 
 
 def estimates(x: Batch, ks: tuple[int, ...], share: float, keys: Keys, scratch: Scratch) -> Sample:
@@ -150,7 +139,7 @@ def samples(x: Batch, m: tuple[int, ...], keys: Keys, scratch: Scratch) -> Batch
     if x.native:
         _sample(
             len(x), x.lengths, x.pointers, wanted.ctypes.data, offsets.ctypes.data,
-            keys.ctypes.data, buffer.data_ptr(), first.ctypes.data, torch.get_num_threads(),
+            keys.ctypes.data, buffer.data_ptr(), first.ctypes.data,
         )  # fmt: skip
     elif x.on_gpu:
         from dgc_repro.kernel.gpu import thresholds as gpu
@@ -179,15 +168,21 @@ def kths(x: Batch, ks: tuple[int, ...], active: Mask | None = None) -> Keys:
     found = np.zeros(len(x), dtype=np.int32)
     lengths = _lengths(x, active)
     if x.native:
-        _kth(
-            len(x), lengths.ctypes.data, x.pointers, integers(ks), found.ctypes.data,
-            torch.get_num_threads(),
-        )  # fmt: skip
+        _kth(len(x), lengths.ctypes.data, x.pointers, integers(ks), found.ctypes.data)
         return found
     for i in np.flatnonzero(lengths).tolist():
         bits = magnitude_bits(x.tensors[i].view(-1))
         found[i] = int(torch.topk(bits, ks[i], sorted=False).values.min())
     return found
+
+
+def limits(x: Batch, ks: tuple[int, ...]) -> Any:
+    """`kths` as an array; on a GPU as a tensor there, found for all tensors together."""
+    if not (x.on_gpu and narrow(x)):
+        return kths(x, ks)
+    from dgc_repro.kernel.gpu import chosen as gpu
+
+    return gpu.kths(x, ks)[: len(x)]
 
 
 def moments(
@@ -207,7 +202,7 @@ def moments(
         chunks = scratch("chunks", size, torch.float64, x.device)
         _moments(
             len(x), lengths.ctypes.data, x.pointers, limits.ctypes.data, squares, logs, chunks.data_ptr(),
-            at.ctypes.data, found.ctypes.data, torch.get_num_threads(),
+            at.ctypes.data, found.ctypes.data,
         )  # fmt: skip
     else:
         found["mantissa"] = 1.0

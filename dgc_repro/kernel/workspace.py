@@ -1,7 +1,7 @@
 """Buffers that are made once and used again each step.
 
-A fresh large tensor costs 3.5 to 6.5 times a copy: page faults. Nothing in a workspace is state: it
-can be thrown away between steps, and no checkpoint knows it.
+A fresh large tensor costs 3.5 to 6.5 times a copy: page faults. A workspace holds no state: it
+can be thrown away between steps, and no checkpoint contains it.
 """
 
 from __future__ import annotations

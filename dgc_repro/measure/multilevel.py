@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import Sparsifier, num_kept
-from dgc_repro.kernel import select
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.chosen import topk
 from dgc_repro.kernel.select import Selection
 from dgc_repro.kernel.workspace import Workspace
 
@@ -92,9 +93,9 @@ def topk_in_one_scan(weak: float, strong: float) -> SinglePass:
 
     def both(tensor: Tensor, context: Context) -> tuple[Selection, Selection]:
         n = tensor.numel()
-        ks = (num_kept(n, weak), num_kept(n, strong))
-        first, second = select.ladder(tensor, ks, scratch=context.scratch)
-        return first, second
+        ks = [(num_kept(n, weak),), (num_kept(n, strong),)]
+        first, second = topk(Batch(("",), [tensor]), ks, context.scratch)
+        return first[0], second[0]
 
     return both
 

@@ -1,4 +1,4 @@
-"""Values whose places a key tells, of each tensor of a batch, as a payload.
+"""Values at places that a key determines, of each tensor of a batch, as a payload.
 
 Of each tensor: a header of 8 bytes where keys travel, scales of 8-bit values, values. The header is key +
 2^32 kind, the kind of the values. The key is a signed number of 32 bits, so that of whole values it is the
@@ -20,17 +20,12 @@ from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Layout
-from dgc_repro.kernel.native import FLOAT, INT32, INT64, INTEGER, POINTER, Function
+from dgc_repro.kernel.native import INT32, POINTER, Function
 from dgc_repro.payload.interface import BatchPayload
 
-_gather = Function(
-    "dgc_keyed_gather_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER, POINTER, INTEGER
-)  # fmt: skip
-_scatter = Function(
-    "dgc_keyed_scatter_all", None, INT64, POINTER, POINTER, INT64, POINTER, POINTER, POINTER, FLOAT,
-    INTEGER, INTEGER,
-)  # fmt: skip
-_zero = Function("dgc_keyed_zero_all", None, INT64, POINTER, POINTER, POINTER, POINTER, INTEGER)
+_gather = Function("dgc_keyed_gather_all")
+_scatter = Function("dgc_keyed_scatter_all")
+_zero = Function("dgc_keyed_zero_all")
 
 
 class _Table(ctypes.Structure):
@@ -94,7 +89,7 @@ class Keyed(BatchPayload):
         if batch.native:
             _gather(
                 len(batch), batch.lengths, batch.pointers, keys.data_ptr(), ctypes.byref(layout.table),
-                scaled, buffer.data_ptr(), torch.get_num_threads(),
+                scaled, buffer.data_ptr(),
             )  # fmt: skip
             return payload
         if batch.on_gpu:
@@ -136,7 +131,6 @@ class Keyed(BatchPayload):
                 len(batch), batch.lengths, batch.pointers, len(every),
                 native.pointers([one.keys for one in every]), ctypes.byref(self.layout.table),
                 native.pointers([one.buffer for one in every]), weight, not accumulate,
-                torch.get_num_threads(),
             )  # fmt: skip
             return
         if batch.on_gpu:
@@ -159,7 +153,7 @@ class Keyed(BatchPayload):
         if batch.native:
             _zero(
                 len(batch), batch.lengths, batch.pointers, self.keys.data_ptr(),
-                ctypes.byref(self.layout.table), torch.get_num_threads(),
+                ctypes.byref(self.layout.table),
             )  # fmt: skip
             return
         if batch.on_gpu:
@@ -176,7 +170,7 @@ class Keyed(BatchPayload):
         return permute.places(layout.sizes[i], self.keys[i], layout.counts[i], self.buffer.device)
 
     def _check(self, headers: Tensor) -> None:
-        """Raise ValueError for the first header that tells no key of this kind."""
+        """Raise ValueError for the first header that holds no key, or another type of values."""
         kinds = headers + 2**31 >> 32
         wrong = (kinds != self.layout.kind).nonzero()
         if not wrong.numel():

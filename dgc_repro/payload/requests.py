@@ -19,8 +19,8 @@ never after.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -62,8 +62,8 @@ class Agree:
 class Gather:
     """Everybody's payload, where all payloads have parts of the same sizes. Answer: `Gathered`.
 
-    ``layouts``: where the tensors, and so the sizes, differ from rank to rank and everybody knows how, a
-    payload laid out as each rank's (its values do not matter); shorter ones are filled up to the longest.
+    ``layouts``: where the tensors, and so the sizes, differ from rank to rank in a known way, a payload laid
+    out as each rank's (its values do not matter); shorter ones are filled up to the longest.
     """
 
     payload: Payload
@@ -74,12 +74,42 @@ class Gather:
         """A payload laid out as the one that comes from a rank."""
         return self.payload if self.layouts is None else self.layouts[rank]
 
+    def made(self) -> Gather:
+        """The same with a payload that is made, if it was `Later`."""
+        return self
+
+
+@dataclass(slots=True)
+class Later:
+    """A payload that cannot be made before the host has read its size from a GPU. ``unread``: the size
+    (`Unread` of kernel/gpu/launch.py), which may be read together with other numbers."""
+
+    make: Callable[[], Payload]
+    unread: Any
+    _made: Payload | None = field(default=None, init=False)
+
+    def made(self) -> Payload:
+        """The payload; the first call makes it."""
+        if self._made is None:
+            self._made = self.make()
+        return self._made
+
 
 @dataclass(frozen=True, slots=True)
 class GatherRagged(Gather):
     """Everybody's payload, where the lengths of parts differ: they travel first. Answer: `Gathered`."""
 
+    payload: Payload | Later  # type: ignore[assignment]
     ragged: ClassVar[bool] = True
+
+    @property
+    def is_later(self) -> bool:
+        """Whether the payload is not made yet."""
+        return isinstance(self.payload, Later)
+
+    def made(self) -> GatherRagged:
+        payload = self.payload
+        return replace(self, payload=payload.made()) if isinstance(payload, Later) else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Values and places of the chosen entries of each tensor as a payload.
 
 Of each tensor: a header of 8 bytes that says how the rest is coded (from the highest byte down `MAGIC`,
-coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). What
-arrives is checked against its headers, by whoever has received it: what is gathered is found broken by every
-rank alike, what goes to one rank (`AllToAll`: shards, trees) by that rank alone. It raises, and the others
-wait for it in their next collective; a run then ends on all ranks with what it raised
-(launch/hang_report.py), an own loop when that rank's process ends or its group's timeout is over.
+coding of the places, type of the values, and 5 bytes of k), places, scales, values (kernel/sparse.py). The
+receiver checks what arrives against its headers. Every rank finds a gathered payload broken; what is sent to
+one rank (`AllToAll`: shards, gTop-k) only that rank checks. It raises, and the others wait for it in their
+next collective. A run then ends on all ranks with that error (launch/hang_report.py); a user's own loop ends
+when that rank's process ends, or after the group's timeout.
 """
 
 from __future__ import annotations
@@ -49,23 +49,10 @@ class _Table(ctypes.Structure):
     )  # fmt: skip
 
 
-_encode = native.Function(
-    "dgc_sparse_encode_all", None, native.INT64, native.POINTER, native.POINTER, native.INTEGER,
-    native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.POINTER, native.INTEGER,
-)  # fmt: skip
-_decode = native.Function(
-    "dgc_sparse_decode_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER,
-    native.INTEGER, native.POINTER, native.POINTER, native.INTEGER, native.POINTER, native.POINTER,
-    native.INTEGER,
-)  # fmt: skip
-_scatter = native.Function(
-    "dgc_scatter_all", native.INTEGER, native.INT64, native.POINTER, native.POINTER, native.INT64,
-    native.POINTER, native.POINTER, native.INTEGER, native.FLOAT, native.INTEGER, native.INTEGER,
-)  # fmt: skip
-_zero_at = native.Function(
-    "dgc_zero_at_all", None, native.INT64, native.POINTER, native.POINTER, native.POINTER,
-    native.POINTER, native.INTEGER,
-)  # fmt: skip
+_encode = native.Function("dgc_sparse_encode_all")
+_decode = native.Function("dgc_sparse_decode_all")
+_scatter = native.Function("dgc_scatter_all")
+_zero_at = native.Function("dgc_zero_at_all")
 
 
 class SparseLayout(Layout):
@@ -214,7 +201,6 @@ class Sparse(BatchPayload):
                 len(names), integers(chosen.sizes), ctypes.byref(layout.table), kind,
                 chosen.values.data_ptr(), chosen.indices.data_ptr(),
                 chosen.indices.dtype == torch.int64, chosen.starts.ctypes.data, buffer.data_ptr(),
-                torch.get_num_threads(),
             )  # fmt: skip
             return payload
         if on_gpu([chosen.values]):
@@ -261,7 +247,7 @@ class Sparse(BatchPayload):
             if _scatter(
                 len(self.names), batch.lengths, batch.pointers, len(every), tables,
                 native.pointers([one.buffer for one in every]), self.layout.kind, weight,
-                not accumulate, torch.get_num_threads(),
+                not accumulate,
             ):  # fmt: skip
                 for one in every:
                     one.selections()
@@ -288,7 +274,7 @@ class Sparse(BatchPayload):
         if batch.native:
             _zero_at(
                 len(self.names), batch.lengths, batch.pointers, ctypes.byref(self.layout.table),
-                self.buffer.data_ptr(), torch.get_num_threads(),
+                self.buffer.data_ptr(),
             )  # fmt: skip
             return
         if batch.on_gpu:
@@ -308,17 +294,23 @@ class Sparse(BatchPayload):
     def selections(self) -> Sequence[Selection]:
         """The entries of every tensor, as they are decoded. Raises ValueError where one is broken."""
         self.check()
-        layout = self.layout
-        if self.buffer.device.type != "cpu" or native.library() is None:
-            return [self._selection(i) for i in range(len(self.names))]
+        layout, device = self.layout, self.buffer.device
         counts, wide = tuple(layout.k.tolist()), any(n > 2**31 - 1 for n in layout.sizes)
-        values = torch.empty(sum(counts))
-        indices = torch.empty(sum(counts), dtype=torch.int64 if wide else torch.int32)
+        values = torch.empty(sum(counts), device=device)
+        kind = torch.int64 if wide else torch.int32
+        indices = torch.empty(sum(counts), dtype=kind, device=device)
         found = Selections(layout.sizes, counts, values, indices)
+        if on_gpu([values]):
+            from dgc_repro.kernel.gpu import sparse as gpu
+
+            gpu.decode(layout.numbers, layout.kind, self.buffer, values, indices, found.starts)
+            return found
+        if not native.usable(values):
+            return [self._selection(i) for i in range(len(self.names))]
         if _decode(
             len(counts), integers(layout.sizes), ctypes.byref(layout.table), layout.kind,
             self.buffer.data_ptr(), found.starts.ctypes.data, wide, indices.data_ptr(),
-            values.data_ptr(), torch.get_num_threads(),
+            values.data_ptr(),
         ):  # fmt: skip
             for i in range(len(counts)):
                 self._selection(i)

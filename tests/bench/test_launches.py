@@ -62,7 +62,7 @@ def test_a_row_has_launches_syncs_and_the_collectives_of_the_ledger() -> None:
         assert row["collectives"] == row["ledger"] > 0
         assert row["launches"] >= row["triton"] > 0
         assert row.get("launches_verdict") == (None if name == "dense" else "met")
-        assert row["syncs"] == (3 if name == "dgc" else 1)
+        assert row["syncs"] == (2 if name == "dgc" else 1)
         modelled = row["touched_mb"] / 300 + 5e-3 * row["launches"] + 30e-3 * row["syncs"]
         assert row["modelled_t4_ms"] == pytest.approx(modelled)
 

@@ -21,12 +21,14 @@ from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sidco import FITS
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.sparsifier import select_all
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward, Junction
@@ -507,6 +509,73 @@ def test_threshold_methods(method: Any, odd: bool) -> None:
     both(run)
 
 
+@pytest.mark.parametrize("step", [0, 1])
+def test_redsync_quantized_takes_the_other_sign_where_there_is_one_alone(step: int) -> None:
+    method = RedSync(0.05, search_from=300, quantized=True)
+    few = torch.zeros(400)
+    few[[3, 7]] = torch.tensor([-2.0, 1e-40])  # fewer than k of either sign
+
+    def run() -> list[Tensor]:
+        rows = [heavy_tailed(500, seed, 1.0) for seed in range(2)]
+        given = [
+            rows[0].abs(),
+            -rows[0].abs(),
+            few.clone(),
+            torch.zeros(40),
+            rows[1].abs()[:90] * -1,
+        ]
+        found = select_all(method, Batch(tuple("abcde"), given), context(step))
+        return [part for one in found for part in (one.values, one.indices)]
+
+    found = both(run)
+    signs = [float(values.sign().unique()) for values in found[::2]]
+    assert signs == [1, -1, 1 if step == 0 else -1, 0, -1]
+    assert len(found[4]) == 1
+
+
+@pytest.mark.parametrize("own", ["path", "result"])
+def test_gtopk(own: str) -> None:
+    """Of three workers; the second one also meets a listener."""
+    method = GTopK(TopK(0.05), own=own)
+    names = tuple(map(str, SIZES))
+
+    def run() -> list[Tensor]:
+        link = Link(SimulatedWire(3), Ledger(), Clock(torch.device("cpu")))
+        like = dict(zip(names, tensors(odd=False), strict=True))
+        exchange = GradientExchange(method, like, link)
+        for worker in range(3):
+            exchange.open(
+                worker, dict(zip(names, tensors(worker, odd=False), strict=True)), Plan(0)
+            )
+        return list(exchange.finish().values())
+
+    both(run)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_step_of_one_worker_reads_its_sizes_with_the_signals(method: Compressor) -> None:
+    """The payload is made after `settle` has read how many entries there are: means and residuals are C's."""
+    names = tuple(map(str, SIZES))
+
+    def run() -> list[Tensor]:
+        link = Link(SimulatedWire(1), Ledger(), Clock(torch.device("cpu")))
+        parameters = {name: nn.Parameter(x) for name, x in zip(names, tensors(), strict=True)}
+        exchange = GradientExchange(ErrorFeedback(method), parameters, link)
+        junction = AfterBackward(exchange, parameters)
+        for seed in range(2):
+            for name, gradient in zip(names, tensors(seed, odd=False), strict=True):
+                parameters[name].grad = gradient
+            junction.begin(Plan(0))
+            assert junction.open(0) is None
+            assert settle(link, exchange, junction, [], Plan(0), finite=True)[0]
+        residuals = [exchange.states[0][name]["residual"] for name in names]
+        return [*(p.grad for p in parameters.values()), *residuals]  # type: ignore[list-item]
+
+    before = Launches.reads
+    both(run)
+    assert Launches.reads == before
+
+
 def test_thresholds_of_larger_tensors() -> None:
     """Several chunks of each sum: an odd number of them, and a power of two."""
 
@@ -551,7 +620,10 @@ def test_sparse_payload(indices: str, values: str) -> None:
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)
         sent[1].zero_at_(zeros)
-        return [*(one.buffer for one in sent), *x.tensors, *y.tensors, *zeros.tensors]
+        listed = [
+            part for s in sent for one in s.selections() for part in (one.values, one.indices)
+        ]
+        return [*(s.buffer for s in sent), *x.tensors, *y.tensors, *zeros.tensors, *listed]
 
     both(run)
 

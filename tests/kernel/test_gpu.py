@@ -85,7 +85,7 @@ TYPES = {
     "owner": "*i32", "state": "*i32", "hists": "*i32", "found": "*i32", "indices": "*i32", "keys": "*i32",
     "largest": "*i32", "escapes_before": "*i32", "limits": "*i32", "whole": "*i32", "offsets": "*u64",
     "values": "*fp32", "peaks": "*fp32", "sums": "*fp64", "totals": "*fp64", "reals": "*fp64",
-    "above": "*fp64", "weight": "fp32", "limit": "fp32", "share": "fp32", "most": "fp32",
+    "above": "*fp64", "signs": "*i32", "weight": "fp32", "limit": "fp32", "share": "fp32", "most": "fp32",
     "first_share": "fp32", "sources": "i32", "num": "i32", "num_tiles": "i32", "num_chunks": "i32",
     "stage": "i32", "total": "i32", "start": "i32", "num_sums": "i32", "num_columns": "i32", "p": "*fp32",
     "q": "*fp32", "out": "*fp32", "work": "*fp64", "r": "i32", "dependent": "fp32",
@@ -159,7 +159,9 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
         (chosen._write, {"TILE": 2048}),
         (thresholds._sample, {"TILE": 1024}),
         (thresholds._lower, {"SHARE": 0.8, "ROUNDS": 10}),
-        (thresholds._search, {"HALVINGS": 32, "WIDTH": 1024}),
+        *((thresholds._search, {"HALVINGS": 32, "ZEROS": a, "WIDTH": 1024}) for a in (False, True)),
+        (thresholds._keep_sign, {"TILE": 1024}),
+        (thresholds._average, {"WIDTH": 1024}),
         *(
             (
                 thresholds._moments,
@@ -181,7 +183,11 @@ def kernels() -> list[tuple[Any, dict[str, Any]]]:
             for kind in range(3)
         ),
         *((keyed._scatter, {"KIND": k, "ZERO": k == 0, "TILE": 2048}) for k in range(3)),
-        *((sparse._put, {"KIND": k, "ZERO": k == 0, "WORDS_EACH": 256}) for k in range(4)),
+        *(
+            (sparse._put, {"KIND": k, "ZERO": k == 0, "WORDS_EACH": 256, **dict.fromkeys(none)})
+            for k in range(4)
+            for none in (("x",), ("values", "indices", "starts"))
+        ),
         (lowrank._directions, {"WIDTH": lowrank.WIDTH}),
         *((lowrank._orthonormal, {"R": r, "WIDTH": width}) for r, width in ((1, 512), (64, 32))),
         *(
@@ -262,9 +268,10 @@ def answered(request: Any, counting: Counting) -> Any:
     if isinstance(request, Many):
         return {key: answered(asked, counting) for key, asked in request.asked.items()}
     if isinstance(request, Gather):
-        other = request.payload.like([part.clone() for part in request.payload.parts])
+        payload = request.made().payload
+        other = payload.like([part.clone() for part in payload.parts])
         counting.operations.remove("clone")
-        return Gathered([request.payload, other])
+        return Gathered([payload, other])
     assert isinstance(request, Mean)
     return request.tensor.tensors if isinstance(request.tensor, Batch) else request.tensor
 
@@ -308,6 +315,7 @@ def exchanged(compressor: Compressor, shapes: Sequence[Sequence[int]] | None = N
         (ErrorFeedback(Threshold(threshold=0.1)), 18),
         (ErrorFeedback(DGCSampled(density=0.01)), 32),
         (ErrorFeedback(RedSync(density=0.01, search_from=100_000)), 26),
+        (ErrorFeedback(RedSync(density=0.01, search_from=100_000, quantized=True)), 34),
         (ErrorFeedback(SIDCo(density=0.01)), 32),
         (ErrorFeedback(SIDCo(density=0.01, fit="gamma")), 32),
         (ErrorFeedback(RandomK(density=0.01)), 5),
@@ -397,6 +405,48 @@ def test_the_host_waits_for_the_gpu_once_a_step(compressor: Compressor, plan: Pl
             assert happened
             if step:  # tables are uploaded in the first
                 assert counting.waits == ["tolist"]
+
+
+RAGGED = (
+    Threshold(0.01), Threshold(threshold=0.5), DGCSampled(0.01), SIDCo(0.01),
+    RedSync(0.01), RedSync(0.01, quantized=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("method", RAGGED, ids=repr)
+def test_the_host_waits_for_the_gpu_twice_where_sizes_differ(
+    method: Compressor, wrapped: bool
+) -> None:
+    """For the signals, with which it reads the sizes of its own payload, and for those of all workers."""
+    compressor = PerLayer(ErrorFeedback(method)) if wrapped else ErrorFeedback(method)
+    with Counting() as counting:
+        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(torch.device("cpu")))
+        parameters = {f"p{i}": torch.empty(*one, device=CUDA) for i, one in enumerate(SHAPES[:6])}
+        exchange = GradientExchange(compressor, parameters, link)
+        for _ in range(3):
+            counting.clear()
+            exchange.open(0, {n: torch.empty_like(p) for n, p in parameters.items()}, Plan(0))
+            assert counting.waits == []
+            assert settle(link, exchange, Outside(exchange), [1.0], Plan(0), finite=True)[0]
+            assert (counting.waits, counting.syncs) == (["_to_copy", "tolist"], 2)
+
+
+@pytest.mark.parametrize("method", RAGGED, ids=repr)
+def test_kernels_that_count_with_32_bits_get_no_larger_tensor(method: Any) -> None:
+    from dgc_repro.kernel.gpu import chosen, thresholds
+
+    def launched(on: Tensor, kernel: Any, *given: Any, **options: Any) -> None:
+        large = any(isinstance(one, Batch) and max(one.sizes) >= 2**31 for one in given)
+        assert not large or kernel.fn.__name__ == "_sample"  # whose places have 64 bits
+
+    patches = [patch.object(module, "launch", launched) for module in (chosen, thresholds)]
+    with Counting(), patches[0], patches[1]:
+        x = Batch(("large",), [torch.empty(2**31, device=CUDA)])
+        assert x.on_gpu
+        context = Context("x", 0, 0, 0, 2, 0, (0, 0), Workspace())
+        with pytest.raises(RuntimeError):  # of tensor operations, which need values
+            method.choose_all(x, x.sizes, context)
 
 
 class OneUnit:

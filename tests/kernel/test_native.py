@@ -3,8 +3,10 @@ line says so."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import re
 import shutil
 
 import pytest
@@ -19,6 +21,22 @@ def test_with_a_compiler_the_c_kernels_serve() -> None:
     if os.environ.get("DGC_REPRO_COMPILE") == "0" or shutil.which("cc") is None:
         pytest.skip("no C compiler here, or DGC_REPRO_COMPILE=0")
     assert native.library() is not None, "the compiler would not take kernel/c: see the warning"
+
+
+def test_the_types_of_every_c_function_are_read_and_each_is_called() -> None:
+    """A pointer that is taken for a number of 32 bits would crash."""
+    package = native.FOLDER.parents[1]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in native.FOLDER.iterdir())
+    called, known = set(re.findall(r'Function\("(\w+)"\)', text)), native._prototypes()
+    assert called <= known.keys()
+    for name, (_, parameters) in known.items():
+        assert name in called or len(re.findall(rf"\b{name}\b", sources)) > 1
+        for parameter in parameters:
+            pointer = "*" in parameter
+            assert (native._type(parameter) is ctypes.c_void_p) == pointer
+    result, parameters = known["dgc_scale_all"]
+    assert (result, parameters[-2:]) == ("int", ["float weight", "int threads"])
 
 
 @pytest.mark.parametrize("compiler", ["/nonexistent/cc", "/bin/false"])

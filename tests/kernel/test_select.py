@@ -19,7 +19,6 @@ from dgc_repro.kernel import chosen, select, thresholds
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
-from dgc_repro.kernel.workspace import Workspace
 
 # Around what the kernel treats apart: one piece of 8192, no sample up to 1024, several threads.
 SIZES = (1, 2, 9, 1024, 1025, 5000, 8192, 8193, 70_001, 140_000)
@@ -271,34 +270,14 @@ def test_the_number_of_threads_changes_nothing() -> None:
     def every() -> list[Tensor]:
         found = [*select.ladder(x, [30_000, 300]), select.topk(x, 100_000)]
         found += reaching(several, limit, 0)
-        return [select.energy(x), *(part for one in found for part in (one.values, one.indices))]
+        return [
+            kernels.energies(several),
+            *(part for one in found for part in (one.values, one.indices)),
+        ]
 
     one = every()
     with three_threads():
         assert all(map(same_bits, one, every()))
-
-
-def test_scratch_is_used_again_and_never_read_and_written_at_once() -> None:
-    workspace = Workspace()
-
-    def scratch(label: str, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return workspace.scratch((label,), size, dtype, device)
-
-    x = heavy_tailed(70_001)
-    first = select.topk(x, 700, scratch=scratch)
-    check(first, x, largest(x, 700))
-    again = select.topk(-x, 700, scratch=scratch)
-    assert again.values.data_ptr() == first.values.data_ptr()
-    once = select.refine(again, 70, scratch=scratch)
-    twice = select.refine(once, 7, scratch=scratch)  # under the label of what it reads
-    check(once, -x, largest(x, 70))
-    check(twice, -x, largest(x, 7))
-    # The same where a selection's values are a tensor of their own.
-    values = select.topk(x, 900, scratch=scratch).values
-    expected = select.topk(values.clone(), 450)
-    ours = select.topk(values, 450, scratch=scratch)
-    assert same_bits(ours.values, expected.values)
-    assert same_bits(ours.indices, expected.indices)
 
 
 @both_kernels
@@ -318,7 +297,7 @@ def test_an_energy_is_exact_to_float64_and_does_not_overflow() -> None:
     for n in (0, 1, 70_001):
         for name, x in kinds(n) if n else [("", torch.zeros(0))]:
             expected = float((x.numpy().astype(np.float64) ** 2).sum())
-            energy = select.energy(x)
+            energy = kernels.energies(Batch(("x",), [x]))[0]
             assert energy.dtype == torch.float64
             if np.isfinite(expected):
                 assert abs(float(energy) - expected) <= n * 2.0**-53 * expected, name

@@ -1,8 +1,6 @@
 /* Sums, products and energies of all tensors of a batch in one call. */
 #include "segments.h"
 
-int dgc_scale(float *to, const float *from, int64_t n, float weight, int threads);
-
 #define PART 65536 /* values whose squares are summed one after another */
 
 static int64_t num_parts(int64_t n) { return (n + PART - 1) / PART; }
@@ -23,7 +21,7 @@ static double total(const double *parts, int64_t count) {
 }
 
 /* The sum of squares, in the same order whatever the number of threads. */
-double dgc_energy(const float *x, int64_t n, int threads) {
+static double energy_of(const float *x, int64_t n, int threads) {
     const int64_t parts = num_parts(n);
     const int parallel = parts > 1 && threads > 1;
     double sums[parts + 1];
@@ -78,29 +76,44 @@ static int32_t add(float *to, const float *a, const float *b, int64_t n, float w
 /* The same of every tensor; whether all sums are finite. energies: of every tensor, or NULL. */
 int dgc_add_all(int64_t count, const int64_t *n, float *const *to, const float *const *a,
                 const float *const *b, float weight, double *energies, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= add(to[s], a[s], b[s], n[s], weight, energies ? energies + s : 0, inner) >= INFINITE)
     return !bad;
+}
+
+/* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */
+static int scale(float *to, const float *from, int64_t n, float weight, int threads) {
+    const int parallel = n >= PARALLEL_FROM && threads > 1;
+    int32_t largest = 0;
+#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
+    for (int64_t start = 0; start < n; start += 4096) {
+        const int64_t m = n - start < 4096 ? n - start : 4096;
+        int32_t here = largest_magnitude(from + start, m);
+        largest = here > largest ? here : largest;
+        for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
+    }
+    return largest < INFINITE;
 }
 
 /* to = weight * from for every tensor; whether all values of `from` are finite. */
 int dgc_scale_all(int64_t count, const int64_t *n, float *const *to, const float *const *from, float weight,
                   int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, bad |= !dgc_scale(to[s], from[s], n[s], weight, inner))
+    EACH_TENSOR(count, n, threads, bad |= !scale(to[s], from[s], n[s], weight, inner))
     return !bad;
+}
+
+/* Whether no value is a NaN or an infinity. */
+int dgc_all_finite(const float *x, int64_t n, int threads) {
+    return largest_of_all(x, n, threads) < INFINITE;
 }
 
 /* Whether no value of any tensor is a NaN or an infinity. */
 int dgc_finite_all(int64_t count, const int64_t *n, const float *const *x, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, bad |= largest_of_all(x[s], n[s], inner) >= INFINITE)
+    EACH_TENSOR(count, n, threads, bad |= largest_of_all(x[s], n[s], inner) >= INFINITE)
     return !bad;
 }
 
 /* The sum of squares of every tensor. */
 void dgc_energy_all(int64_t count, const int64_t *n, const float *const *x, double *energies, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, energies[s] = dgc_energy(x[s], n[s], inner))
+    EACH_TENSOR(count, n, threads, energies[s] = energy_of(x[s], n[s], inner))
 }

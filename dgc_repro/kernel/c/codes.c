@@ -255,8 +255,7 @@ static void dequantize(float *x, const layout_t *layout, int64_t scales_at, int6
 int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, const layout_t *layouts,
                      const int64_t *scales_at, const int64_t *packed_at, int rounding, const int32_t *keys,
                      int32_t levels, int rule, uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= n[s] && !quantize(x[s], layouts + s, rounding, keys ? keys[s] : 0, levels, rule,
                                              (float *)(buffer + scales_at[s]), buffer + packed_at[s], inner))
     return !bad;
@@ -266,27 +265,7 @@ int dgc_quantize_all(int64_t count, const int64_t *n, const float *const *x, con
 void dgc_dequantize_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layouts,
                         const int64_t *scales_at, const int64_t *packed_at, int sources,
                         const uint8_t *const *buffers, float weight, int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 dequantize(x[s], layouts + s, scales_at[s], packed_at[s], sources, buffers, weight, accumulate,
                            inner))
-}
-
-/* Whether no value is a NaN or an infinity. */
-int dgc_all_finite(const float *x, int64_t n, int threads) {
-    return largest_of_all(x, n, threads) < INFINITE;
-}
-
-/* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */
-int dgc_scale(float *to, const float *from, int64_t n, float weight, int threads) {
-    const int parallel = n >= PARALLEL_FROM && threads > 1;
-    int32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
-    for (int64_t start = 0; start < n; start += 4096) {
-        const int64_t m = n - start < 4096 ? n - start : 4096;
-        int32_t here = largest_magnitude(from + start, m);
-        largest = here > largest ? here : largest;
-        for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
-    }
-    return largest < INFINITE;
 }

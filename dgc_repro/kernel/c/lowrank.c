@@ -76,17 +76,16 @@ static inline __attribute__((always_inline)) void dots(const float *m, int64_t c
         for (int k = 0; k < width; k++) p[k * rows + i] = total[i][k];
 }
 
+/* Blocks of 1 or 4 rows and of 1 to 4 ranks, as the compiler should know them. */
+#define FOR_BLOCKS(CASE) \
+    CASE(0, 1, 1) CASE(1, 1, 2) CASE(2, 1, 3) CASE(3, 1, 4) CASE(4, 4, 1) CASE(5, 4, 2) CASE(6, 4, 3) CASE(7, 4, 4)
+
 static inline void dots_of(const float *m, int64_t cols, const float *q, float *p, int64_t rows, int height,
                            int width) {
     switch (4 * (height == 4) + width - 1) {
-        case 0: dots(m, cols, q, p, rows, 1, 1); break;
-        case 1: dots(m, cols, q, p, rows, 1, 2); break;
-        case 2: dots(m, cols, q, p, rows, 1, 3); break;
-        case 3: dots(m, cols, q, p, rows, 1, 4); break;
-        case 4: dots(m, cols, q, p, rows, 4, 1); break;
-        case 5: dots(m, cols, q, p, rows, 4, 2); break;
-        case 6: dots(m, cols, q, p, rows, 4, 3); break;
-        case 7: dots(m, cols, q, p, rows, 4, 4); break;
+#define CASE(number, height, width) case number: dots(m, cols, q, p, rows, height, width); break;
+        FOR_BLOCKS(CASE)
+#undef CASE
     }
 }
 
@@ -138,14 +137,9 @@ static inline __attribute__((always_inline)) void gather_rows(const float *m, in
 static inline void gather_rows_of(const float *m, int64_t rows, int64_t cols, const float *p, float *sums,
                                   int64_t stride, int64_t count, int fresh, int height, int width) {
     switch (4 * (height == 4) + width - 1) {
-        case 0: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 1, 1); break;
-        case 1: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 1, 2); break;
-        case 2: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 1, 3); break;
-        case 3: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 1, 4); break;
-        case 4: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 4, 1); break;
-        case 5: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 4, 2); break;
-        case 6: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 4, 3); break;
-        case 7: gather_rows(m, rows, cols, p, sums, stride, count, fresh, 4, 4); break;
+#define CASE(number, height, width) case number: gather_rows(m, rows, cols, p, sums, stride, count, fresh, height, width); break;
+        FOR_BLOCKS(CASE)
+#undef CASE
     }
 }
 
@@ -301,39 +295,33 @@ typedef struct {
 
 /* `scale_rows` of each matrix, to its place; lost: those of which a row has no direction. */
 void dgc_scale_rows_all(const matrices_t *of, int r, const float *const *q, float *scaled, uint8_t *lost, int threads) {
-    int bad = 0;
-    EACH_TENSOR(of->count, of->cols, threads, bad,
-                lost[s] = !scale_rows(q[s], r, of->cols[s], scaled + of->q_at[s]); (void)inner)
+    EACH_TENSOR(of->count, of->cols, threads,
+                lost[s] = !scale_rows(q[s], r, of->cols[s], scaled + of->q_at[s]))
 }
 
 void dgc_times_all(const matrices_t *of, int r, const float *const *m, const float *q, float *p, int threads) {
-    int bad = 0;
-    EACH_TENSOR(of->count, of->n, threads, bad,
+    EACH_TENSOR(of->count, of->n, threads,
                 times(m[s], of->rows[s], of->cols[s], q + of->q_at[s], r, p + of->p_at[s], inner))
 }
 
 void dgc_orthonormal_all(const matrices_t *of, int r, const float *p, double tolerance, double *work, float *unit,
                          int threads) {
-    int bad = 0;
-    EACH_TENSOR(of->count, of->rows, threads, bad, {
+    EACH_TENSOR(of->count, of->rows, threads, {
         const int64_t at = of->p_at[s];
         orthonormal(p + at, r, of->rows[s], tolerance, work + at, unit + at);
-        (void)inner;
     })
 }
 
 void dgc_transposed_times_all(const matrices_t *of, int r, const float *const *m, const float *p, float *q,
                               float *partial, int threads) {
-    int bad = 0;
-    EACH_TENSOR(of->count, of->n, threads, bad,
+    EACH_TENSOR(of->count, of->n, threads,
                 transposed_times(m[s], of->rows[s], of->cols[s], p + of->p_at[s], r, q + of->q_at[s],
                                      partial + of->partial_at[s], inner))
 }
 
 void dgc_outer_all(const matrices_t *of, int r, float *const *x, const float *p, const float *q, float weight,
                    int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(of->count, of->n, threads, bad,
+    EACH_TENSOR(of->count, of->n, threads,
                 outer(x[s], of->rows[s], of->cols[s], p + of->p_at[s], q + of->q_at[s], r, weight, accumulate,
                           inner))
 }

@@ -109,8 +109,7 @@ void dgc_widen(const uint16_t *half, float *x, int64_t n, int kind, float weight
 /* Every tensor of a batch to its place in `to`; whether all values are finite. */
 int dgc_narrow_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *starts, uint16_t *to,
                    int kind, float limit, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= dgc_narrow(x[s], n[s], to + starts[s], kind, limit, inner) >= INFINITE)
     return !bad;
 }
@@ -118,7 +117,6 @@ int dgc_narrow_all(int64_t count, const int64_t *n, const float *const *x, const
 /* And back. */
 void dgc_widen_all(int64_t count, const int64_t *n, const uint16_t *half, const int64_t *starts, float *const *x,
                    int kind, float weight, float limit, int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 dgc_widen(half + starts[s], x[s], n[s], kind, weight, limit, accumulate, inner))
 }

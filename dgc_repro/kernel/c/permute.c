@@ -113,8 +113,7 @@ static void gather(const float *x, int64_t n, int32_t key, float weight, int64_t
 /* Write headers and values of every tensor into the buffer of a payload; `scaled`: n / k times the values. */
 void dgc_keyed_gather_all(int64_t count, const int64_t *n, const float *const *x, const int32_t *keys,
                           const keyed_t *layout, int scaled, uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, layout->k, threads, bad, {
+    EACH_TENSOR(count, layout->k, threads, {
         const int64_t k = layout->k[s];
         const int64_t header = keys[s] + ((int64_t)layout->kind << 32);
         const float weight = scaled && k ? (float)((double)n[s] / (double)k) : 1.0f;
@@ -145,8 +144,7 @@ static void scatter(float *x, int64_t n, int32_t key, float weight, int64_t k, i
 void dgc_keyed_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t workers,
                            const int32_t *const *keys, const keyed_t *layout, const uint8_t *const *buffers,
                            float weight, int zero, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         if (zero) memset(x[s], 0, n[s] * sizeof **x);
         for (int64_t w = 0; w < workers; w++)
             scatter(x[s], n[s], keys[w][s], weight, layout->k[s], layout->kind,
@@ -157,8 +155,7 @@ void dgc_keyed_scatter_all(int64_t count, const int64_t *n, float *const *x, int
 /* x[first places] = 0 for every tensor. */
 void dgc_keyed_zero_all(int64_t count, const int64_t *n, float *const *x, const int32_t *keys,
                         const keyed_t *layout, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const permutation_t permutation = permutation_of(n[s], keys[s]);
         for (int64_t first = 0; first < layout->k[s]; first += BLOCK) {
             const int m = layout->k[s] - first < BLOCK ? (int)(layout->k[s] - first) : BLOCK;
@@ -166,6 +163,5 @@ void dgc_keyed_zero_all(int64_t count, const int64_t *n, float *const *x, const 
             places_of(&permutation, first, m, places);
             for (int i = 0; i < m; i++) x[s][places[i]] = 0.0f;
         }
-        (void)inner;
     })
 }

@@ -69,8 +69,7 @@ static void decode(float *x, int64_t n, int64_t words_at, int64_t exponents_at, 
 /* The same for all tensors of a batch. Packing returns whether no value is a NaN or an infinity. */
 int dgc_pack_powers_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *words_at,
                         const int64_t *exponents_at, const int32_t *keys, uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= pack(x[s], n[s], keys[s], (uint32_t *)(buffer + words_at[s]), buffer + exponents_at[s],
                             inner) >= INFINITE)
     return !bad;
@@ -79,7 +78,6 @@ int dgc_pack_powers_all(int64_t count, const int64_t *n, const float *const *x, 
 void dgc_decode_powers_all(int64_t count, const int64_t *n, float *const *x, const int64_t *words_at,
                            const int64_t *exponents_at, int sources, const uint8_t *const *buffers, float weight,
                            int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 decode(x[s], n[s], words_at[s], exponents_at[s], sources, buffers, weight, accumulate, inner))
 }

@@ -415,8 +415,7 @@ static void topk_of_one(const float *x, int64_t n, int rungs, const int64_t *ks,
 void dgc_topk_all(int64_t count, const int64_t *n, const float *const *x, int rungs, const int64_t *ks,
                   float *values, int32_t *indices, const int64_t *starts, uint8_t *scratch, int64_t small,
                   int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         float *own_values[rungs];
         int32_t *own_indices[rungs];
         for (int rung = 0; rung < rungs; rung++) {
@@ -443,8 +442,7 @@ int64_t dgc_reach_scratch(int64_t count, const int64_t *n, const int64_t *capaci
 void dgc_reach_all(int64_t count, const int64_t *n, const float *const *x, const int32_t *limits,
                    uint8_t *scratch, const int64_t *starts, const int64_t *capacity, int64_t *above,
                    int64_t *equal, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         piece_t *pieces = (piece_t *)(scratch + starts[s]);
         const int64_t num = num_pieces(n[s]), room = capacity[s];
         float *values = (float *)(pieces + num);
@@ -463,8 +461,7 @@ void dgc_reach_write_all(int64_t count, const int64_t *n, const int32_t *limits,
                          const int64_t *through_starts, int wide, float *values, uint8_t *indices,
                          const int64_t *to, int threads) {
     const int64_t width = wide ? 8 : 4;
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const uint8_t *own = through ? through + through_starts[s] * width : 0;
         write_all((piece_t *)(scratch + starts[s]), num_pieces(n[s]), limits[s], ties[s], own, wide,
                   values + to[s], indices + to[s] * width, n[s] >= PARALLEL_FROM && inner > 1, inner);
@@ -506,10 +503,8 @@ static int32_t kth_of(const float *x, int64_t n, int64_t k) {
 /* The bits of the ks[s]-th largest magnitude of each tensor, ks[s] from 1 to n[s]; 0 of an empty one. */
 void dgc_kth_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *ks, int32_t *found,
                  int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         int64_t ties;
-        (void)inner;
         if (n[s] == 0)
             found[s] = 0;
         else if (n[s] <= SMALL)
@@ -517,20 +512,4 @@ void dgc_kth_all(int64_t count, const int64_t *n, const float *const *x, const i
         else
             found[s] = kth_of(x[s], n[s], ks[s]);
     })
-}
-
-/* values[i] = x[places[i]], and indices[i] = through[places[i]] where `through` is given. */
-void dgc_pick(const float *x, const void *through, int wide, const void *places, int wide_places, int64_t k,
-              float *values, void *indices, int threads) {
-    const int parallel = k >= PARALLEL_FROM / 8 && threads > 1;
-#pragma omp parallel for num_threads(threads) if (parallel) schedule(static)
-    for (int64_t i = 0; i < k; i++) {
-        const int64_t at = wide_places ? ((const int64_t *)places)[i] : ((const int32_t *)places)[i];
-        values[i] = x[at];
-        if (!through) continue;
-        if (wide)
-            ((int64_t *)indices)[i] = ((const int64_t *)through)[at];
-        else
-            ((int32_t *)indices)[i] = ((const int32_t *)through)[at];
-    }
 }

@@ -154,8 +154,7 @@ static void vote(float *x, int64_t n, int64_t words_at, int count, const uint8_t
 /* The same for all tensors of a batch. Packing returns whether no value is a NaN or an infinity. */
 int dgc_pack_signs_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *words_at,
                        uint8_t *buffer, int zero_too, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 bad |= pack(x[s], n[s], (uint32_t *)(buffer + words_at[s]), zero_too, inner) >= INFINITE)
     return !bad;
 }
@@ -163,14 +162,12 @@ int dgc_pack_signs_all(int64_t count, const int64_t *n, const float *const *x, c
 void dgc_decode_signs_all(int64_t count, const int64_t *n, float *const *x, const int64_t *num_levels,
                           const int64_t *levels_at, const int64_t *words_at, int sources,
                           const uint8_t *const *buffers, float weight, int accumulate, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad,
+    EACH_TENSOR(count, n, threads,
                 decode(x[s], n[s], num_levels[s], levels_at[s], words_at[s], sources, buffers, weight,
                        accumulate, inner))
 }
 
 void dgc_vote_all(int64_t count, const int64_t *n, float *const *x, const int64_t *words_at, int sources,
                   const uint8_t *const *buffers, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, vote(x[s], n[s], words_at[s], sources, buffers, inner))
+    EACH_TENSOR(count, n, threads, vote(x[s], n[s], words_at[s], sources, buffers, inner))
 }

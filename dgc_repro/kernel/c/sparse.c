@@ -230,8 +230,7 @@ static sparse_t source_of(const layout_t *layout, int64_t s, const uint8_t *buff
 int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t workers,
                         const layout_t *layouts, const uint8_t *const *buffers, int kind, float weight,
                         int zero, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         sparse_t sources[workers];
         int wrong = 0;
         for (int64_t w = 0; w < workers; w++) {
@@ -246,8 +245,7 @@ int dgc_scatter_all(int64_t count, const int64_t *n, float *const *x, int64_t wo
 /* x[places of the entries] = 0 for every tensor. */
 void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const layout_t *layout,
                      const uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const sparse_t source = source_of(layout, s, buffer, FP32);
         cursor_t cursor = {0, 0, -1};
         for (;;) {
@@ -257,7 +255,6 @@ void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const lay
             for (int i = 0; i < found; i++) x[s][places[i]] = 0.0f;
             if (!found && cursor.code == code) break;
         }
-        (void)inner;
     })
 }
 
@@ -265,11 +262,9 @@ void dgc_zero_at_all(int64_t count, const int64_t *n, float *const *x, const lay
  * of a tensor are broken. */
 int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind, const uint8_t *buffer,
                           const int64_t *starts, int wide, void *indices, float *values, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, layout->k, threads, bad, {
+    EACH_TENSOR(count, layout->k, threads, {
         const sparse_t source = source_of(layout, s, buffer, kind);
         bad |= !decode(&source, n[s], wide, (uint8_t *)indices + starts[s] * (wide ? 8 : 4), values + starts[s]);
-        (void)inner;
     })
     return bad;
 }
@@ -279,8 +274,7 @@ int dgc_sparse_decode_all(int64_t count, const int64_t *n, const layout_t *layou
 void dgc_sparse_encode_all(int64_t count, const int64_t *n, const layout_t *layout, int kind,
                            const float *values, const void *indices, int wide, const int64_t *starts,
                            uint8_t *buffer, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const int64_t k = layout->k[s];
         const float *from = values + starts[s];
         const void *places = (const uint8_t *)indices + starts[s] * (wide ? 8 : 4);

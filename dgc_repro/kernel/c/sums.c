@@ -52,8 +52,7 @@ static double sum_up(const float *x, int64_t n, double *sums, int squared, int32
  * is a NaN or an infinity. */
 int dgc_sums_all(int64_t count, const int64_t *n, const float *const *x, int squared, const int64_t *at,
                  double *sums, double *totals, float *peaks, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         int32_t largest;
         totals[s] = sum_up(x[s], n[s], sums + at[s], squared, &largest, inner);
         peaks[s] = from_bits(largest);
@@ -64,8 +63,7 @@ int dgc_sums_all(int64_t count, const int64_t *n, const float *const *x, int squ
 
 /* max|x| of every tensor of a batch; whether no value is a NaN or an infinity. */
 int dgc_peaks_all(int64_t count, const int64_t *n, const float *const *x, float *peaks, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         const int32_t largest = largest_of_all(x[s], n[s], inner);
         peaks[s] = from_bits(largest);
         bad |= largest >= INFINITE;
@@ -130,8 +128,7 @@ static int32_t column_parts(const float *x, int64_t n, int64_t columns, int64_t 
 int dgc_column_parts_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *columns,
                          const int64_t *at, double *sums, const int64_t *starts, double *parts, int threads) {
     const int64_t total = count ? starts[count - 1] + columns[count - 1] : 0;
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, if (n[s]) {
+    EACH_TENSOR(count, n, threads, if (n[s]) {
         const int64_t joined = columns[s] < WIDE ? WIDE / columns[s] : 1;
         const int64_t wide = joined * columns[s];
         bad |= column_parts(x[s], n[s], wide, joined, sums + at[s], inner) >= INFINITE;

@@ -40,8 +40,7 @@ static void sample(const float *x, int64_t n, int64_t m, int64_t offset, int32_t
 /* The same of every tensor of which m[s] > 0 values are wanted, to to[starts[s]]. */
 void dgc_sample_all(int64_t count, const int64_t *n, const float *const *x, const int64_t *m,
                     const int64_t *offsets, const int32_t *keys, float *to, const int64_t *starts, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         if (m[s]) sample(x[s], n[s], m[s], offsets[s], keys[s], to + starts[s], inner);
     })
 }
@@ -188,8 +187,7 @@ static void moments(const float *x, int64_t n, float above, int second, int logs
 /* The same of every tensor; its chunks are noted from starts[s]. */
 void dgc_moments_all(int64_t count, const int64_t *n, const float *const *x, const float *above, int second,
                      int logs, double *chunks, const int64_t *starts, moments_t *found, int threads) {
-    int bad = 0;
-    EACH_TENSOR(count, n, threads, bad, {
+    EACH_TENSOR(count, n, threads, {
         moments(x[s], n[s], above[s], second, logs, chunks + starts[s], found + s, inner);
     })
 }

@@ -2,9 +2,12 @@
 
 Three histograms, over 11, 10 and 10 bits of the magnitudes, give the k-th largest magnitude of each tensor;
 then the entries above it, and the first of those equal to it, are counted in tiles and written in order.
-Nothing is read back, but how many entries reach a limit: the payload's size."""
+Nothing is read back, but how many entries reach a limit: the payload's size. The host reads it when it is
+needed (`Unread`)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import triton.language as tl
@@ -14,10 +17,10 @@ from triton import jit
 from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
+    Unread,
     floats,
     launch,
     magnitude,
-    read,
     scan,
     tile,
     tiles,
@@ -58,9 +61,10 @@ def kths(x: Batch, *ks: Numbers) -> Tensor:
 
 def reaching(
     x: Batch, limits: Tensor, wanted: Tensor | Numbers, expected: Numbers
-) -> tuple[Tensor, Tensor, Numbers]:
-    """Values, indices and numbers of the entries that `kernel.chosen.reaching` says. limits: i32[tensors];
-    wanted: i64[tensors]. ``expected``: what fake tensors take the numbers to be."""
+) -> tuple[Unread, Callable[[Numbers], tuple[Tensor, Tensor]]]:
+    """How many entries `kernel.chosen.reaching` chooses of each tensor, and what gives, for these numbers,
+    the values and indices of the entries. limits: i32[tensors]; wanted: i64[tensors]. ``expected``: the
+    numbers of fake tensors."""
     num, device = len(x), x.device
     state = torch.cat([limits, torch.empty_like(limits)])
     chosen = torch.empty(num, dtype=torch.int64, device=device)
@@ -69,11 +73,14 @@ def reaching(
         found, _fill, (1,) * num, counts, starts(counts), found, sum(counts), wanted, state, num, chosen,
         WIDTH=1024,
     )  # fmt: skip
-    sizes = read(chosen, expected)
-    values = torch.empty(sum(sizes), dtype=torch.float32, device=device)
-    indices = torch.empty(sum(sizes), dtype=torch.int32, device=device)
-    _written(x, state, found, counts, sizes, values, indices)
-    return values, indices, sizes
+
+    def write(sizes: Numbers) -> tuple[Tensor, Tensor]:
+        values = torch.empty(sum(sizes), dtype=torch.float32, device=device)
+        indices = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+        _written(x, state, found, counts, sizes, values, indices)
+        return values, indices
+
+    return Unread(chosen, expected), write
 
 
 def _counted(x: Batch, state: Tensor) -> tuple[Tensor, Numbers]:

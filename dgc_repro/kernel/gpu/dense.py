@@ -176,17 +176,8 @@ def _parts(owner, first, sizes, x, sums, largest, KIND: tl.constexpr, TILE: tl.c
 
 @jit
 def _fold(
-    owner,
-    first,
-    counts,
-    starts,
-    sums,
-    largest,
-    totals,
-    peaks,
-    KIND: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+    owner, first, counts, starts, sums, largest, totals, peaks, KIND: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
     s, _ = tile(owner, first)
     start, count = tl.load(starts + s), tl.load(counts + s)
     peak = tl.zeros((WIDTH,), tl.int32)

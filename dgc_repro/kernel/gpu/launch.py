@@ -60,10 +60,26 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
         kernel[(programs,)](owner, first, *given, **options)
 
 
-def read(numbers: Tensor, expected: Numbers) -> Numbers:
-    """Numbers of the device, on the host: it waits for the kernels. A fake tensor has the expected ones."""
-    Launches.reads += 1
-    return expected if isinstance(numbers, FakeTensor) else tuple(numbers.tolist())
+class Unread:
+    """Numbers on the device that the host has not read yet. ``expected``: those of fake tensors."""
+
+    def __init__(self, numbers: Tensor, expected: Numbers) -> None:
+        self.numbers = numbers  # i64
+        self._expected = expected
+        self._known: Numbers | None = None
+
+    def read(self) -> Numbers:
+        """The numbers. The first call waits for the device, unless `tell` came before."""
+        if self._known is None:
+            Launches.reads += 1
+            self.tell(self.numbers)
+        assert self._known is not None
+        return self._known
+
+    def tell(self, numbers: Tensor) -> None:
+        """Take the numbers from a copy on the host."""
+        is_fake = isinstance(self.numbers, FakeTensor)
+        self._known = self._expected if is_fake else tuple(numbers.tolist())
 
 
 def tiles(sizes: Numbers, width: int) -> Numbers:
@@ -170,9 +186,7 @@ def scan(sums: Tensor, counts: Numbers) -> None:
     """Each number becomes the sum of those before it, within a row and a tensor. sums: [rows, tiles of all
     tensors], i32 or i64; counts: tiles of each tensor."""
     rows, total = sums.shape
-    launch(
-        sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024
-    )  # fmt: skip
+    launch(sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024)
 
 
 @jit

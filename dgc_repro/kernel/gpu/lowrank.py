@@ -30,9 +30,7 @@ TURN = tl.constexpr(6.283185307179586)
 
 def directions(last: Batch, of: Matrices, keys: Keys, out: Tensor) -> None:
     """As in kernel/lowrank.py. A program handles one row of one q."""
-    launch(
-        out, _directions, (of.r,) * len(last), *_table(of), last, keys, out, of.r, WIDTH=WIDTH
-    )  # fmt: skip
+    launch(out, _directions, (of.r,) * len(last), *_table(of), last, keys, out, of.r, WIDTH=WIDTH)
 
 
 @jit

@@ -56,10 +56,7 @@ def encode(
     if DELTA16 in table[8]:
         launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
         scan(escapes, counts)
-    launch(
-        buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind,
-        TILE=ENTRIES,
-    )  # fmt: skip
+    launch(buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind, TILE=ENTRIES)
 
 
 def add_up(
@@ -73,19 +70,33 @@ def add_up(
     """x = or += weight * every payload (its table and its buffer), in their order."""
     if not accumulate:
         dense.zero(x)
-    _visit(x, sources, kind, weight, zero=False)
+    _visit(x.tensors[0], sources, kind, x, weight, zero=False)
 
 
 def zero_at(x: Batch, table: Table, buffer: Tensor) -> None:
     """x = 0 where the payload has entries."""
-    _visit(x, [(table, buffer)], 0, 0.0, zero=True)
+    _visit(x.tensors[0], [(table, buffer)], 0, x, zero=True)
+
+
+def decode(
+    table: Table, kind: int, buffer: Tensor, values: Tensor, indices: Tensor, starts: Table
+) -> None:
+    """Write values and places of the entries, as `encode` takes them. Entries that a broken payload lacks are
+    zeros."""
+    values.zero_()
+    indices.zero_()
+    to = values, indices, tuple(starts.tolist())
+    _visit(values, [(table, buffer)], kind, None, 1.0, *to, zero=False)
 
 
 def _visit(
-    x: Batch, sources: Sequence[tuple[Table, Tensor]], kind: int, weight: float, *, zero: bool
-) -> None:
-    """Go to all entries, a launch for each payload: places of one payload are different ones."""
-    on, num = x.tensors[0], len(x)
+    on: Tensor, sources: Sequence[tuple[Table, Tensor]], kind: int, x: Batch | None, weight: float = 0.0,
+    values: Tensor | None = None, indices: Tensor | None = None, starts: Numbers | None = None,
+    *, zero: bool,
+) -> None:  # fmt: skip
+    """Go to all entries, a launch for each payload: places of one payload are different ones. Without x
+    ``values``, ``indices`` and ``starts`` say where the entries are listed."""
+    num = sources[0][0].shape[1]
     counts = [tiles(_row(table, 6), WORDS) for table, _ in sources]
     every = tuple([count for of_one in counts for count in of_one])
     before = torch.empty(2, sum(every), dtype=torch.int64, device=on.device)
@@ -93,22 +104,14 @@ def _visit(
         tables = np.concatenate([table for table, _ in sources], 1)
         buffers = [buffer for _, buffer in sources for _ in range(num)]
         launch(
-            on,
-            _passed,
-            every,
-            tables,
-            num * len(sources),
-            buffers,
-            before,
-            sum(every),
-            WORDS_EACH=WORDS,
-        )
+            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WORDS_EACH=WORDS
+        )  # fmt: skip
         scan(before, every)
     start = 0
     for (table, buffer), of_one in zip(sources, counts, strict=True):
         launch(
-            on, _put, of_one, table, num, x, [buffer], before, start, sum(every), weight, KIND=kind,
-            ZERO=zero, WORDS_EACH=WORDS,
+            on, _put, of_one, table, num, x, [buffer], before, start, sum(every), weight, values,
+            indices, starts, KIND=kind, ZERO=zero, WORDS_EACH=WORDS,
         )  # fmt: skip
         start += sum(of_one)
 
@@ -264,10 +267,10 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl
 
 @jit
 def _put(
-    owner, first, table, num, x, buffers, before, start, num_tiles, weight, KIND: tl.constexpr,
-    ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
+    owner, first, table, num, x, buffers, before, start, num_tiles, weight, values, indices, starts,
+    KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
-    """x[place] += weight * value, or = 0, for the entries of a tile of words."""
+    """x[place] += weight * value, or = 0, for the entries of a tile of words; or list places and values."""
     s, t = tile(owner, first)
     words = tl.load(buffers) + tl.load(table + 3 * num + s)
     num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
@@ -276,19 +279,25 @@ def _put(
     if coding == 2:
         steps, found = _codes(words, num_words, t, WORDS_EACH)
         place, entry = passed + tl.cumsum(steps, 0) - 1, earlier + tl.cumsum(found, 0) - 1
-        _put_at(table, num, s, x, buffers, place, entry, found > 0, weight, KIND, ZERO)
+        _put_at(
+            table, num, s, x, buffers, place, entry, found > 0, weight, values, indices, starts, KIND, ZERO
+        )  # fmt: skip
     elif coding == 3:
         _put_bits(
-            table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND, ZERO, WORDS_EACH
-        )
+            table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts, KIND,
+            ZERO, WORDS_EACH,
+        )  # fmt: skip
     else:
-        _put_plain(table, num, s, t, x, buffers, words, coding, weight, KIND, ZERO, WORDS_EACH)
+        _put_plain(
+            table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, KIND, ZERO,
+            WORDS_EACH,
+        )  # fmt: skip
 
 
 @jit
 def _put_bits(
-    table, num, s, t, x, buffers, words, num_words, earlier, weight, KIND: tl.constexpr,
-    ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
+    table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts,
+    KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     word = _bitmap(words, num_words, t, WORDS_EACH)
     counts = _set_bits(word)
@@ -297,13 +306,15 @@ def _put_bits(
     entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
     place = (t * WORDS_EACH + tl.arange(0, WORDS_EACH))[:, None] * 32 + tl.arange(0, 32)[None, :]
     found = ((word[:, None] >> bit) & 1) != 0
-    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
+    _put_at(
+        table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
+    )
 
 
 @jit
 def _put_plain(
-    table, num, s, t, x, buffers, words, coding, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
-    WORDS_EACH: tl.constexpr,
+    table, num, s, t, x, buffers, words, coding, weight, values, indices, starts, KIND: tl.constexpr,
+    ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, WORDS_EACH)
     size = tl.where(coding == 1, WORDS_EACH // 2, WORDS_EACH)  # entries of a tile
@@ -313,19 +324,28 @@ def _put_plain(
     place = tl.load(words.to(tl.pointer_type(tl.int32)) + entry, mask=found & ~wide, other=0)
     large = tl.load(words.to(tl.pointer_type(tl.int64)) + entry, mask=found & wide, other=0)
     place = place.to(tl.int64) + large
-    _put_at(table, num, s, x, buffers, place, entry, found, weight, KIND, ZERO)
+    _put_at(
+        table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
+    )
 
 
 @jit
 def _put_at(
-    table, num, s, x, buffers, place, entry, found, weight, KIND: tl.constexpr, ZERO: tl.constexpr
-):
-    x, buffer = floats(x, s), tl.load(buffers)
+    table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND: tl.constexpr,
+    ZERO: tl.constexpr,
+):  # fmt: skip
+    buffer = tl.load(buffers)
     scales, coded = buffer + tl.load(table + 4 * num + s), buffer + tl.load(table + 5 * num + s)
     found = found & (place >= 0) & (place < tl.load(table + s))
     found = found & (entry < tl.load(table + num + s))
-    if ZERO:
-        tl.store(x + place, place.to(tl.float32) * 0.0, mask=found)
+    if x is None:
+        at = tl.load(starts + s) + entry
+        tl.store(values + at, decoded(scales, coded, entry, found, KIND), mask=found)
+        tl.store(indices + at, place.to(indices.dtype.element_ty), mask=found)
     else:
-        value = decoded(scales, coded, entry, found, KIND) * weight
-        tl.store(x + place, tl.load(x + place, mask=found, other=0.0) + value, mask=found)
+        to = floats(x, s) + place
+        if ZERO:
+            tl.store(to, place.to(tl.float32) * 0.0, mask=found)
+        else:
+            value = decoded(scales, coded, entry, found, KIND) * weight
+            tl.store(to, tl.load(to, mask=found, other=0.0) + value, mask=found)

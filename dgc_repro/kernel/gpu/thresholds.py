@@ -9,6 +9,8 @@ logarithms are the device's: its thresholds equal C's to 2^-40 before they are r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import triton.language as tl
@@ -17,6 +19,8 @@ from triton import jit
 
 from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.batch import Numbers as Array
+from dgc_repro.kernel.chosen import Late
+from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.chosen import kths
 from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, magnitude, tile, tiles
 from dgc_repro.kernel.thresholds import FOLD, Keys
@@ -81,9 +85,12 @@ def _lower(owner, first, limits, state, num, SHARE: tl.constexpr, ROUNDS: tl.con
     tl.store(limits + s, tl.maximum(key, kth))
 
 
-def searched(x: Batch, ks: Numbers, search: Numbers, halvings: int) -> tuple[Tensor, Tensor]:
+def searched(
+    x: Batch, ks: Numbers, search: Numbers, halvings: int, *, zeros: bool
+) -> tuple[Tensor, Tensor]:
     """RedSync's limits (keys), and how many entries at most reach them: where search[s] is 1 and the search
-    between mean and largest magnitude finds a limit that k to 2 k entries reach, that; else the k-th key."""
+    between mean and largest magnitude finds a limit that k to 2 k entries reach, that; else the k-th key.
+    Without ``zeros`` a zero reaches it only in a tensor of zeros."""
     num, device = len(x), x.device
     beyond = tuple([min(2 * k + 1, n) for k, n in zip(ks, x.sizes, strict=True)])
     state, work = kths(x, ks, beyond), _moments_of(x, None, second=False, logs=False)
@@ -92,7 +99,7 @@ def searched(x: Batch, ks: Numbers, search: Numbers, halvings: int) -> tuple[Ten
     counts, at = _chunks(x.sizes)
     launch(
         limits, _search, (1,) * num, x.sizes, ks, search, counts, at, sum(counts), work, state, num, limits,
-        wanted, HALVINGS=halvings, WIDTH=1024,
+        wanted, HALVINGS=halvings, ZEROS=zeros, WIDTH=1024,
     )  # fmt: skip
     return limits, wanted
 
@@ -100,7 +107,7 @@ def searched(x: Batch, ks: Numbers, search: Numbers, halvings: int) -> tuple[Ten
 @jit
 def _search(
     owner, first, sizes, ks, search, counts, starts, num_chunks, sums, state, num, limits, wanted,
-    HALVINGS: tl.constexpr, WIDTH: tl.constexpr,
+    HALVINGS: tl.constexpr, ZEROS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     s, _ = tile(owner, first)
     count, start = tl.load(counts + s), tl.load(starts + s)
@@ -121,8 +128,69 @@ def _search(
         few = limit > kth
         found = tl.where(looking & (found < 0) & (limit <= kth) & (limit > beyond), limit, found)
         low, high = tl.where(few, low, ratio), tl.where(few, ratio, high)
-    tl.store(limits + s, tl.where(found < 0, kth, found))
-    tl.store(wanted + s, tl.where(found < 0, k, n))
+    limit, most = tl.where(found < 0, kth, found), tl.where(found < 0, k, n)
+    if not ZEROS:
+        most = tl.where((largest != 0) & (limit == 0), n, most)
+        limit = tl.where(largest != 0, tl.maximum(limit, 1), limit)
+    tl.store(limits + s, limit)
+    tl.store(wanted + s, most)
+
+
+def one_signed(x: Batch, sign: int, to: Sequence[Tensor]) -> tuple[Batch, Tensor]:
+    """Every tensor with zeros in place of its values of one sign: of the other than ``sign`` (1 or -1), or of
+    ``sign`` where the tensor has no value of it. And the sign that is left: i32[tensors]."""
+    signed = Batch(x.names, to)
+    signs = torch.full((len(x),), sign, dtype=torch.int32, device=x.device)
+    _keep(x, signs, signed)
+    largest = dense.summed(signed, dense.PEAKS)[1]
+    signs = torch.where(largest == 0, -signs, signs)  # of a NaN `largest` is one
+    _keep(x, signs, signed)
+    return signed, signs
+
+
+def _keep(x: Batch, signs: Tensor, to: Batch) -> None:
+    launch(signs, _keep_sign, tiles(x.sizes, TILE), x.sizes, x, signs, to, TILE=TILE)
+
+
+@jit
+def _keep_sign(owner, first, sizes, x, signs, to, TILE: tl.constexpr):
+    s, t = tile(owner, first)
+    i = t * TILE + tl.arange(0, TILE)
+    there = i < tl.load(sizes + s)
+    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    kept = (value * tl.load(signs + s).to(tl.float32) > 0) | (value != value)
+    tl.store(floats(to, s) + i, tl.where(kept, value, 0.0), mask=there)
+
+
+def averaged(found: Late, x: Batch, signs: Tensor) -> Late:
+    """The same entries of x, all of a tensor with the mean of their values, which have one sign."""
+
+    def write(counts: Numbers) -> tuple[Tensor, Tensor]:
+        sums = _moments_of(found.values_of(x), None, second=False, logs=False)
+        of_chunks, at = _chunks(counts)
+        launch(
+            sums, _average, (1,) * len(counts), counts, starts(counts), of_chunks, at, sums, signs,
+            found.values, WIDTH=1024,
+        )  # fmt: skip
+        return found.values, found.indices
+
+    return Late(found.sizes, found.unread, write)
+
+
+@jit
+def _average(
+    owner, first, sizes, starts, chunks, chunks_at, sums, signs, values, WIDTH: tl.constexpr
+):
+    s, _ = tile(owner, first)
+    n, at = tl.load(sizes + s), tl.load(chunks_at + s)
+    count = tl.load(chunks + s)
+    _fold(sums, at, count, WIDTH)
+    total = tl.load(sums + at, mask=count > 0, other=0.0)
+    mean = total / tl.maximum(n, 1).to(tl.float64) * tl.load(signs + s).to(tl.float64)
+    to = values + tl.load(starts + s)
+    for begin in range(0, n, WIDTH):
+        i = begin + tl.arange(0, WIDTH)
+        tl.store(to + i, tl.where(i < n, mean.to(tl.float32), 0.0), mask=i < n)
 
 
 def fitted(
