@@ -23,7 +23,7 @@ ANYTHING = "*"
 UNDER_ALL = ("errors", "checked", "names", "progress")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
-    *("payload", "kernel"),
+    *("payload", "kernel", "optimizer"),
 )
 UNDER_BENCHES = ("launch", "measure", "results", *UNDER_LAUNCH)
 
@@ -35,7 +35,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "predict": ("bench", *UNDER_BENCHES),
     "bench": UNDER_BENCHES,
     "launch": ("measure", "study", "compare", "results", *UNDER_LAUNCH),
-    "train": ("exchange", "model", "dataset", "compressor", "policy", "sink", "network"),
+    "train": (
+        *("exchange", "model", "dataset", "compressor", "policy", "sink", "network", "optimizer"),
+    ),
+    "optimizer": (),
     "measure": ("compressor", "policy", "exchange", "kernel", "network"),
     "study": ("network",),
     "__init__": ("exchange", "compressor", "policy", "results"),
@@ -65,6 +68,7 @@ INSTEAD = {
     "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
     "payload": "compressors stand on payloads and requests: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
+    "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
     "bench": "predict/ builds on bench/: move what both need into bench/",

@@ -20,6 +20,7 @@ import dgc_repro.compressor
 import dgc_repro.dataset
 import dgc_repro.model
 import dgc_repro.network
+import dgc_repro.optimizer
 import dgc_repro.policy
 import dgc_repro.study
 from dgc_repro.compressor.cast import Cast
@@ -37,6 +38,7 @@ from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
 from dgc_repro.launch.worker import make_sink
+from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.paper.publish import pool_of, published
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.stopping import Stopping
@@ -72,7 +74,7 @@ FAMILIES = {
 TRAINED = [name for name in artifacts() if not is_studied(name)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
-SHARED = {Cast, DensitySparsifier, Cifar, Prose}
+SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
 """What several components inherit from."""
 
 
@@ -93,12 +95,12 @@ def component_classes() -> set[type]:
     modules = [schedule]
     for package in (
         *(dgc_repro.compressor, dgc_repro.dataset, dgc_repro.model, dgc_repro.network),
-        *(dgc_repro.policy, dgc_repro.study),
+        *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer),
     ):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             modules.append(importlib.import_module(found.name))
     verbs = ("exchange", "load", "build", "plan", "factor", "worker_rates", "run")
-    classes = {settings.SGD}
+    classes: set[type] = set()
     for module in modules:
         for name, item in inspect.getmembers(module, inspect.isclass):
             is_ours = item.__module__ == module.__name__ and not name.startswith("_")

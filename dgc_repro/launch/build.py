@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import NAMES, momentum_of
 from dgc_repro.dataset.batches import steps_per_epoch
@@ -46,6 +47,7 @@ from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
+from dgc_repro.optimizer.sam import SAM
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Policy, measures
 from dgc_repro.policy.warmup import Warmup
@@ -198,14 +200,27 @@ def _check_together(
             "train.step_time: simulated workers move nothing, and this policy weighs compression against "
             "the time it saves; use train.step_time=modelled and a network=..., or launch=local"
         )
-    on_workers = momentum_of(compressor)
-    if on_workers is not None and on_workers.momentum > 0 and optimizer.get("momentum"):
-        name = NAMES[type(on_workers)]  # momentum would be applied twice
+    nodes = config["launch"]["workers_per_node"] or 1
+    if optimizer.get("compressed") == "first" and (exchange["overlap"] or nodes > 1):
         raise UserError(
-            f"optimizer.momentum: {name} applies momentum on the workers "
-            f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer['momentum']:g} here "
-            "too; use optimizer.momentum=0"
+            "optimizer.compressed: first exchanges a second gradient after backward, between all workers; "
+            "use exchange.overlap=false and launch.workers_per_node=null, or optimizer.compressed=perturbed"
         )
+    if optimizer.get("compressed") == "first" and settings.on_nonfinite == "skip":
+        raise UserError(
+            "train.on_nonfinite: skip leaves out a step that has changed nothing, and optimizer.compressed=first "
+            "has exchanged the first gradient before the second is known; use raise, or "
+            "optimizer.compressed=perturbed"
+        )
+    on_workers = momentum_of(compressor)
+    for key in ("momentum", "beta1"):
+        if on_workers is not None and on_workers.momentum > 0 and optimizer.get(key):
+            name = NAMES[type(on_workers)]  # momentum would be applied twice
+            raise UserError(
+                f"optimizer.{key}: {name} applies momentum on the workers "
+                f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer[key]:g} here "
+                f"too; use optimizer.{key}=0"
+            )
 
 
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:
@@ -387,6 +402,11 @@ def build_run(
         overlap = config["exchange"]["overlap"]
         hook = hook_of(forward, overlap)
         hook.junction = junction = junction_of(forward, exchange, overlap)
+    sam = optimizer_settings if isinstance(optimizer_settings, SAM) else None
+    uncompressed = None
+    if sam is not None and sam.compressed == "first":
+        plain = GradientExchange(Dense(), parameters, link)
+        uncompressed = plain, AfterBackward(plain, parameters)
     if settings.compile:
         module.compile()
     in_a_lab = config["launch"]["kind"] == NETLAB
@@ -408,6 +428,8 @@ def build_run(
         progress=progress,
         seed=config["seed"],
         steps_per_epoch=steps,
+        sam=sam,
+        uncompressed=uncompressed,
         workers_per_node=node_size,
         notes=notes,
         stopping=stopping,

@@ -35,6 +35,7 @@ ADDED = (
     ("network", "as_workers", None, ""),
     ("network", "message_scale", 1.0, ""),
     ("compressor", "values", "fp32", ".RandomK"),
+    ("goal", "every_steps", None, ""),
 )
 """Settings that came later, with the value that every run had before: no other run for it. Last, how the
 ``_target_`` ends of the components that had no such setting before."""

@@ -40,6 +40,9 @@ def train(
                 run.meter.stop()
                 checkpoint()
                 return False
+            look_for_target(run)
+            if ends_early(run):
+                break
         on_epoch(end_epoch(run))
         last = progress.epoch == run.settings.epochs or ends_early(run)
         if last or progress.epoch % run.settings.checkpoint_every_epochs == 0:
@@ -50,6 +53,24 @@ def train(
 def ends_early(run: Run) -> bool:
     """Whether the target was reached and ends the run."""
     return run.stopping.stop and bool(run.progress.reached)
+
+
+def look_for_target(run: Run) -> None:
+    """Within an epoch, after every ``stopping.every_steps`` steps: note whether the target is reached."""
+    progress, every = run.progress, run.stopping.every_steps
+    is_due = every is not None and progress.step % every == 0 and not progress.reached
+    if not is_due or progress.step == (progress.epoch + 1) * run.steps_per_epoch:
+        return  # the end of an epoch evaluates by itself
+    broadcast_buffers(run.link, run.module)
+    record = {
+        "epoch": progress.epoch + 1,
+        "step": progress.step,
+        **metrics(run, "test", evaluate(run, run.splits.test)),
+        "time/train_seconds": run.link.clock.seconds,
+        **modelled(run),
+    }
+    if run.stopping.is_reached(record):
+        progress.reached = where_reached(record, TIMES)
 
 
 def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
@@ -127,8 +148,9 @@ def modelled(run: Run) -> dict[str, float]:
     if seconds is None:
         return {}
     here = seconds - run.progress.tally.modelled_before
+    steps = (run.progress.step - 1) % run.steps_per_epoch + 1  # of this epoch
     return {
-        "time/modelled_communicate_ms": 1e3 * here / run.steps_per_epoch,
+        "time/modelled_communicate_ms": 1e3 * here / steps,
         "time/modelled_communicate_seconds": seconds,
         "time/modelled_seconds": run.progress.modelled_seconds,
     }

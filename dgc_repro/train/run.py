@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
+from dgc_repro.exchange.ddp import Junction
+from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.step import PolicyProgress, Stepper
+from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
@@ -65,7 +68,8 @@ class Progress(PolicyProgress):
 @dataclass(kw_only=True)
 class Run(Stepper):
     """The parts of a run. ``forward`` is the DDP model, or the module itself where workers are
-    simulated; ``module`` is what is evaluated and saved."""
+    simulated; ``module`` is what is evaluated and saved. ``uncompressed``: the exchange of SAM's second
+    gradient, where the first one is compressed."""
 
     settings: TrainSettings
     module: nn.Module
@@ -77,6 +81,8 @@ class Run(Stepper):
     workers: Workers
     progress: Progress
     steps_per_epoch: int
+    sam: SAM | None = None
+    uncompressed: tuple[GradientExchange, Junction] | None = None
     workers_per_node: int = 1
     stopping: Stopping = field(default_factory=Stopping)
     meter: Meter = field(default_factory=NoMeter)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
-from torch import nn
-
-from dgc_repro.checked import Count, Positive, Rule, checked, one_of, within
+from dgc_repro.checked import Count, Positive, Rule, checked, one_of
 from dgc_repro.exchange.step import ON_NONFINITE
+from dgc_repro.optimizer.sgd import SGD
+
+__all__ = ["SGD", "TrainSettings"]
+"""Configs of published runs name SGD of this module."""
 
 PRECISIONS = ("fp32", "bf16")
 RESHARD = ("refuse", "mean")
@@ -52,47 +53,3 @@ class TrainSettings:
     def step_size(self) -> int:
         """Images, or columns of text, a worker learns from in one step."""
         return self.batch_size * self.accumulate
-
-
-@checked
-class SGD:
-    """torch.optim.SGD. ``reference_batch``: ``lr`` is for this many images, or columns of text, a step
-    over all workers and scales linearly with the real number; None takes ``lr`` as it is.
-    ``clip_norm``: the averaged gradient is scaled to this 2-norm, over all tensors, where it is longer
-    (Pascanu, Mikolov, Bengio, 2013, arXiv:1211.5063, algorithm 1); None leaves it."""
-
-    lr: Positive = 0.1
-    momentum: Annotated[float, within(0, below=1)] = 0.9
-    weight_decay: Annotated[float, within(0)] = 5e-4
-    nesterov: bool = False
-    reference_batch: Count | None = 128
-    clip_norm: Positive | None = None
-
-    def __post_init__(self) -> None:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
-
-    def base_lr(self, global_batch: int) -> float:
-        """The learning rate before the schedule."""
-        return (
-            self.lr
-            if self.reference_batch is None
-            else self.lr * global_batch / self.reference_batch
-        )
-
-    def build(self, module: nn.Module, global_batch: int) -> torch.optim.SGD:
-        optimizer = torch.optim.SGD(
-            module.parameters(),
-            lr=self.base_lr(global_batch),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-        )
-        if self.clip_norm is not None:
-            longest, parameters = self.clip_norm, list(module.parameters())
-
-            def clip(*_: object) -> None:
-                nn.utils.clip_grad_norm_(parameters, longest)
-
-            optimizer.register_step_pre_hook(clip)
-        return optimizer

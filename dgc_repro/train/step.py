@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
+from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import refuse_non_finite
+from dgc_repro.optimizer.sam import perturbed
+from dgc_repro.policy.interface import Plan
 from dgc_repro.train.run import Run
 from dgc_repro.train.settings import MEASURED
 from dgc_repro.train.task import Batch, Carried
@@ -27,6 +31,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     learning_rate = run.base_lr * run.schedule.factor(epoch, run.settings.epochs)
     exchange.learning_rate = learning_rate
     run.begin(progress.step)
+    if run.sam is not None:  # its two passes see the same inputs
+        batches = [replace(batch, micro_batches=list(batch.micro_batches)) for batch in batches]
 
     run.keep(run.module)
     modelled_before = run.link.ledger.step_seconds or 0.0
@@ -35,8 +41,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
     for index, batch in enumerate(batches):
         with clock.span("compute"), run.workers.turn_of(index):
-            run.module.zero_grad(set_to_none=True)
-            worker_loss, worker_correct, worker_carried = forward_backward(run, index, batch)
+            worker_loss, worker_correct, worker_carried = worker_gradient(run, index, batch)
         loss, correct = loss + worker_loss, correct + worker_correct
         count += batch.count
         carried.append(worker_carried)
@@ -46,6 +51,9 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         run.link.wait()
     numbers = [loss, correct, count, run.stop_requested]
     happened, (loss, correct, count, stop) = run.settle(numbers, finite=not any(bad))
+    if happened and run.uncompressed is not None:
+        exchange = run.uncompressed[0]
+        happened, bad = second_gradient(run, batches)
     if happened:
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -93,15 +101,52 @@ def modelled_seconds(run: Run, modelled: float) -> float:
     return (spans["compute"] + spans["compress"]) / workers + spans["decompress"] + modelled
 
 
-def forward_backward(run: Run, index: int, batch: Batch) -> tuple[float, float, list[Carried]]:
-    """Leave the gradient of the mean loss in ``param.grad``; sums of loss and correct answers, and
-    what each micro-batch carries on."""
+Answers = tuple[float, float, list[Carried]]
+"""Sums of loss and correct answers, and what each micro-batch carries on."""
+
+
+def worker_gradient(run: Run, index: int, batch: Batch) -> Answers:
+    """Leave the gradient that a worker compresses in ``param.grad``. With SAM it belongs to the weights that
+    the worker's own first gradient has perturbed; the answers are the first pass's."""
+    run.module.zero_grad(set_to_none=True)
+    if run.sam is None or run.uncompressed is not None:
+        return forward_backward(run, index, batch)
+    cuda = [run.device] if run.device.type == "cuda" else []
+    with torch.random.fork_rng(cuda):  # so that the second pass draws the same numbers
+        answers = forward_backward(run, index, batch, sends=False)
+    with perturbed(run.module, run.sam.rho):
+        run.module.zero_grad(set_to_none=True)
+        forward_backward(run, index, batch)
+    return answers
+
+
+def second_gradient(run: Run, batches: Sequence[Batch]) -> tuple[bool, list[str | None]]:
+    """SAM with ``compressed=first``: perturb by the mean in ``param.grad``, and leave there the uncompressed
+    mean of the workers' second gradients. Returns whether all were finite, and for each worker hosted here a
+    tensor that was not."""
+    assert run.sam is not None
+    assert run.uncompressed is not None
+    exchange, junction = run.uncompressed
+    bad = []
+    with perturbed(run.module, run.sam.rho):
+        for index, batch in enumerate(batches):
+            with run.link.clock.span("compute"), run.workers.turn_of(index):
+                run.module.zero_grad(set_to_none=True)
+                forward_backward(run, index, batch)
+            bad.append(junction.open(index))
+        happened, _, _ = settle(run.link, exchange, junction, [], Plan(None), finite=not any(bad))
+    return happened, bad
+
+
+def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) -> Answers:
+    """Leave the gradient of the mean loss in ``param.grad``. ``sends``: whether DDP's buckets go out."""
     loss_sum = torch.zeros((), device=run.device)
     correct = torch.zeros((), device=run.device)
     carried: list[Carried] = []
     for number, (inputs, targets) in enumerate(batch.micro_batches):
         # Buckets may go out during the last micro-step's backward only.
-        holds = run.junction.overlaps and number < run.settings.accumulate - 1
+        is_last = number == run.settings.accumulate - 1
+        holds = run.junction.overlaps and not (sends and is_last)
         with run.forward.no_sync() if holds else contextlib.nullcontext():
             with autocast(run):
                 logits, after = run.task.answer(

@@ -1,4 +1,4 @@
-"""A target for the quality on the test split, checked at the end of each epoch.
+"""A target for the quality on the test split, checked at the end of each epoch, or after every so many steps.
 
 A run ends there only with ``stop``. Policies see the validation split. All ranks have the same sums of
 evaluation and end together.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from dgc_repro.checked import checked, one_of, within
+from dgc_repro.checked import Count, checked, one_of, within
 
 ACCURACY, TOP5, PERPLEXITY = "accuracy", "top5", "perplexity"
 COLUMNS = {
@@ -24,12 +24,14 @@ COLUMNS = {
 @checked
 class Stopping:
     """``target``: percent, or a perplexity; null: none. ``metric``: accuracy, top5 or perplexity; reports
-    compare runs by it too. ``stop``: end the run where the target is reached. ``plateau``: for
-    reports: an epoch that improves on the best one by no more than this share of it is no improvement."""
+    compare runs by it too. ``stop``: end the run where the target is reached. ``every_steps``: check it
+    within an epoch too, after every so many steps; null: at the end of epochs. ``plateau``: for reports: an
+    epoch that improves on the best one by no more than this share of it is no improvement."""
 
     target: float | None = None
     metric: Annotated[str, one_of(COLUMNS)] = ACCURACY
     stop: bool = False
+    every_steps: Count | None = None
     plateau: Annotated[float, within(0, below=1, name="a share")] = 0.01
 
     def __post_init__(self) -> None:
@@ -42,6 +44,10 @@ class Stopping:
             )
         if self.stop and self.target is None:
             raise ValueError("stop: needs stopping.target, got null: there is nothing to stop at")
+        if self.every_steps is not None and self.target is None:
+            raise ValueError(
+                "every_steps: needs stopping.target, got null: there is nothing to check"
+            )
 
     def is_reached(self, record: Mapping[str, Any]) -> bool:
         """Whether an epoch's record has the target. What is not a number reaches nothing."""

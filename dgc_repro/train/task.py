@@ -11,7 +11,7 @@ comes out as a value; `Progress` keeps it and checkpoints save it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ class Batch:
     (inputs, targets) on the run's device as it goes, ``accumulate`` of them; it is read once."""
 
     count: int
-    micro_batches: Iterator[tuple[Tensor, Tensor]]
+    micro_batches: Iterable[tuple[Tensor, Tensor]]
 
 
 class Task(Protocol):

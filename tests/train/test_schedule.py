@@ -56,7 +56,7 @@ def test_the_learning_rate_scales_with_the_images_of_a_step() -> None:
 
 def test_the_optimizer_gets_every_setting() -> None:
     module = torch.nn.Linear(2, 2)
-    optimizer = SGD(0.1, 0.8, 0.01, True, 128).build(module, 64)
+    optimizer = SGD(lr=0.1, momentum=0.8, weight_decay=0.01, nesterov=True).build(module, 64)
     (group,) = optimizer.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.8, 0.01)
     assert group["nesterov"]

@@ -46,6 +46,41 @@ def test_training_ends_at_the_epoch_that_reaches_the_target() -> None:
     assert reached["modelled_seconds"] == story.records[0]["time/modelled_seconds"]
 
 
+def test_within_an_epoch_the_step_that_reached_it_is_known() -> None:
+    run = built(*EASY, *NETWORK, "stopping.every_steps=3")
+    story = play(run)
+    assert story.finished
+    assert run.progress.reached["step"] == run.progress.step == 3
+    (record,) = story.records
+    assert (record["epoch"], record["step"]) == (1, 3)
+    whole = play(built(*EASY, *NETWORK)).records[0]
+    # The same bytes a step, hence the same modelled time of one.
+    per_step = "time/modelled_communicate_ms"
+    assert record[per_step] == pytest.approx(whole[per_step])
+    assert story.checkpoints == [3]
+
+
+def test_looking_for_the_target_within_an_epoch_changes_no_number() -> None:
+    for given in ((), TEXT):
+        far = (
+            ("stopping.target=1", "stopping.metric=perplexity")
+            if given
+            else ("stopping.target=100",)
+        )
+        plain = play(built(*given, *far))
+        looked = play(built(*given, *far, "stopping.every_steps=1"))
+        assert looked.losses == plain.losses
+        assert looked.records[-1]["test/loss"] == plain.records[-1]["test/loss"]
+
+
+def test_a_setting_without_effect_keeps_the_hash_of_a_run() -> None:
+    config = tiny("stopping.target=50")
+    before = deepcopy(config)
+    del before["stopping"]["every_steps"]
+    assert config_hash(config) == config_hash(before)
+    assert config_hash(tiny("stopping.target=50", "stopping.every_steps=7")) != config_hash(config)
+
+
 def test_without_stop_training_goes_on_and_the_first_epoch_that_reached_it_is_kept() -> None:
     run = built(*PLAIN, "stopping.target=0.1", "train.epochs=3")
     story = play(run)

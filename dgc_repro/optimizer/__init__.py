@@ -1,0 +1,1 @@
+"""Settings of optimizers, and those that torch does not have: LARS, LAMB and SAM."""

@@ -1,0 +1,69 @@
+"""SGD, and what all optimizers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import torch
+from torch import nn
+
+from dgc_repro.checked import Count, Positive, checked, within
+
+
+@checked
+class Optimizer:
+    """What all optimizers share. ``reference_batch``: ``lr`` is for this many images, or columns of text, a
+    step over all workers and scales linearly with the real number; None takes ``lr`` as it is.
+    ``clip_norm``: the averaged gradient is scaled to this 2-norm, over all tensors, where it is longer
+    (Pascanu, Mikolov, Bengio, 2013, arXiv:1211.5063, algorithm 1); None leaves it."""
+
+    lr: Positive = 0.1
+    weight_decay: Annotated[float, within(0)] = 5e-4
+    reference_batch: Count | None = 128
+    clip_norm: Positive | None = None
+
+    def base_lr(self, global_batch: int) -> float:
+        """The learning rate before the schedule."""
+        return (
+            self.lr
+            if self.reference_batch is None
+            else self.lr * global_batch / self.reference_batch
+        )
+
+    def of(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+        raise NotImplementedError
+
+    def build(self, module: nn.Module, global_batch: int) -> torch.optim.Optimizer:
+        """The optimizer of a module; it clips before it steps."""
+        optimizer = self.of(module.parameters(), self.base_lr(global_batch))
+        if self.clip_norm is not None:
+            longest, parameters = self.clip_norm, list(module.parameters())
+
+            def clip(*_: object) -> None:
+                nn.utils.clip_grad_norm_(parameters, longest)
+
+            optimizer.register_step_pre_hook(clip)
+        return optimizer
+
+
+@checked
+class SGD(Optimizer):
+    """torch.optim.SGD."""
+
+    momentum: Annotated[float, within(0, below=1)] = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
+
+    def of(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.SGD:
+        return torch.optim.SGD(
+            parameters,
+            lr=lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.nesterov,
+        )

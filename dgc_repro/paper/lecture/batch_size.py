@@ -1,0 +1,280 @@
+"""Steps to a target against batch size: perfect scaling, diminishing returns, a plateau.
+
+For each batch size the learning rate is the one of the grid with the fewest steps, in the mean over seeds.
+
+The curve is S(B) = S_min (1 + B_crit / B), equation 2.11 of McCandlish, Kaplan, Amodei et al., "An empirical
+model of large-batch training", 2018, arXiv:1812.06162: at B_crit a step does half of what it can, and twice
+S_min steps are needed. The gradient noise scale tr(Sigma) / ||G||^2 (appendix A.1 there) is estimated from
+the gradients of N workers with b images each:
+
+    ||G||^2   = (N b |mean|^2 - b mean |g_i|^2) / (N b - b)
+    tr(Sigma) = (mean |g_i|^2 - |mean|^2) / (1 / b - 1 / (N b))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import optimize
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import Column, pivot
+from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.records import Run, require_alike
+
+ALIKE = ("scale.name", "dataset", "model", "stopping.target", "optimizer.momentum", "schedule")
+WORKLOADS = {"cnn": "small CNN"}
+STEPS, RATE = "steps to the target", "learning rate with the fewest steps"
+TRIED, EPOCHS = "learning rates tried", "epochs to the target"
+FIRST, LAST = "steps saved by doubling the smallest batch", "steps saved by the last doubling"
+CRITICAL, LEAST, NOISE = "critical batch size", "least steps", "gradient noise scale"
+PERFECT, FLAT = (1.6, 2.5), 1.25
+"""Ours: the range around 2 that counts as perfect scaling, and the most that a plateau still saves."""
+_source = "steps to a target against batch size"
+
+CLAIMS = tuple(
+    claim
+    for workload, label in WORKLOADS.items()
+    for claim in (
+        Claim(
+            f"{workload}.perfect", f"{label}: at small batches twice the batch needs half the steps.",
+            _source, (Check(FIRST, workload, above=PERFECT[0], below=PERFECT[1], printed=2.0),),
+            f"Steps at the smallest batch over steps at twice this batch, within {PERFECT[0]:g} and "
+            f"{PERFECT[1]:g}; learning rates tuned.", margin=OURS,
+        ),
+        Claim(
+            f"{workload}.plateau", f"{label}: at large batches a larger batch saves no steps.", _source,
+            (Check(LAST, workload, above=-math.inf, below=FLAT),),
+            f"Steps at half of the largest batch over steps at the largest, below {FLAT:g}.", margin=OURS,
+        ),
+    )
+)  # fmt: skip
+
+
+def batch_of(run: Run) -> int:
+    """Images of a step, over all workers and micro-steps."""
+    keys = ("train.batch_size", "train.accumulate", "launch.workers")
+    return math.prod(int(run.setting(key)) for key in keys)
+
+
+def steps_of(run: Run) -> float:
+    """Steps to the target, infinite where it was not reached."""
+    stopping = run.summary.get("stopping") or {}
+    return float(stopping["step"]) if stopping.get("reached") else math.inf
+
+
+def curve(batch: np.ndarray, least: float, critical: float) -> np.ndarray:
+    """S(B), see above."""
+    return np.asarray(least * (1 + critical / batch))
+
+
+def fitted(batches: Sequence[float], steps: Sequence[float]) -> tuple[float, float]:
+    """(S_min, B_crit), by least squares of the logarithm; NaN where fewer than three batches reach it."""
+    known = [(b, s) for b, s in zip(batches, steps, strict=True) if math.isfinite(s)]
+    if len(known) < 3:
+        return math.nan, math.nan
+    b, s = (np.asarray(values, dtype=float) for values in zip(*known, strict=True))
+
+    def misfit(logs: np.ndarray) -> np.ndarray:
+        return np.asarray(np.log(curve(b, *np.exp(logs))) - np.log(s))
+
+    start = np.log([s.min(), np.median(b)])
+    least, critical = np.exp(optimize.least_squares(misfit, start).x)
+    return float(least), float(critical)
+
+
+def noise_scale(run: Run) -> float:
+    """tr(Sigma) / ||G||^2 of the mean squares of all recorded steps, in images."""
+    table = run.decisions[["own_square", "mean_square"]].dropna()
+    own, mean = table["own_square"].mean(), table["mean_square"].mean()
+    small, whole = batch_of(run) / int(run.setting("launch.workers")), float(batch_of(run))
+    signal = (whole * mean - small * own) / (whole - small)
+    noise = (own - mean) / (1 / small - 1 / whole)
+    return float(noise / signal) if signal > 0 else math.inf
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    if not runs:
+        raise UserError("experiment.artifact: at least one finished run of batch_size, got none")
+    for workload in WORKLOADS:
+        require_alike([run for run in runs if run.model == workload], ALIKE)
+    timed = [run for run in runs if not run.method.startswith("noise")]
+    found = numbers(runs)
+    return made(
+        __file__,
+        scale,
+        runs,
+        found,
+        _sections(found),
+        CLAIMS,
+        labels=WORKLOADS,
+        head=[
+            (
+                "target",
+                facts.distinct(f"{r.setting('stopping.target'):g} % test accuracy" for r in timed),
+            )
+        ],
+        figures={"batch_size": lambda: _figure(found, runs, scale)},
+    )
+
+
+def numbers(runs: Sequence[Run]) -> pd.DataFrame:
+    """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
+    tried = pd.DataFrame(
+        {
+            "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
+            "seed": run.seed, "steps": steps_of(run), "images": run.summary.get("train_size", math.nan),
+        }
+        for run in runs
+        if not run.method.startswith("noise")
+    )  # fmt: skip
+    parts = [
+        frames.measure(
+            (run for run in runs if run.method.startswith("noise")),
+            {NOISE: frames.Quantity("images", noise_scale)},
+        )
+    ]
+    parts[0]["row"] = parts[0]["row"].str.partition(".")[0]
+    for workload, own in tried.groupby("workload"):
+        tuned = tuned_of(own)
+        tuned["row"] = [f"{workload}.b{batch}" for batch in tuned["batch"]]
+        parts.append(
+            frames.longer(
+                tuned, {"steps": (STEPS, "steps"), "rate": (RATE, ""), "tried": (TRIED, "")}
+            )
+        )
+        for seed, points in tuned.groupby("seed"):
+            steps = list(points.sort_values("batch")["steps"])
+            least, critical = fitted(sorted(points["batch"]), steps)
+            of_seed = {LEAST: least, CRITICAL: critical}
+            if len(steps) > 1:
+                of_seed |= {FIRST: steps[0] / steps[1], LAST: steps[-2] / steps[-1]}
+            units = {LEAST: "steps", CRITICAL: "images"}
+            parts.append(
+                frames.lines(
+                    {
+                        "row": workload,
+                        "seed": seed,
+                        "quantity": name,
+                        "value": value,
+                        "unit": units.get(name, "x"),
+                    }
+                    for name, value in of_seed.items()
+                )
+            )
+    return frames.join(*parts)
+
+
+def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the best learning rate of each batch size: columns batch, seed, steps, rate, tried."""
+    kept = []
+    for _, own in tried.groupby("batch"):
+        means = own.groupby("rate")["steps"].mean()
+        best = own[own["rate"] == means.idxmin()]
+        kept.append(best.assign(tried=len(means)))
+    return pd.concat(kept, ignore_index=True)
+
+
+def _batches(found: pd.DataFrame, workload: str) -> dict[str, int]:
+    """The rows of a workload with their batch sizes, ascending."""
+    rows = found.loc[found["quantity"] == STEPS, "row"].unique()
+    own = {row: int(row.rpartition(".b")[2]) for row in rows if row.startswith(f"{workload}.")}
+    return dict(sorted(own.items(), key=lambda item: item[1]))
+
+
+def _sections(found: pd.DataFrame) -> list[Section]:
+    columns = (
+        frames.seeds(STEPS),
+        Column("learning rates tried", TRIED, lambda values: f"{values[0]:g}"),
+        Column("best learning rate", RATE, lambda values: f"{values[0]:g}"),
+        Column("steps to the target", STEPS, 0),
+    )
+    sections = []
+    for workload, label in WORKLOADS.items():
+        rows = {row: str(batch) for row, batch in _batches(found, workload).items()}
+        sections.append(
+            Section(f"Steps to the target: {label}", pivot(found, rows, columns, "batch size"))
+        )
+    fits = (
+        Column("critical batch size", CRITICAL, 0),
+        Column("gradient noise scale", NOISE, 0),
+        Column("least steps", LEAST, 0),
+        Column("saved by the first doubling", FIRST, frames.times),
+        Column("saved by the last doubling", LAST, frames.times),
+    )
+    return [*sections, Section("The curve", pivot(found, WORKLOADS, fits, "workload"))]
+
+
+def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    """By workload: steps by batch size with perfect scaling and the fit; the best learning rates."""
+    panels: plot.Panels = []
+    for workload, label in WORKLOADS.items():
+        panels.append((f"{label}: steps to the target", partial(_steps, found, workload)))
+        panels.append((f"{label}: best learning rate", partial(_rates, found, workload)))
+    title = "Steps to a target against batch size (learning rate tuned for each batch size)"
+    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    return plot.figure(title, said, panels, columns=2, legend=3)
+
+
+def _points(
+    found: pd.DataFrame, workload: str, quantity: str
+) -> tuple[list[int], list[list[float]]]:
+    rows = _batches(found, workload)
+    values = {b: frames.of(found, quantity, row) for row, b in rows.items()}
+    known = {b: v for b, v in values.items() if v and np.isfinite(v).all()}
+    return list(known), list(known.values())
+
+
+def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
+    batches, steps = _points(found, workload, STEPS)
+    if not batches:
+        plot.empty(axes, "no batch size reaches the target")
+        return
+    means = [float(np.mean(values)) for values in steps]
+    spread = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in steps]
+    grid = np.geomspace(batches[0], batches[-1], 100)
+    axes.plot(grid, means[0] * batches[0] / grid, ":", color="#888888", label="perfect scaling")
+    least, critical = (frames.of(found, name, workload) for name in (LEAST, CRITICAL))
+    if least and critical:
+        mean = curve(grid, float(np.mean(least)), float(np.mean(critical)))
+        axes.plot(grid, mean, color=plot.ORANGE, label="fit, least steps x (1 + critical / batch)")
+        axes.axvline(
+            float(np.mean(critical)), color=plot.ORANGE, linewidth=0.9, label="critical batch size"
+        )
+    if noise := frames.of(found, NOISE, workload):
+        axes.axvline(
+            float(np.mean(noise)), color=plot.GREEN, linewidth=0.9, linestyle="--", label=NOISE
+        )
+    axes.errorbar(
+        batches,
+        means,
+        yerr=spread,
+        fmt="o",
+        color=plot.BLUE,
+        markersize=5,
+        label="measured",
+        zorder=3,
+    )
+    plot.name_axes(axes, "batch size", "steps to the target", "xy")
+
+
+def _rates(found: pd.DataFrame, workload: str, axes: Axes) -> None:
+    batches, rates = _points(found, workload, RATE)
+    if not batches:
+        plot.empty(axes, "no batch size reaches the target")
+        return
+    best = [values[0] for values in rates]
+    axes.plot(batches, best, "o", color=plot.BLUE)
+    linear = [best[0] * b / batches[0] for b in batches]
+    axes.plot(batches, linear, ":", color="#888888", label="linear scaling from the smallest batch")
+    plot.name_axes(axes, "batch size", "learning rate", "xy")

@@ -1,0 +1,89 @@
+"""SAM against its paper's algorithm in float64 numpy, in real steps, and what it sends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_run import PLAIN, TEXT, UNIFORM4_EF, built, play
+from torch import nn
+
+from dgc_repro.optimizer.sam import perturbed
+
+TOPK = ("compressor=topk", "wrap=[error_feedback]")
+
+
+def test_one_step_on_a_quadratic_is_the_papers() -> None:
+    """Loss 0.5 w A w: both gradients are products with A."""
+    drawn = np.random.default_rng(0)
+    half = drawn.normal(size=(4, 4))
+    a, w, rho, rate = half @ half.T, drawn.normal(size=4), 0.3, 0.1
+    first = a @ w
+    expected = w - rate * (a @ (w + rho * first / np.linalg.norm(first)))
+
+    module = nn.ParameterDict({"w": nn.Parameter(torch.from_numpy(w))})
+    matrix = torch.from_numpy(a)
+
+    def backward() -> None:
+        module.zero_grad(set_to_none=True)
+        (0.5 * module["w"] @ matrix @ module["w"]).backward()
+
+    backward()
+    with perturbed(module, rho):
+        backward()
+    torch.optim.SGD(module.parameters(), lr=rate).step()
+    np.testing.assert_allclose(module["w"].detach().numpy(), expected, rtol=1e-13)
+
+
+def test_weights_and_statistics_have_their_bits_afterwards() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    inputs = torch.randn(8, 3)
+    module(inputs).square().sum().backward()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with perturbed(module, 0.5):
+        assert not torch.equal(module[0].weight, before["0.weight"])
+        module(inputs)
+        assert not torch.equal(module[1].running_mean, before["1.running_mean"])
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_gradient_of_zeros_perturbs_nothing() -> None:
+    module = nn.Linear(2, 2)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = module.weight.detach().clone()
+    with perturbed(module, 1.0):
+        assert torch.equal(module.weight, before)
+
+
+@pytest.mark.parametrize(
+    "more", [TOPK, UNIFORM4_EF, (*TEXT, *TOPK)], ids=["topk", "4 bits", "text"]
+)
+def test_a_vanishing_perturbation_is_sgd(more: tuple[str, ...]) -> None:
+    """Dropout of the text model included: both passes draw the same numbers."""
+    given = [one for one in more if not one.startswith("optimizer.")]
+    sgd = play(built(*given, "optimizer=sgd"))
+    sam = play(built(*given, "optimizer=sam", "optimizer.rho=1e-30"))
+    assert sam.losses == sgd.losses
+    assert sam.records[-1]["comm/payload_bytes"] == sgd.records[-1]["comm/payload_bytes"]
+    far = play(built(*given, "optimizer=sam", "optimizer.rho=0.5"))
+    assert far.losses[0] == sgd.losses[0]  # the loss is the first pass's
+    assert far.losses[1:] != sgd.losses[1:]
+
+
+def test_compressing_the_first_gradient_sends_the_second_uncompressed() -> None:
+    dense = play(built("compressor=dense", "wrap=[]", "optimizer=sgd"))
+    by_own = play(built(*TOPK, "optimizer=sam"))
+    by_mean = play(built(*TOPK, "optimizer=sam", "optimizer.compressed=first"))
+    sent = [told.records[-1]["comm/payload_bytes"] for told in (by_own, dense, by_mean)]
+    # Signals of the second agreement are no payload.
+    assert sent[2] == sent[0] + sent[1]
+    assert by_mean.losses[1:] != by_own.losses[1:]
+
+
+def test_with_one_worker_and_no_compression_both_are_the_same() -> None:
+    alone = (*PLAIN, "launch.workers=1", "compressor=dense", "wrap=[]", "optimizer=sam")
+    own = play(built(*alone))
+    mean = play(built(*alone, "optimizer.compressed=first"))
+    assert own.losses == mean.losses
