@@ -208,9 +208,9 @@ def _check_together(
         )
     if optimizer.get("compressed") == "first" and settings.on_nonfinite == "skip":
         raise UserError(
-            "train.on_nonfinite: skip leaves out a step that has changed nothing, and optimizer.compressed=first "
-            "has exchanged the first gradient before the second is known; use raise, or "
-            "optimizer.compressed=perturbed"
+            "train.on_nonfinite: skip leaves out a step that has changed nothing, and "
+            "optimizer.compressed=first has exchanged the first gradient before the second is known; use "
+            "raise, or optimizer.compressed=perturbed"
         )
     on_workers = momentum_of(compressor)
     for key in ("momentum", "beta1"):

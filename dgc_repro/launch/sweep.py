@@ -126,7 +126,7 @@ def start(config: DictConfig) -> bool:
         _check_search(hydra, names)
     if SLURM in (kinds := {plain["launch"]["kind"] for plain, _ in checked}):
         if is_search or len(kinds) > 1:
-            which = "a search" if is_search else " and ".join(sorted(kinds))
+            which = "a search" if is_search else ", ".join(sorted(kinds))
             raise UserError(
                 f"launch.kind: slurm submits a sweep as a whole, got {which}; make a sweep for each kind, or "
                 "search with launch=local and hydra/launcher=submitit_slurm"
