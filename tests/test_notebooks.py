@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NAMES = ("01_load_runs", "02_paper_tables", "03_own_compressor", "04_network")
 SHOWS = {
-    "01_load_runs": ("6 runs", "RandomK", "resnet101.topk1000"),
+    "01_load_runs": ("compare ../runs/notebook-01", "RandomK"),
     "02_paper_tables": ("92.96", "not tested"),
     "03_own_compressor": (" passed", "BlockTop"),
     "04_network": ("written: ../runs/notebook-04", "fastest of these"),

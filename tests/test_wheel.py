@@ -23,8 +23,8 @@ import dgc_repro
 TIMEOUT_S = 200  # a busy machine starts Python ten times slower than an idle one
 slow = pytest.mark.slow
 OPTIONAL = ("wandb", "wandb_workspaces", "submitit", "joblib", "optuna", "nbclient", "mkdocs")
-LATE = ("torchvision", "sklearn", "pyarrow")
-"""Needed by some models, data sets and reports, and imported there."""
+LATE = ("torchvision", "sklearn")
+"""Needed by some models and data sets, and imported there."""
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
