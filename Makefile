@@ -2,12 +2,17 @@
 # `##` after a target is its line in `make help`.
 
 PYTHON ?= python3
+TORCH ?=
+TORCH_INDEX ?=
 SCALE ?= quick
 ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# TORCH=cpu: the same versions as wheels without CUDA, which PyTorch offers on an index of its own.
+TORCH_WHEELS := $(if $(filter cpu,$(TORCH)),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	$(shell sed -n 's/^\(torch\|torchvision\)==.*/&+cpu/p' constraints.txt))
 OLDEST := .venv-oldest
 OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
@@ -26,6 +31,7 @@ help: ## list every target
 	@echo
 	@echo "  A reproduction writes to reproduced/. SCALE=quick|small|paper sets its size, ARGS=\"seed=1 ...\" any setting."
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
+	@echo "  make install TORCH=cpu TORCH_INDEX=<PyTorch's index of CPU wheels> installs without CUDA (docs/install.md)."
 
 install: $(INSTALLED) ## make .venv and install the package with its tools (repeated only on change)
 
@@ -37,7 +43,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "install: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -c constraints.txt $(TORCH_WHEELS) -e '.[dev]'
 	@touch $@
 
 test: $(INSTALLED) ## run the everyday tests, about 5 minutes (ARGS="-k ladder" narrows them)

@@ -9,11 +9,15 @@ import os
 import signal
 import sys
 
+from dgc_repro import __version__
 from dgc_repro.launch.parent import end_with_starter, inside_torchrun
 
 
 def main() -> None:
     """Entry point. Each process imports only what it needs: that takes seconds."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"dgc_repro {__version__}")
+        return
     end_with_starter()
     if sys.argv[1:2] == ["worker"]:
         from dgc_repro.launch.worker import main as run

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-import torchvision
 
 from dgc_repro.checked import checked
 from dgc_repro.dataset.download import downloading, fetch
@@ -32,19 +31,30 @@ BOTH_WAYS = (
 @dataclass(frozen=True)
 class Kind:
     """Which of the two. ``label_column``: of the hub's files; ``mean``, ``std``: of its training images, by
-    channel, in [0, 1]; ``source``: torchvision's."""
+    channel, in [0, 1]."""
 
     name: str
     num_classes: int
     label_column: str
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    source: type[torchvision.datasets.CIFAR10]
 
     @property
     def label(self) -> str:
         """As it stands in a record."""
         return self.name.lower().replace("-", "")
+
+    def of_torchvision(self) -> Any:
+        """torchvision's class. Imported here: the parquet files need no torchvision."""
+        try:
+            from torchvision import datasets
+        except Exception as error:  # absent, or built for another torch
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"dataset.root: torchvision cannot be imported ({reason}); install the one that was built "
+                f"for torch {torch.__version__}, or name a folder with the hub's parquet files"
+            ) from error
+        return getattr(datasets, self.name.replace("-", ""))
 
 
 @checked
@@ -93,7 +103,8 @@ def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:
         train, was_jpeg = read_images(train_files, SIDE_PIXELS, column, classes)
         test, _ = read_images(test_files, SIDE_PIXELS, column, classes)
         return train, test, f"{kind.label} (JPEG mirror)" if was_jpeg else kind.label
-    names = (kind.source.base_folder, kind.source.filename)
+    source = kind.of_torchvision()
+    names = (source.base_folder, source.filename)
     if given is not None and not any((root / name).exists() for name in names):
         raise UserError(f"dataset.root: {root} holds no {kind.name}; {BOTH_WAYS}")
     train, test = _from_torchvision(kind, root)
@@ -119,8 +130,10 @@ def _from_torchvision(kind: Kind, root: Path) -> tuple[Images, Images]:
 
 
 def _torchvision_parts(kind: Kind, root: Path, download: bool) -> tuple[Images, Images]:
+    source = kind.of_torchvision()
+
     def part(train: bool) -> Images:
-        data = kind.source(str(root), train=train, download=download)
+        data = source(str(root), train=train, download=download)
         pixels = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
         return Images(pixels, torch.tensor(data.targets, dtype=torch.int64))
 

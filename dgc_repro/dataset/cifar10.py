@@ -6,13 +6,11 @@ are those of its 50,000 training images.
 
 from __future__ import annotations
 
-import torchvision
-
 from dgc_repro.dataset.cifar import Cifar, Kind
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
-KIND = Kind("CIFAR-10", 10, "label", MEAN, STD, torchvision.datasets.CIFAR10)
+KIND = Kind("CIFAR-10", 10, "label", MEAN, STD)
 
 
 class Cifar10(Cifar):

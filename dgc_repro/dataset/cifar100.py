@@ -6,13 +6,11 @@ are those of its 50,000 training images, as commonly given.
 
 from __future__ import annotations
 
-import torchvision
-
 from dgc_repro.dataset.cifar import Cifar, Kind
 
 MEAN = (0.5071, 0.4865, 0.4409)
 STD = (0.2673, 0.2564, 0.2762)
-KIND = Kind("CIFAR-100", 100, "fine_label", MEAN, STD, torchvision.datasets.CIFAR100)
+KIND = Kind("CIFAR-100", 100, "fine_label", MEAN, STD)
 
 
 class Cifar100(Cifar):

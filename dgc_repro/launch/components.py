@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
@@ -26,6 +27,7 @@ from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.policy.interface import Policy, measures
 
 PACKAGE = __name__.partition(".")[0]
+TORCHVISION_FIX = f"; install the torchvision that was built for torch {torch.__version__}"
 LADDER = "ladder"
 PER_LAYER = "per_layer"
 ROLES = {
@@ -56,7 +58,8 @@ def component(config: Config, group: str, **more: Any) -> Any:
         factory = pkgutil.resolve_name(str(target))
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{group}._target_: cannot import {target} ({reason})") from error
+        fix = TORCHVISION_FIX if "torchvision" in reason else ""
+        raise UserError(f"{group}._target_: cannot import {target} ({reason}){fix}") from error
     role = "worker_rates" if ".networks." in group else ROLES.get(group.partition(".")[0])
     is_component = isinstance(factory, type) and dataclasses.is_dataclass(factory)
     if not is_component or (role is not None and not hasattr(factory, role)):

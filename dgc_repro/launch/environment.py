@@ -8,13 +8,13 @@ import math
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 
 from dgc_repro import __version__
 from dgc_repro.kernel import native
@@ -120,7 +120,8 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        # null where neither the model nor the data set has imported it
+        "torchvision": getattr(sys.modules.get("torchvision"), "__version__", None),
         "dgc_repro": __version__,
         "commit": _git("rev-parse HEAD"),
         # Changed code; published results are no change of it.

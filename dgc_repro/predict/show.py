@@ -183,9 +183,9 @@ def figure(
         plot.name_axes(axes, "workers", "T_N / (N T_1), %")
         axes.legend()
 
-    names = "dense (plain)" + (f" beside {found[0].method} (hatched)" if found else "")
+    names = "dense" + (f" (plain), {found[0].method} (hatched)" if found else "")
     panels = [
-        (f"Where a step's time goes: {names}", split),
+        (f"A step: {names}", split),
         ("Scaling efficiency (modelled)", scaling),
     ]
     caption = f"{about['model']}, {about['network']}"
