@@ -122,7 +122,7 @@ def _from_torchvision(kind: Kind, root: Path) -> tuple[Images, Images]:
     with contextlib.suppress(RuntimeError):  # what torchvision raises if they are absent or broken
         return _torchvision_parts(kind, root, download=False)
     files = "the hub's train-*.parquet and test-*.parquet"
-    source = kind.source
+    source = kind.of_torchvision()
     with downloading(kind.name, root, f"from {source.url}", files):
         if not (archive := root / source.filename).is_file():  # nor has another rank fetched it
             fetch(source.url, archive, "md5", source.tgz_md5)

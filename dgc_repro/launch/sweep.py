@@ -133,8 +133,8 @@ def start(config: DictConfig) -> bool:
             )
         folders, failed = slurm.train(checked)
         _show(folders)
-        for error in failed:
-            raise error
+        if failed:
+            raise failed[0]
         return True
     record = Path(hydra.sweep.dir, RECORD)
     record.parent.mkdir(parents=True, exist_ok=True)

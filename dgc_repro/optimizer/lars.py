@@ -15,7 +15,7 @@ normalization) have lambda = 1 and no weight decay (``exempt_1d``). The paper do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -94,9 +94,9 @@ def with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     return weights, [p.grad for p in weights]
 
 
-def norms(tensors: list[Tensor]) -> Tensor:
+def norms(tensors: Sequence[Tensor]) -> Tensor:
     """The L2 norm of each tensor, shape [len(tensors)]."""
-    return torch.stack(torch._foreach_norm(tensors))
+    return torch.stack(torch._foreach_norm(list(tensors)))
 
 
 def trusted(ratios: Tensor, w: Tensor, u: Tensor) -> list[Tensor]:

@@ -42,7 +42,7 @@ class SAM(SGD):
 def perturbed(module: nn.Module, rho: float) -> Iterator[None]:
     """Inside, the parameters are w + rho g / ||g||, with g in ``param.grad``. Afterwards parameters and
     buffers have the bits that they had before."""
-    weights = [p for p in module.parameters() if p.grad is not None]
+    weights: list[Tensor] = [p for p in module.parameters() if p.grad is not None]
     before = [weight.detach().clone() for weight in weights]
     buffers = list(module.buffers())
     buffers_before = [buffer.clone() for buffer in buffers]
