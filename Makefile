@@ -53,7 +53,7 @@ test-slow: $(INSTALLED) ## run the other tests: processes, labs, notebooks, kill
 	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-slurm: $(INSTALLED) ## run launch=slurm on a Slurm of its own (root; Debian's slurm-wlm and munge), about 4 minutes
-	DGC_REPRO_SLURM=1 $(BIN)/python -m pytest -m slow tests/launch/slurm $(ARGS)
+	DGC_REPRO_SLURM=1 $(BIN)/python -m pytest -m slow tests/launch/slurm tests/test_first_day.py $(ARGS)
 
 test-oldest: ## run the everyday tests of methods and exchanges on the oldest torch allowed, in .venv-oldest (7 GB)
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)

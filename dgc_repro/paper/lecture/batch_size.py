@@ -199,12 +199,12 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("best learning rate", RATE, lambda values: f"{values[0]:g}"),
         Column("steps to the target", STEPS, 0),
     )
-    sections = []
-    for workload, label in WORKLOADS.items():
-        rows = {row: str(batch) for row, batch in _batches(found, workload).items()}
-        sections.append(
-            Section(f"Steps to the target: {label}", pivot(found, rows, columns, "batch size"))
-        )
+    rows = {
+        row: f"{label}, {batch}"
+        for workload, label in WORKLOADS.items()
+        for row, batch in _batches(found, workload).items()
+    }
+    steps = Section("Steps to the target", pivot(found, rows, columns, "batch size"))
     fits = (
         Column("critical batch size", CRITICAL, 0),
         Column("gradient noise scale", NOISE, 0),
@@ -212,7 +212,7 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("saved by the first doubling", FIRST, frames.times),
         Column("saved by the last doubling", LAST, frames.times),
     )
-    return [*sections, Section("The curve", pivot(found, WORKLOADS, fits, "workload"))]
+    return [steps, Section("The curve", pivot(found, WORKLOADS, fits, "workload"))]
 
 
 def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
