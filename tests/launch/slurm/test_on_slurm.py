@@ -160,7 +160,7 @@ def test_a_sweep_is_an_array_and_ends_with_its_table(commands: Commands) -> None
     assert [summary["status"] for summary in summaries] == ["finished"] * 3
     printed = command.printed()
     assert printed.count("submitted job ") == 3
-    assert f"python -m dgc_repro compare {command.runs}" in printed
+    assert f"python -m dgc_repro compare {command.runs.name} draws them" in printed
     command.start()
     assert command.end() == (0, [])
     assert command.printed().count("already done: ") == 3
