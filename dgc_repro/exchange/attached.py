@@ -55,7 +55,7 @@ DTYPES = (
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
 SKIP = "skip"
-"""What a rank answers that leaves a step out on purpose, where others answer with a problem."""
+"""A rank's answer where it leaves the step out on purpose."""
 
 
 class Attached:
@@ -137,8 +137,9 @@ class Attached:
 
         Without a scaler: where a gradient of any rank is not finite, raises UserError on all ranks, or with
         ``on_nonfinite="skip"`` leaves the step out. No residual changes in a step that is left out, and all
-        gradients are None (with a scaler: infinite). Raises UserError on all ranks where any rank calls this
-        twice after one backward, leaves needed ``samples`` out, or has unfrozen a layer since `attach`.
+        gradients are None (with a scaler: infinite). Raises UserError on all ranks where any rank leaves
+        needed ``samples`` out, has unfrozen a layer since `attach`, or, without overlap, calls this twice
+        after one backward. With overlap and FSDP the rank that calls it twice raises alone.
         """
         if scaler is not None and not scaler.is_enabled():
             scaler = None

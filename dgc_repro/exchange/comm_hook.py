@@ -122,7 +122,7 @@ class _HookGuard(Guard):
             )
 
     def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        return [self._watch_forward(model)]
+        return self._watch_forward(model)
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.

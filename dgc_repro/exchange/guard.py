@@ -17,6 +17,7 @@ allowed.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ from dgc_repro.exchange.step import Stepper
 class Guard:
     """Looks at the forwards and backwards of a model, and at all optimizers.
 
-    The model keeps the guard alive: a loop that drops what `attach` returns must not train ranks apart."""
+    The model keeps the guard alive, so that the guard works where a loop drops what `attach` returns."""
 
     def __init__(self, model: nn.Module | None, steps: Stepper) -> None:
         self._model = None if model is None else weakref.ref(model)
@@ -50,14 +51,17 @@ class Guard:
             if junction.pending and model.training:
                 junction.refuse_another()
             return
-        versions = sum(parameter._version for parameter in parameters)
+        versions = _versions(parameters)
         if self.pending and versions != self._versions:
             raise UserError(
                 "exchange.step: parameters have changed since backward, and it was not called in between, so "
                 "that ranks may have other parameters now; start again, and call it after the last backward "
                 "of a step (a backward that is no part of one goes under `with model.no_sync():`)"
             )
-        self._versions = versions
+
+    def after_forward(self) -> None:
+        """Remember the parameters as the forward has left them."""
+        self._versions = _versions(self._steps.parameters.values())
 
     @property
     def pending(self) -> bool:
@@ -81,17 +85,17 @@ class Guard:
         self._left = {name: weakref.ref(p.grad) for name, p in here if p.grad is not None}
 
     def remove(self) -> None:
-        """Look at nothing any more."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
 
     def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        handles = [self._watch_forward(model), self._watch_optimizers()]
+        handles = [*self._watch_forward(model), self._watch_optimizers()]
         if isinstance(model, DistributedDataParallel):
             handles += self._watch_backward()
         return handles
 
-    def _watch_forward(self, model: nn.Module) -> RemovableHandle:
+    def _watch_forward(self, model: nn.Module) -> list[RemovableHandle]:
         def before(module: nn.Module, _: object) -> None:
             if self._model is None or self._model() is not module:
                 return  # a copy of the model has the hook too
@@ -99,7 +103,12 @@ class Guard:
                 self.before_forward(module)
                 self._steps.keep(module)
 
-        return model.register_forward_pre_hook(before, prepend=True)
+        def after(module: nn.Module, *_: object) -> None:
+            if self._model is not None and self._model() is module and torch.is_grad_enabled():
+                self.after_forward()  # a forward may write weights, such as nn.Embedding(max_norm=...)
+
+        handle = model.register_forward_hook(after)
+        return [model.register_forward_pre_hook(before, prepend=True), handle]
 
     def _watch_backward(self) -> list[RemovableHandle]:
         found = weakref.ref(self)
@@ -129,3 +138,8 @@ class Guard:
         handle = register_optimizer_step_pre_hook(refuse)
         weakref.finalize(self, handle.remove)
         return handle
+
+
+def _versions(parameters: Iterable[Tensor]) -> int:
+    """A number that grows with every change in place."""
+    return sum(parameter._version for parameter in parameters)

@@ -39,7 +39,7 @@ def share(
 
 
 def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:
-    """The name of a tensor on the CPU that holds a NaN or an infinity; what tells it of those on a GPU."""
+    """The name of a tensor on the CPU that is not finite, and the unread peaks of those on a GPU."""
     here: dict[str, Tensor] = {}
     on_gpu: dict[torch.dtype, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -81,9 +81,7 @@ class Stepper:
 
     def __post_init__(self) -> None:
         self.exchange.choose = self.choose
-        self._kept: tuple[nn.Module, list[Tensor]] | None = (
-            None  # a model, its buffers before the step
-        )
+        self._kept: list[tuple[Tensor, Tensor]] = []  # buffers, and their values before the step
 
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
@@ -96,8 +94,8 @@ class Stepper:
     def keep(self, model: nn.Module) -> None:
         """Before the first forward of a step: remember the model's buffers where the step may be skipped.
         Batch-norm statistics see the inputs of a gradient that is not finite; `settle` puts them back."""
-        if self.on_nonfinite == "skip" and self._kept is None:
-            self._kept = (model, [buffer.clone() for buffer in model.buffers()])
+        if self.on_nonfinite == "skip" and model.training and not self._kept:
+            self._kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
 
     def open(self, index: int) -> str | None:
         """Backward of the ``index``-th worker hosted here is over: compress up to the first request. The name
@@ -118,7 +116,7 @@ class Stepper:
         gradients here are. Returns whether the step has happened, and the sums of ``numbers`` over processes.
         Raises UserError on all ranks (exchange/settle.py)."""
         watched, inputs = self.progress.watched, self.inputs
-        kept, self._kept = self._kept, None
+        kept, self._kept = self._kept, []
         about: list[float] = []
         if measures(self.policy) or self.policy.watches == SPREAD:
             sketched = [] if self._sketch is None else self._sketch.tolist()
@@ -139,8 +137,8 @@ class Stepper:
                 # In float32, as `Choose` answers: sums of other orders round to one number.
                 self.choose(torch.tensor(energies, dtype=torch.float64).float())
             self._add_mean()
-        elif kept is not None:
-            for buffer, before in zip(kept[0].buffers(), kept[1], strict=True):
+        else:
+            for buffer, before in kept:
                 buffer.copy_(before)
         if told and watched.step >= 0:
             report = StepReport(

@@ -12,11 +12,11 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 
 from dgc_repro import __version__
 from dgc_repro.dataset.images import Splits
@@ -44,24 +44,32 @@ FIXES: Mapping[str, str] = {
     DEVICE: "give the same launch.device and launch.backend to all nodes, such as launch.device=cpu",
     VECTORS: "rounding differs between them; set ATEN_CPU_CAPABILITY=avx2 on all nodes",
     STORE: "set it for torchrun on all nodes or on none",
-    DATA: "the data on that node are others; copy dataset.root to all nodes, or name a shared folder",
+    DATA: "that node has other data; copy dataset.root to all nodes, or name a shared folder",
 }
 """What is compared, and what the user can do."""
 
 
 def facts(config: Mapping[str, Any], device: str, arguments: Sequence[str]) -> dict[str, Fact]:
-    """This rank's. ``device``: with its backend, in words; ``arguments``: the command line."""
+    """Those of this rank. ``device``: with its backend, in words; ``arguments``: the command line."""
     return {
         CODE: f"{__version__} (code {code_hash()})",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torchvision": _version("torchvision"),
         COMMAND_LINE: sorted(arguments),
         CONFIG: config_hash(config),  # with the source of the user's own components
         DEVICE: device,
         VECTORS: torch.backends.cpu.get_cpu_capability() if device.startswith("cpu") else "",
         STORE: {"False": "1", "True": "0"}.get(os.environ.get(HAS_STORE, ""), "not set"),
     }
+
+
+def _version(package: str) -> str:
+    """Without an import: a run of text needs no torchvision, which may not fit torch."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def code_hash() -> str:

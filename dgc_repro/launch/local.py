@@ -169,7 +169,8 @@ def execute(config: Mapping[str, Any], folder: Path, make: MakeRanks | None = No
     Raises UserError, RunFailed or RunStopped."""
     command = [sys.executable, "-m", "dgc_repro", "worker", str(folder)]
     launch = config["launch"]
-    threads = {"OMP_NUM_THREADS": str(threads_of_worker(launch))}
+    number = str(threads_of_worker(launch))  # joblib sets MKL's, which torch prefers
+    threads = {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
     with held(folder) as log:
         if make is not None:
             ranks = make(folder, log)

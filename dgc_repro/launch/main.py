@@ -35,12 +35,12 @@ from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.optimized import KEY, objectives
-from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved, sets
+from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check, run_config, train_in
+from dgc_repro.launch.single import check, run_config, train_in
 from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
@@ -107,9 +107,11 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
         with one_line_usage():
             hydra.main(str(conf_dir()), "config", "1.3")(task)()
     except Exception as error:
-        if sweep.finish() and not isinstance(error, UserError | RunFailed):
+        was_sweep = bool(sweep.started)
+        sweep.finish()
+        if was_sweep and not isinstance(error, UserError | RunFailed):
             why = " ".join(str(error).split())
-            raise RunFailed(f"the search has no result ({why})") from error
+            raise RunFailed(f"the sweep or search has no result ({why})") from error
         raise
     sweep.finish()
 
@@ -152,9 +154,7 @@ def one_run(
     # Unresolved: an override may hold an interpolation that is wrong, which `resolved` reports.
     hydra_config = HydraConfig.get()
     given: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-    compressor = hydra_config.runtime.choices.get("compressor")
-    if not sets(given, "compressor") and compressor != DEFAULT_COMPRESSOR:
-        given.insert(0, f"compressor={compressor}")  # chosen by an experiment or a search
+    given = sweep.with_compressor(given, hydra_config.runtime.choices)
     if hydra_config.mode == RunMode.MULTIRUN:
         try:
             return sweep.one_of_sweep(config, given, run_config)

@@ -51,7 +51,7 @@ from dgc_repro.launch.paths import (
     options,
 )
 from dgc_repro.launch.sections import check_seed
-from dgc_repro.launch.single import is_done, run_config
+from dgc_repro.launch.single import is_done, refuse_slurm, run_config
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
@@ -106,6 +106,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     else:
         jobs, make = runs_of(name, given), run_config
         optional = runs_of(name, given, OPTIONAL_RUNS)
+    for config, _ in jobs:
+        refuse_slurm(config)
     paper, _, artifact = name.partition("/")
     page = artifact_of(paper, artifact).page
     if isinstance(page, GenericPage):
@@ -179,6 +181,10 @@ def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def _refuse_sweeps(given: Sequence[str]) -> None:
     """Raise UserError for ``seed=0,1``, which is a sweep."""
     for override in given:
+        if (key := key_of(override)).startswith(("hydra", "hparams_search", "optimized_metric")):
+            raise UserError(
+                f"{key}: reproduce makes its runs one after another by itself; leave it out"
+            )
         if OverridesParser.create().parse_override(override).is_sweep_override():
             key, _, values = override.partition("=")
             several = f'several are a list in quotes: "{key}=[{values}]"'

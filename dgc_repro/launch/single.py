@@ -65,12 +65,17 @@ def run_config(
     if train is not None:
         check_launch(config)
     check(config, given)
-    if config["launch"]["kind"] == SLURM:
+    refuse_slurm(config)
+    return train_in(named(config, given), config, train)
+
+
+def refuse_slurm(config: Mapping[str, Any]) -> None:
+    """Raise UserError for ``launch=slurm`` of a command that runs on this machine."""
+    if config.get("launch", {}).get("kind") == SLURM:
         raise UserError(
             "launch.kind: slurm is for single runs and --multirun; put this command into a job of your own "
             "(sbatch --wrap), with launch=local"
         )
-    return train_in(named(config, given), config, train)
 
 
 def named(config: dict[str, Any], given: Sequence[str]) -> Path:

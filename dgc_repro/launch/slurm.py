@@ -44,11 +44,15 @@ LOOK_EVERY_SECONDS = 5.0
 ENDED = "ended"
 REQUEUE = """\
 code=$?
-state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+job=$SLURM_JOB_ID
+if [ -n "$SLURM_ARRAY_JOB_ID" ]; then  # the last task has the id of the whole array
+  job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+fi
+state=$(squeue --noheader --jobs="$job" --format=%T)
 if [ "$code" -eq {stopped} ] && [ "$state" = RUNNING ]; then
   if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
     echo "stopped after a checkpoint; requeued, start $((${{SLURM_RESTART_COUNT:-0}} + 2))"
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "$job"
   else
     echo "stopped after a checkpoint; not requeued (launch.requeues={requeues}): the same command continues"
   fi
@@ -74,7 +78,11 @@ def train(jobs: Jobs) -> tuple[list[Path], list[BaseException]]:
     for folder in done:
         print(f"already done: {folder}", flush=True)
         finished_before(runs[folder], folder)
-    states = _states() or {}
+    states = _states()
+    if states is None:  # a run might be submitted twice
+        raise UserError(
+            "launch: squeue does not answer, so that queued runs are not known; try again"
+        )
     last = {folder: _last_job(folder) for folder in runs if folder not in done}
     queued = {folder: job for folder, job in last.items() if job in states}
     for folder, job in queued.items():
@@ -110,9 +118,10 @@ def own_overrides(given: Sequence[str]) -> list[str]:
 
 def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Of the batch script, by submitit's names."""
-    cpus, requeues = launch["cpus_per_task"], launch["requeues"]
-    own_cpus = [f"--cpus-per-task={cpus}"] if cpus else []  # srun does not take over sbatch's
-    same = ("nodes", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "setup")
+    # Slurm's own default may be one core for the task, hence for all workers of a node.
+    cpus = launch["cpus_per_task"] or launch["workers"] // launch["nodes"]
+    requeues = launch["requeues"]
+    same = ("nodes", "gpus_per_node", "partition", "account", "qos", "setup")
     return {
         **{key: launch[key] for key in same},
         "job_name": name,
@@ -122,7 +131,8 @@ def parameters(launch: Mapping[str, Any], name: str) -> dict[str, Any]:
         "signal_delay_s": launch["signal_seconds"],
         "array_parallelism": launch["array_parallelism"],
         "stderr_to_stdout": True,
-        "srun_args": own_cpus,
+        "cpus_per_task": cpus,
+        "srun_args": [f"--cpus-per-task={cpus}"],  # srun does not take over sbatch's
         "teardown": REQUEUE.format(stopped=STOPPED, requeues=requeues).splitlines(),
         "additional_parameters": {
             ("requeue" if requeues else "no-requeue"): True,
@@ -194,8 +204,8 @@ def _submit(
     executor: Any, runs: Mapping[Path, dict[str, Any]], launch: Mapping[str, Any]
 ) -> dict[Path, str]:
     """Make the run folders and submit one job, or one array; the job of each folder. Raises UserError, and
-    then leaves no new folder."""
-    made = [folder for folder in (*runs, Path(launch["logs"])) if not folder.exists()]
+    then leaves no new run folder."""
+    made = [folder for folder in runs if not folder.exists()]
     name = "dgc_repro" if len(runs) > 1 else next(iter(runs)).name
     seconds = max(1, launch["signal_seconds"] * 3 // 4)  # the rest: to requeue
     try:

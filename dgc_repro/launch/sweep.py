@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
@@ -33,12 +33,12 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
 from dgc_repro.launch.local import RunFailed, RunStopped
-from dgc_repro.launch.optimized import KEY, measured, objectives
-from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved
+from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
+from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import is_group, options
 from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import check
+from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.paper.records import read_run
 from dgc_repro.results import frames_of
@@ -114,7 +114,10 @@ def start(config: DictConfig) -> bool:
     checked: list[tuple[dict[str, Any], list[str]]] = []
     for given in jobs:
         try:
-            composed = compose("config", [*hydra.overrides.hydra, *given])
+            composed = compose("config", [*hydra.overrides.hydra, *given], return_hydra_config=True)
+            given = with_compressor(given, composed.hydra.runtime.choices)
+            with open_dict(composed):
+                del composed["hydra"]
             plain = resolved(composed)
             check(plain, given)
             names = objectives(plain_value(composed, KEY), plain)
@@ -140,11 +143,27 @@ def start(config: DictConfig) -> bool:
     record.parent.mkdir(parents=True, exist_ok=True)
     num_runs = hydra.sweeper.get("n_trials") if is_search else len(jobs)
     head = {"runs": num_runs, "objectives": names}
-    record.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
+    try:
+        with record.open("x", encoding="utf-8") as lines:
+            lines.write(f"{json.dumps(head)}\n")
+    except FileExistsError as error:
+        raise UserError(
+            f"hydra.sweep.dir: another sweep writes to {record.parent}; name another"
+        ) from error
     started.append(record)
     for number in (signal.SIGTERM, signal.SIGHUP):  # ends runs in other processes too
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     return False
+
+
+def with_compressor(given: list[str], choices: Mapping[str, Any]) -> list[str]:
+    """The overrides of a run, with the compressor that an experiment or a search has chosen, which is part of
+    the run's name."""
+    compressor = choices.get("compressor")
+    if sets(given, "compressor") or compressor == DEFAULT_COMPRESSOR:
+        return given
+    return [f"compressor={compressor}", *given]
 
 
 def _check_search(hydra: DictConfig, names: Sequence[str]) -> None:
@@ -157,6 +176,12 @@ def _check_search(hydra: DictConfig, names: Sequence[str]) -> None:
             f"{KEY}: hydra/sweeper={sweeper} needs the number to search by, such as "
             f"{KEY}=validation/accuracy_percent hydra.sweeper.direction=maximize"
         )
+    goals = list(direction) if OmegaConf.is_list(direction) else [direction]
+    for name, goal in zip(names, goals, strict=False):
+        if name.endswith(AT_TARGET) and str(goal).rpartition(".")[2] == "maximize":
+            raise UserError(
+                f"hydra.sweeper.direction: {name} is infinite where the target is not reached; minimize it"
+            )
     if len(names) != num_goals:
         raise UserError(
             f"hydra.sweeper.direction: one for each of {KEY}, {len(names)}, such as "
@@ -206,10 +231,12 @@ def one_of_sweep(
 
 def _runs_at_once(hydra: DictConfig, num_runs: int) -> int:
     """How many runs the launcher has on this machine at a time."""
-    if hydra.runtime.choices["hydra/launcher"] != "joblib":
+    launcher, most = hydra.runtime.choices["hydra/launcher"], num_runs  # submitit_local starts all
+    if launcher not in ("joblib", "submitit_local"):
         return 1
-    n_jobs = int(hydra.launcher.n_jobs)
-    most = n_jobs if n_jobs > 0 else max(1, available_cores() + 1 + n_jobs)
+    if launcher == "joblib":
+        n_jobs = int(hydra.launcher.n_jobs)
+        most = n_jobs if n_jobs > 0 else max(1, available_cores() + 1 + n_jobs)
     return min(most, num_runs, int(hydra.sweeper.get("n_jobs", num_runs)))
 
 

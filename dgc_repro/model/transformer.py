@@ -79,7 +79,7 @@ class _Transformer(nn.Module):
         """i64[B,T] -> (logits f32[B,T,V], nothing to carry on)."""
         embedded = self.embedding(tokens)
         width, length = embedded.shape[-1], tokens.shape[1]
-        embedded = embedded * math.sqrt(width) + positions(length, width).to(embedded)
+        embedded = embedded * math.sqrt(width) + positions(length, width, tokens.device)
         mask = nn.Transformer.generate_square_subsequent_mask(length, tokens.device)
         hidden = self.dropout(embedded)
         for layer in self.layers:
@@ -87,8 +87,8 @@ class _Transformer(nn.Module):
         return self.decoder(self.norm(hidden)), ()
 
 
-def positions(length: int, width: int) -> Tensor:
+def positions(length: int, width: int, device: torch.device | None = None) -> Tensor:
     """Sines and cosines of section 3.5, f32[length,width]."""
-    rates = torch.exp(-math.log(1e4) * torch.arange(0, width, 2) / width)
-    angles = torch.arange(length)[:, None] * rates
+    rates = torch.exp(-math.log(1e4) * torch.arange(0, width, 2, device=device) / width)
+    angles = torch.arange(length, device=device)[:, None] * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)

@@ -66,9 +66,10 @@ class LARSOptimizer(torch.optim.Optimizer):
                 w, g = norms(weights), norms(gradients)
                 rates = group["trust_coefficient"] * w / (g + decay * w)
                 torch._foreach_mul_(updates, trusted(rates, w, g))
-            velocities = [
-                self.state[p].setdefault("velocity", torch.zeros_like(p)) for p in weights
-            ]
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["velocity"] = torch.zeros_like(weight)
+            velocities = [self.state[weight]["velocity"] for weight in weights]
             torch._foreach_mul_(velocities, group["momentum"])
             torch._foreach_add_(velocities, updates, alpha=group["lr"])
             torch._foreach_sub_(weights, velocities)

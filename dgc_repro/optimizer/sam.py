@@ -49,11 +49,13 @@ def perturbed(module: nn.Module, rho: float) -> Iterator[None]:
     with torch.no_grad():
         gradients = [p.grad for p in weights if p.grad is not None]
         torch._foreach_add_(weights, _scaled(gradients, rho))
-    yield
-    with torch.no_grad():
-        torch._foreach_copy_(weights, before)
-        for buffer, value in zip(buffers, buffers_before, strict=True):
-            buffer.copy_(value)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(weights, before)
+            for buffer, value in zip(buffers, buffers_before, strict=True):
+                buffer.copy_(value)
 
 
 def _scaled(gradients: Sequence[Tensor], rho: float) -> tuple[Tensor, ...]:

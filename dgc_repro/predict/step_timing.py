@@ -35,6 +35,7 @@ from dgc_repro.launch import environment
 from dgc_repro.launch.build import choose_device, validate
 from dgc_repro.launch.components import build_compressor, build_policy
 from dgc_repro.launch.measure import gradients_of, trained
+from dgc_repro.launch.sections import SLURM_KEYS
 from dgc_repro.launch.worker import write_json
 from dgc_repro.names import with_first_names
 from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
@@ -267,7 +268,8 @@ def _by_size(gradients: Mapping[str, Tensor], compute_ms: float) -> dict[str, fl
 def as_simulated(config: Config, workers: int) -> dict[str, Any]:
     """The config as a run of simulated workers on no network."""
     plain = deepcopy(dict(config))
-    plain["launch"] |= {"kind": "simulated", "workers": workers, "workers_per_node": None}
+    launch = {key: value for key, value in plain["launch"].items() if key not in SLURM_KEYS}
+    plain["launch"] = launch | {"kind": "simulated", "workers": workers, "workers_per_node": None}
     plain["launch"]["backend"] = "auto"
     plain["network"] = {"_target_": config["network"]["_target_"]}
     return plain

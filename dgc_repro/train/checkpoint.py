@@ -138,6 +138,8 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             ) from error
         if is_own:
             run.unusable |= problems.keys()
+        else:
+            _begin_anew(run)
         for record, content in records.items():
             if content != _content(folder / record):
                 replace(folder / record, content)
@@ -410,6 +412,14 @@ def _mean(states: list[Any]) -> Any:
     return map_tensors(states[0], lambda _: next(means).clone())
 
 
+def _begin_anew(run: Run) -> None:
+    """What another run has reached is not reached here; an epoch that its target has cut short goes on."""
+    progress = run.progress
+    progress.reached = {}
+    if progress.step < progress.epoch * run.steps_per_epoch:
+        progress.epoch -= 1
+
+
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
     """Parts and attributes that are not in ``shared`` came later than the version that has written it."""
     progress = run.progress
@@ -423,8 +433,11 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     # run was: both walk through one permutation.
     here = run.steps_per_epoch
     old = shared.get("steps_per_epoch", here)
-    done = shared["step"] - shared["epoch"] * old
-    progress.step = shared["epoch"] * here + done * here // old
+    whole = min(
+        shared["epoch"], shared["step"] // old
+    )  # a target may have cut the last epoch short
+    done = shared["step"] - whole * old
+    progress.step = whole * here + done * here // old
     run.link.clock.seconds = shared["train_seconds"]
     progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]

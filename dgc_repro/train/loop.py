@@ -36,11 +36,11 @@ def train(
         for batches in steps_left(run):
             goes_on = train_step(run, batches)
             on_step(step_record(run))
+            look_for_target(run)
             if not goes_on:
                 run.meter.stop()
                 checkpoint()
                 return False
-            look_for_target(run)
             if ends_early(run):
                 break
         on_epoch(end_epoch(run))

@@ -50,7 +50,7 @@ class Stopping:
             )
 
     def is_reached(self, record: Mapping[str, Any]) -> bool:
-        """Whether an epoch's record has the target. What is not a number reaches nothing."""
+        """Whether an epoch's record has the target. NaN never reaches the target."""
         if self.target is None:
             return False
         value = record[COLUMNS[self.metric]]

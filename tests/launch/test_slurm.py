@@ -248,7 +248,7 @@ def test_a_mistake_is_one_line_before_anything_is_submitted(
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_nothing(
+def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_run_folder(
     command: Run, programs: Path, tmp_path: Path
 ) -> None:
     (programs / "refuses").write_text("sbatch: error: invalid partition specified: gpu\n")
@@ -258,7 +258,8 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_nothing(
         assert lines == [
             "error: launch: sbatch does not take the job (invalid partition specified: gpu)"
         ]
-        assert list((tmp_path / "runs").iterdir()) == []
+        # The folder of logs stays: another submission may have written to it meanwhile.
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == ["slurm"]
 
 
 def test_without_submitit_or_sbatch_one_line_says_what_is_missing(
@@ -285,6 +286,18 @@ def test_reproduce_is_not_submitted(command: Run, programs: Path) -> None:
         2,
         "error: launch.kind: slurm is for single runs and --multirun",
     )
+
+
+def test_a_task_of_an_array_requeues_itself_alone(programs: Path) -> None:
+    """The last task of an array has the id of the whole array as its job id."""
+    launch = configured("launch=slurm")["launch"]
+    asked = programs / "asked"
+    (programs / "squeue").write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho RUNNING\n')
+    lines = ["(exit 75)", *slurm.parameters(launch, "name")["teardown"]]
+    array = {"SLURM_JOB_ID": "11", "SLURM_ARRAY_JOB_ID": "11", "SLURM_ARRAY_TASK_ID": "2"}
+    subprocess.run(["bash", "-c", "\n".join(lines)], env=os.environ | array, check=False)
+    assert "--jobs=11_2" in asked.read_text()
+    assert "requeue 11_2\n" in (programs / "scontrol").read_text()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,22 @@ def test_within_an_epoch_the_step_that_reached_it_is_known() -> None:
     assert story.checkpoints == [3]
 
 
+def test_a_stop_at_the_step_that_reached_it_loses_nothing() -> None:
+    run = built(*EASY, "stopping.every_steps=3")
+    assert not play(run, until=3).finished
+    assert run.progress.reached["step"] == 3
+
+
+def test_another_run_goes_on_where_the_target_has_cut_an_epoch_short(tmp_path: Path) -> None:
+    play(built(*EASY, "stopping.every_steps=3"), folder=tmp_path)
+    again = built(*PLAIN, "train.epochs=2")
+    checkpoint.load(again, tmp_path, None)
+    assert (again.progress.epoch, again.progress.step, again.progress.reached) == (0, 3, {})
+    story = play(again)
+    assert [record["step"] for record in story.records] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
+    assert len(story.losses) == 2 * STEPS_PER_EPOCH - 3
+
+
 def test_looking_for_the_target_within_an_epoch_changes_no_number() -> None:
     for given in ((), TEXT):
         far = (

@@ -2,8 +2,8 @@
 
 For each batch size the learning rate is the one of the grid with the fewest steps, in the mean over seeds.
 
-The curve is S(B) = S_min (1 + B_crit / B), equation 2.11 of McCandlish, Kaplan, Amodei et al., "An empirical
-model of large-batch training", 2018, arXiv:1812.06162: at B_crit a step does half of what it can, and twice
+The curve S(B) = S_min (1 + B_crit / B) follows from equation 2.11, with E = B S, of McCandlish, Kaplan,
+Amodei et al., "An empirical model of large-batch training", 2018, arXiv:1812.06162: at B_crit twice
 S_min steps are needed. The gradient noise scale tr(Sigma) / ||G||^2 (appendix A.1 there) is estimated from
 the gradients of N workers with b images each:
 
@@ -34,12 +34,21 @@ from dgc_repro.paper.records import Run, require_alike
 ALIKE = ("scale.name", "dataset", "model", "stopping.target", "optimizer.momentum", "schedule")
 WORKLOADS = {"cnn": "small CNN"}
 STEPS, RATE = "steps to the target", "learning rate with the fewest steps"
-TRIED, EPOCHS = "learning rates tried", "epochs to the target"
+TRIED, EDGES = (
+    "learning rates tried",
+    "batch sizes whose best learning rate is at an edge of its grid",
+)
 FIRST, LAST = "steps saved by doubling the smallest batch", "steps saved by the last doubling"
 CRITICAL, LEAST, NOISE = "critical batch size", "least steps", "gradient noise scale"
 PERFECT, FLAT = (1.6, 2.5), 1.25
 """Ours: the range around 2 that counts as perfect scaling, and the most that a plateau still saves."""
 _source = "steps to a target against batch size"
+
+
+def _inside(workload: str) -> tuple[Check, ...]:
+    """The premise that no best learning rate is at an edge of its grid: a better one may lie outside."""
+    return (Check(EDGES, workload, above=-math.inf, below=0.5),)
+
 
 CLAIMS = tuple(
     claim
@@ -49,12 +58,13 @@ CLAIMS = tuple(
             f"{workload}.perfect", f"{label}: at small batches twice the batch needs half the steps.",
             _source, (Check(FIRST, workload, above=PERFECT[0], below=PERFECT[1], printed=2.0),),
             f"Steps at the smallest batch over steps at twice this batch, within {PERFECT[0]:g} and "
-            f"{PERFECT[1]:g}; learning rates tuned.", margin=OURS,
+            f"{PERFECT[1]:g}; learning rates tuned.", _inside(workload), OURS,
         ),
         Claim(
             f"{workload}.plateau", f"{label}: at large batches a larger batch saves no steps.", _source,
             (Check(LAST, workload, above=-math.inf, below=FLAT),),
-            f"Steps at half of the largest batch over steps at the largest, below {FLAT:g}.", margin=OURS,
+            f"Steps at half of the largest batch over steps at the largest, below {FLAT:g}.",
+            _inside(workload), OURS,
         ),
     )
 )  # fmt: skip
@@ -78,7 +88,8 @@ def curve(batch: np.ndarray, least: float, critical: float) -> np.ndarray:
 
 
 def fitted(batches: Sequence[float], steps: Sequence[float]) -> tuple[float, float]:
-    """(S_min, B_crit), by least squares of the logarithm; NaN where fewer than three batches reach it."""
+    """(S_min, B_crit), by least squares of the logarithm; NaN where fewer than three batches reach the
+    target, or where B_crit lies outside the range of those batches."""
     known = [(b, s) for b, s in zip(batches, steps, strict=True) if math.isfinite(s)]
     if len(known) < 3:
         return math.nan, math.nan
@@ -89,7 +100,17 @@ def fitted(batches: Sequence[float], steps: Sequence[float]) -> tuple[float, flo
 
     start = np.log([s.min(), np.median(b)])
     least, critical = np.exp(optimize.least_squares(misfit, start).x)
+    if not b.min() <= critical <= b.max():
+        return math.nan, math.nan
     return float(least), float(critical)
+
+
+def saved(batches: Sequence[int], steps: Sequence[float]) -> float:
+    """Steps at the first of two batch sizes over steps at the second, twice the first; else NaN, also where
+    one of them never reaches the target."""
+    (one, other), (before, after) = batches, steps
+    is_doubled = other == 2 * one and math.isfinite(before) and math.isfinite(after)
+    return before / after if is_doubled else math.nan
 
 
 def noise_scale(run: Run) -> float:
@@ -133,7 +154,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     tried = pd.DataFrame(
         {
             "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
-            "seed": run.seed, "steps": steps_of(run), "images": run.summary.get("train_size", math.nan),
+            "seed": run.seed, "steps": steps_of(run),
         }
         for run in runs
         if not run.method.startswith("noise")
@@ -154,12 +175,15 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
             )
         )
         for seed, points in tuned.groupby("seed"):
-            steps = list(points.sort_values("batch")["steps"])
-            least, critical = fitted(sorted(points["batch"]), steps)
-            of_seed = {LEAST: least, CRITICAL: critical}
+            points = points.sort_values("batch")
+            batches, steps = list(points["batch"]), list(points["steps"])
+            least, critical = fitted(batches, steps)
+            of_seed = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
             if len(steps) > 1:
-                of_seed |= {FIRST: steps[0] / steps[1], LAST: steps[-2] / steps[-1]}
-            units = {LEAST: "steps", CRITICAL: "images"}
+                of_seed |= {
+                    FIRST: saved(batches[:2], steps[:2]), LAST: saved(batches[-2:], steps[-2:])
+                }  # fmt: skip
+            units = {LEAST: "steps", CRITICAL: "images", EDGES: ""}
             parts.append(
                 frames.lines(
                     {
@@ -176,12 +200,14 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
-    """The runs with the best learning rate of each batch size: columns batch, seed, steps, rate, tried."""
+    """The runs with the best learning rate of each batch size: columns batch, seed, steps, rate, tried,
+    at_edge (whether the best rate is the smallest or the largest that was tried)."""
     kept = []
     for _, own in tried.groupby("batch"):
         means = own.groupby("rate")["steps"].mean()
-        best = own[own["rate"] == means.idxmin()]
-        kept.append(best.assign(tried=len(means)))
+        rate = means.idxmin()
+        at_edge = rate in (means.index.min(), means.index.max())
+        kept.append(own[own["rate"] == rate].assign(tried=len(means), at_edge=at_edge))
     return pd.concat(kept, ignore_index=True)
 
 
@@ -209,6 +235,7 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("critical batch size", CRITICAL, 0),
         Column("gradient noise scale", NOISE, 0),
         Column("least steps", LEAST, 0),
+        Column("best learning rates at an edge", EDGES, 0),
         Column("saved by the first doubling", FIRST, frames.times),
         Column("saved by the last doubling", LAST, frames.times),
     )
