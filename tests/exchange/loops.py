@@ -12,6 +12,7 @@ import io
 import math
 import re
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -540,6 +541,33 @@ def one_rank_alone(model: Any, exchange: Attached, optimizer: Any) -> None:
                 backward(model)
         exchange.step()
         optimizer.step()
+
+
+def renormalized(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """A forward that writes its weight, between two backwards of a step."""
+    table = DistributedDataParallel(nn.Embedding(4, 3, max_norm=0.5))
+    other = attach(table, EF4)
+    moves = torch.optim.SGD(table.parameters(), lr=0.1)
+    for _ in range(2):
+        moves.zero_grad()
+        for _ in range(2):
+            table(torch.arange(4)).sum().backward()
+        other.step()
+        moves.step()
+    other.detach()
+
+
+def freed_after_an_evaluation() -> bool:
+    """Whether a model that nobody holds is freed, although its buffers are kept for steps to skip."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
+    exchange = attach(model, EF4, on_nonfinite="skip")
+    model(torch.randn(4, 6)).sum().backward()
+    exchange.step()
+    model.eval()(torch.randn(4, 6))
+    found = weakref.ref(model)
+    del model, exchange
+    gc.collect()
+    return found() is None
 
 
 def loop_of(name: str, overlap: bool) -> tuple[str, int, dict[str, Tensor]]:

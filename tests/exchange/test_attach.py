@@ -393,6 +393,7 @@ LEGAL = [
     *(("adversarial", overlap, 2) for overlap in OVERLAP),
     *(("with_closures", overlap, None) for overlap in OVERLAP),
     *((name, False, 2) for name in ("sum_of_backwards", "written_by_hand", "one_rank_alone")),
+    ("renormalized", False, None),
 ]
 
 
@@ -404,6 +405,10 @@ def test_loops_that_keep_the_rule_are_not_refused(
     assert first[0] == second[0] == "nothing"
     assert steps is None or first[1] == steps
     assert same(first[2], second[2]), "replicas drift"
+
+
+def test_a_model_whose_buffers_are_kept_is_freed(two_workers: World) -> None:
+    assert two_workers(loops.freed_after_an_evaluation) == [True, True]
 
 
 # Communication hooks of torch.
