@@ -1,4 +1,4 @@
-"""How far long work is and how long it will still take, on a terminal and in a log file.
+"""Progress of long work and the time it still needs, on a terminal and in a log file.
 
 On a terminal: a bar of one line, redrawn in place at most four times a second. Elsewhere (a pipe, a log file,
 a cluster job): a line at most once a minute, without control characters, and none for work of under a minute.
@@ -35,7 +35,7 @@ class TimeLeft:
         self._began = clock()
 
     def advance(self, amount: float = 1.0) -> None:
-        """So much more is done."""
+        """Add finished work."""
         self.completed += amount
 
     def words(self) -> str:
@@ -88,7 +88,7 @@ class Progress(TimeLeft):
         self.close()
 
     def advance(self, amount: float = 1.0, now: str = "", what: str = "") -> None:
-        """So much more is done. ``now``: what is shown beside it; ``what``: another name from here on."""
+        """Add finished work. ``now``: what is shown beside it; ``what``: another name from here on."""
         super().advance(amount)
         self._what = what or self._what
         every = LINE_EVERY_SECONDS if self._bar is None else DRAW_EVERY_SECONDS

@@ -270,7 +270,7 @@ class Wandb:
 def require_installed(package: str, extra: str) -> None:
     """Raise UserError if an optional package is missing. Imports nothing."""
     if importlib.util.find_spec(package) is None:
-        raise UserError(f"{package} is not installed; pip install dgc_repro[{extra}]")
+        raise UserError(f"{package} is not installed; pip install 'dgc_repro[{extra}]'")
 
 
 def silent_wandb() -> Any:

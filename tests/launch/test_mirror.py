@@ -207,5 +207,5 @@ def test_the_workspace_needs_a_key_and_its_package(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError, match="needs a wandb key, found none .*; run `wandb login`$"):
         wandb_report.main()
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(UserError, match=r"pip install dgc_repro\[reports\]$"):
+    with pytest.raises(UserError, match=r"pip install 'dgc_repro\[reports\]'$"):
         wandb_report.main()

@@ -50,12 +50,6 @@ def by_rank(*values: Any) -> Callable[..., Any]:
     return lambda *_: values[int(threading.current_thread().name)]
 
 
-class OwnVersion:
-    """A package of which each rank has another version."""
-
-    __version__ = property(by_rank("0.28", "0.30"))
-
-
 @pytest.fixture
 def refused(
     pair: dict[str, Rendezvous], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +86,7 @@ def refused(
             "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); install",
         ),
         (
-            agreement, {"torchvision": OwnVersion()},
+            agreement, {"_version": by_rank("0.28", "0.30")},
             "torchvision: rank 0 on node0 has 0.28, rank 1 on node1 0.30; install the same version",
         ),
         (

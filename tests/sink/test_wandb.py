@@ -387,7 +387,7 @@ def test_a_missing_wandb_is_one_line_that_names_the_extra(
     monkeypatch.setitem(sys.modules, "wandb", None)
     for mode in ("offline", "online"):
         with pytest.raises(
-            UserError, match=r"^wandb is not installed; pip install dgc_repro\[wandb\]$"
+            UserError, match=r"^wandb is not installed; pip install 'dgc_repro\[wandb\]'$"
         ):
             Wandb(mode=mode).check()
     with pytest.raises(UserError, match="pip install"):
