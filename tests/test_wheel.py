@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -105,8 +104,8 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, repository: Path, tmp_path
     build = ("-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path))
     succeed(sys.executable, *build, cwd=repository)
     (sdist,) = tmp_path.glob("dgc_repro-*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+    (tmp_path / "unpacked").mkdir()
+    succeed("tar", "-xzf", str(sdist), "-C", str(tmp_path / "unpacked"), cwd=tmp_path)
     (source,) = (tmp_path / "unpacked").iterdir()
     assert files_of(built(source, tmp_path / "again")) == files_of(wheel)
 

@@ -169,6 +169,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own_gives_members_of_every_group(
     own: Path, printed: Printed, trained: list[Path]
 ) -> None:
@@ -345,6 +346,7 @@ def test_optuna_finds_the_fewest_bytes_and_writes_its_result(
 
 
 @OPTUNA
+@pytest.mark.slow
 def test_a_search_goes_on_after_a_failed_trial_and_says_when_no_trial_gets_there(
     printed: Printed,
 ) -> None:
@@ -359,6 +361,7 @@ def test_a_search_goes_on_after_a_failed_trial_and_says_when_no_trial_gets_there
 
 
 @OPTUNA
+@pytest.mark.slow
 def test_a_search_may_have_several_goals(printed: Printed, tmp_path: Path) -> None:
     text = printed("hparams_search=pareto", "hydra.sweeper.n_trials=2", *SHORT)
     assert "trials (no other is better in everything):\nvalidation/accuracy_percent " in text

@@ -280,6 +280,7 @@ def test_settings_of_a_node_that_is_not_this_one_are_not_checked_here() -> None:
                         "launch.workers=32", "launch.nodes=4"))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_reproduce_is_not_submitted(command: Run, programs: Path) -> None:
     code, lines = command("reproduce", "dynamic/table1", "launch=slurm", "seed=0")
     assert (code, lines[0].partition(";")[0]) == (
@@ -394,6 +395,7 @@ def test_signals_to_all_processes_of_a_node_stop_the_agent_once(tmp_path: Path, 
         assert printed == "SIGUSR2: stopping the run after a checkpoint\n"
 
 
+@pytest.mark.slow
 def test_what_a_job_starts_trains_the_folder_by_its_config(
     command: Run, trained: list[Path], tmp_path: Path
 ) -> None:
