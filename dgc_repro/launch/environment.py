@@ -36,8 +36,8 @@ def workers_here(workers: int) -> int:
 
 
 def threads_of_worker(launch: Mapping[str, Any]) -> int:
-    """Threads of a worker: as given, else its share of the cores, which runs at the same time share too.
-    Simulated workers take turns with as many: their steps are too small to gain by more."""
+    """Threads of a worker: ``launch.threads``, or its share of the cores. Runs at the same time share the
+    cores too. Simulated workers take turns with as many: their steps are too small to gain by more."""
     at_once = workers_here(launch["workers"]) * int(os.environ.get(RUNS_AT_ONCE, "1"))
     return int(launch["threads"] or max(1, available_cores() // at_once))
 

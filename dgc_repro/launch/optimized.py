@@ -1,4 +1,4 @@
-"""``optimized_metric``: the numbers of a finished run that a search goes by (``hydra/sweeper=optuna``).
+"""``optimized_metric``: the numbers of a finished run that a search optimizes (``hydra/sweeper=optuna``).
 
 A name is a number of the last epoch, such as ``validation/accuracy_percent``. With ``@target`` behind it, it
 is that number at the end of the first epoch that reaches ``stopping.target``, infinite where no epoch does:

@@ -19,13 +19,10 @@ from dgc_repro.launch.paths import composing, conf_dirs, is_group, keys_of, opti
 from dgc_repro.launch.typed import nearest
 from dgc_repro.names import renamed
 
-NOT_KEYS = (
-    "artifact",
-    "policy_scale",
-    "wandb",
-)  # folders of conf/ whose names are not keys of a run
+NOT_KEYS = ("artifact", "policy_scale", "wandb")
+"""Folders of conf/ whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
-"""Keys that are no setting of a run."""
+"""Config keys that are not settings of a run."""
 EXTRAS = {
     **dict.fromkeys(("joblib", "optuna"), "sweep"),
     **dict.fromkeys(("submitit_local", "submitit_slurm"), "slurm"),

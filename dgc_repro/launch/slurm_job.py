@@ -48,13 +48,13 @@ class Job:
             env=os.environ | threads,
             preexec_fn=_ignore_signals,  # noqa: PLW1509  # this process has one thread
         )
-        is_told = False
+        is_stopping = False
         while agent.poll() is None:
-            if received and not is_told:
+            if received and not is_stopping:
                 name = signal.Signals(received[0]).name
                 print(f"{name}: stopping the run after a checkpoint", flush=True)
                 agent.send_signal(signal.SIGINT)
-                is_told = True
+                is_stopping = True
             time.sleep(POLL_SECONDS)
         if agent.returncode:
             sys.exit(STOPPED if received else 1)

@@ -192,7 +192,7 @@ def _check_search(hydra: DictConfig, names: Sequence[str]) -> None:
 def one_of_sweep(
     config: DictConfig, given: list[str], run: Callable[[dict[str, Any], list[str]], Path]
 ) -> float | list[float] | None:
-    """One run, in whatever process Hydra's launcher has started for it; returns the numbers to search by.
+    """One run, in whatever process Hydra's launcher has started for it; returns the numbers to optimize.
     Raises UserError or RunFailed, after a line in the record."""
     hydra: Any = HydraConfig.get()
     record = Path(hydra.runtime.cwd, hydra.sweep.dir, RECORD)

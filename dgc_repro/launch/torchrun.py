@@ -49,10 +49,14 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
             has_sent = True
             token = uuid.uuid4().hex
             (folder / TOKEN_FILE).write_text(token, encoding="utf-8")
-            told = {"folder": str(folder.absolute()), "token": token, "node": platform.node()}
-            rendezvous.send_instructions(json.dumps(told))
+            instructions = {
+                "folder": str(folder.absolute()),
+                "token": token,
+                "node": platform.node(),
+            }
+            rendezvous.send_instructions(json.dumps(instructions))
             try:
-                code, first = join(told, rendezvous)
+                code, first = join(instructions, rendezvous)
             finally:
                 (folder / TOKEN_FILE).unlink(missing_ok=True)
         if code == USER_ERROR:
@@ -98,20 +102,20 @@ def follow() -> NoReturn:
     leave(128 + STOPPED_BY if code == STOPPED else code)
 
 
-def join(told: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
-    """Train what the folder says with the others; see `worker.work`. ``told``: the folder, the token that
-    rank 0 has written there, and its node."""
-    folder = Path(told["folder"])
+def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
+    """Train what the folder says with the others; see `worker.work`. ``instructions``: the
+    folder, the token that rank 0 has written there, and its node."""
+    folder = Path(instructions["folder"])
 
     def sees_token() -> bool:
         with contextlib.suppress(OSError):
-            return (folder / TOKEN_FILE).read_text(encoding="utf-8") == told["token"]
+            return (folder / TOKEN_FILE).read_text(encoding="utf-8") == instructions["token"]
         return False
 
     if not poll(sees_token, PATIENCE_SECONDS):  # a network file system may be late
         rendezvous.refuse(
             f"paths.runs: rank {rendezvous.rank} on {platform.node()} does not see what rank 0 on "
-            f"{told['node']} writes to {folder}; name a folder that all nodes share"
+            f"{instructions['node']} writes to {folder}; name a folder that all nodes share"
         )
         return USER_ERROR, False
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:

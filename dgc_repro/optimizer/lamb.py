@@ -60,10 +60,7 @@ class LAMBOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if not weights:
-                continue
+        for group, weights, gradients in with_gradients(self):
             beta1, beta2 = group["betas"]
             states = [self.state[p] for p in weights]
             for state, weight in zip(states, weights, strict=True):

@@ -15,7 +15,7 @@ normalization) have lambda = 1 and no weight decay (``exempt_1d``). The paper do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -56,10 +56,7 @@ class LARSOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            weights, gradients = with_gradients(group)
-            if not weights:
-                continue
+        for group, weights, gradients in with_gradients(self):
             decay = group["weight_decay"]
             updates = torch._foreach_add(gradients, weights, alpha=decay)
             if group["adapts"]:
@@ -89,10 +86,14 @@ def adapted_and_exempt(
     ]
 
 
-def with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters of a group that have a gradient, and the gradients."""
-    weights = [p for p in group["params"] if p.grad is not None]
-    return weights, [p.grad for p in weights]
+def with_gradients(
+    optimizer: torch.optim.Optimizer,
+) -> Iterator[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
+    """Each group that has gradients: the group, its parameters with a gradient, and the gradients."""
+    for group in optimizer.param_groups:
+        weights = [p for p in group["params"] if p.grad is not None]
+        if weights:
+            yield group, weights, [p.grad for p in weights]
 
 
 def norms(tensors: Sequence[Tensor]) -> Tensor:
