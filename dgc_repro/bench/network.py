@@ -5,8 +5,8 @@ make bench-network ARGS="--model resnet18 --rates 100mbit --workers 2 --methods 
 
 Tables and figures go to reproduced/bench/; --publish writes them to results/bench/ instead.
 
-Each point is kept as it is measured (runs/bench-network/): the same command goes on where it was
-stopped, and measures a point again only with --again or when the code of the exchange has changed.
+Each point is kept as it is measured (runs/bench-network/, a file for each version of the code and of torch):
+the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ BESIDE, OWN = "beside", "own"
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line. Raises UserError."""
     made = parser(__doc__)
-    runs, data = REPOSITORY / "runs", REPOSITORY / "data"
     lists: Mapping[str, tuple[Callable[[str], Any], Sequence[Any], str]] = {
         "--model": (one_of(MODELS), tuple(MODELS), f"some of {','.join(MODELS)}"),
         "--methods": (one_of(METHODS), tuple(METHODS), f"some of {','.join(METHODS)}"),
@@ -87,12 +86,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         made.add_argument(name, type=listed(read), default=default, help=words)
     made.add_argument("--workers", type=worker_counts, default=[2, 4], help="as 2,4")
     made.add_argument("--repeats", type=whole, help="steps of every point")
-    made.add_argument("--again", action="store_true", help="measure again what is known")
-    made.add_argument("--runs", type=Path, default=runs, help="folder of the points")
-    made.add_argument("--data", type=Path, default=data, help="folder of data sets")
-    made.add_argument(
-        "--override", action="append", default=[], help="of the recorded run (model.width=8)"
-    )
     given = made.parse_args(arguments)
     given.methods = list(dict.fromkeys((PLAIN, AGAIN, *given.methods)))
     return given
@@ -118,12 +111,9 @@ def compute(text: str) -> str:
 
 @dataclass
 class Store:
-    """Measured points, one JSON line each; of several of one point the last counts. ``code`` and
-    ``torch``: what a point must have been measured with to count."""
+    """Measured points, one JSON line each; of several of one point the last counts."""
 
     path: Path
-    code: str
-    torch: str
     rows: dict[Point, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,13 +133,8 @@ class Store:
         self.rows[Point.of(row)] = dict(row)
 
     def counts(self, point: Point, recorded: Recorded) -> bool:
-        """Whether a point was measured as it would be now."""
-        row = self.rows.get(point)
-        try:
-            now = {"code": self.code, "torch": self.torch} | measured_with(point, recorded)
-        except (KeyError, ValueError):  # a method or a duration that is no more
-            return False
-        return row is not None and now == {name: row.get(name) for name in now}
+        """Whether a point was measured with these gradients."""
+        return self.rows.get(point, {}).get("gradients") == recorded.folder.name
 
 
 def keep(path: Path, row: Mapping[str, Any]) -> None:
@@ -157,17 +142,6 @@ def keep(path: Path, row: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
-
-
-def measured_with(point: Point, recorded: Recorded) -> dict[str, Any]:
-    """What a point's numbers depend on, the code aside."""
-    asleep = compute_of(point.compute, recorded)
-    return {
-        "gradients": recorded.folder.name,
-        "compressor": repr(point.about.compressor),
-        "forward_seconds": asleep.forward_seconds,
-        "backward_seconds": asleep.backward_seconds,
-    }
 
 
 @dataclass(frozen=True)
@@ -195,11 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     """Measure what is missing, print and write the tables; the folder that was written to."""
     given = parsed(arguments)
     machine = Machine.here()
-    path = given.runs / "bench-network" / machine.slug / "points.jsonl"
-    store = Store(path, code_hash(), machine.torch_version)
-    recorded = {
-        name: record(name, given.runs, given.override, data=given.data) for name in given.model
-    }
+    name = f"{code_hash()}-torch{machine.torch_version}.jsonl"
+    store = Store(REPOSITORY / "runs" / "bench-network" / machine.slug / name)
+    recorded = {name: record(name, REPOSITORY / "runs") for name in given.model}
     cores = os.cpu_count() or 1
     worlds = list(plan(given, recorded, store, cores))
     expected = [world.seconds(given.repeats, cores) for world in worlds]
@@ -207,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         print(f"{sum(len(world.tasks) for world in worlds)} points in {len(worlds)} worlds")
         announce("bench-network", sum(expected))
     else:
-        print("everything asked for is measured (--again measures it again)")
+        print(f"everything asked for is measured ({store.path})")
     left = TimeLeft(sum(expected))
     for number, (world, seconds) in enumerate(zip(worlds, expected, strict=True), start=1):
         print(f"[{number}/{len(worlds)}] {world.name} {left.words()}".rstrip(), flush=True)
@@ -236,7 +208,7 @@ def plan(
         new = {
             task.point
             for task in found
-            if task.point.method != PLAIN and (given.again or not store.counts(task.point, own))
+            if task.point.method != PLAIN and not store.counts(task.point, own)
         }
         places = {point.place for point in new}
         for shaped in (True, False):
@@ -275,10 +247,10 @@ def measure(world: World, repeats: int | None, store: Store, machine: Machine) -
     rates = [HIGHEST, *(bits_per_second("rates", r) for r in _rates(world.tasks) if world.shaped)]
     while any(task.point.method != PLAIN for task in left):
         stamp = {
-            "code": store.code,
+            "code": code_hash(),
             "session": uuid.uuid4().hex[:8],
             "busy_cores": machine.busy_cores,
-            "torch": store.torch,
+            "torch": machine.torch_version,
         }
         try:
             with _links(world) as lab:
@@ -379,9 +351,15 @@ def opened(case: Case, gradients: Mapping[str, torch.Tensor], recorded: Recorded
 
 
 def _record(point: Point, recorded: Recorded) -> dict[str, Any]:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    about = {"label": point.about.label, "time": now}
-    return {**asdict(point), **about, **measured_with(point, recorded)}
+    asleep = compute_of(point.compute, recorded)
+    return {
+        **asdict(point),
+        "label": point.about.label,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "gradients": recorded.folder.name,
+        "forward_seconds": asleep.forward_seconds,
+        "backward_seconds": asleep.backward_seconds,
+    }
 
 
 def as_record(steps: Steps) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.names import FIRST_VALUES
 from dgc_repro.network.profile import TCP_SHARE
 from dgc_repro.network.units import bits_per_second
 from dgc_repro.network.units import seconds as duration
@@ -90,10 +89,8 @@ class Point:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Point:
-        """Of a kept row; one from before ``overlap`` was a setting names a junction."""
-        first = {name: value for value, name in FIRST_VALUES["exchange", "overlap"].items()}
-        overlap = row["overlap"] if "overlap" in row else first.get(row["junction"])
-        return cls(**{name: row[name] for name in PLACE}, method=row["method"], overlap=overlap)
+        """Of a kept row."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -240,13 +237,13 @@ def repeats_of(task: Task) -> int:
 
 
 def code_hash() -> str:
-    """Of the code that decides what a step takes: points of other code are measured again."""
+    """Of the code that decides what a step takes: points of other code are not taken over."""
     package = Path(dgc_repro.__file__).parent
     digest = hashlib.sha256()
     for part in ("compressor", "exchange", "kernel", "payload", "policy"):
         for file in sorted((package / part).rglob("*.[pch]*")):
             if file.suffix in (".py", ".c", ".h"):
                 digest.update(file.read_bytes())
-    for part in ("bench/replay.py", "bench/runner.py", "bench/world.py", "network/lab.py"):
-        digest.update((package / part).read_bytes())
+    for part in ("bench/network_points", "bench/replay", "bench/runner", "network/lab"):
+        digest.update((package / f"{part}.py").read_bytes())
     return digest.hexdigest()[:12]

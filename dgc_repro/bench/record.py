@@ -78,24 +78,21 @@ class Recorded:
 
 
 def record(
-    model: str,
-    runs: Path,
-    given: Sequence[str] = (),
-    workers: int = MOST_WORKERS,
-    data: Path = Path("data"),
+    model: str, runs: Path, given: Sequence[str] = (), workers: int = MOST_WORKERS
 ) -> Recorded:
-    """The gradients of a model, from the cache or recorded now. ``given``: overrides of its run;
-    ``data``: has a folder for each data set; an embedded data set stands in for one that is missing.
+    """The gradients of a model, from the cache or recorded now. ``given``: overrides of its run. An embedded
+    data set stands in for one that is missing in data/.
 
     Raises UserError.
     """
     if model not in MODELS:
         raise UserError(f"model: one of {', '.join(MODELS)}, got {model!r}")
     config = composed((*MODELS[model], *given, "seed=0"))
-    is_there = (data / dataset_name(config)).is_dir()
+    data = Path("data", dataset_name(config))
+    is_there = data.is_dir()
     identity = json.dumps([VERSION, STEPS, workers, config_hash(config), is_there])
     if is_there and not config["dataset"].get("root"):
-        config["dataset"]["root"] = str(data / dataset_name(config))
+        config["dataset"]["root"] = str(data)
     validate(config)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     folder = runs / "gradients" / f"{model}-{digest}"

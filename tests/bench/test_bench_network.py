@@ -8,7 +8,8 @@ import csv
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.slow
 TINY = (
     *("--model", "resnet18", "--rates", "loopback", "--workers", "2", "--compute", "none,5ms"),
     *("--methods", "torch-fp16,dense,topk1", "--repeats", "2"),
-    *("--override", "dataset=digits", "--override", "model.width=4"),
 )
 EXCHANGES = {
     *("plain DDP", "plain DDP, again", "torch's fp16 hook"),
@@ -39,8 +39,14 @@ EXCHANGES = {
 def run(folder: Path) -> str:
     """What the tiny bench prints."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        bench.main([*TINY, "--runs", str(folder / "runs"), "--output", str(folder / "out")])
+    slim = partial(bench.record, given=("dataset=digits", "model.width=4"))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+    ):
+        patch.setattr(bench, "record", slim)
+        patch.setattr(bench, "REPOSITORY", folder)
+        bench.main([*TINY, "--output", str(folder / "out")])
     return printed.getvalue()
 
 
@@ -91,7 +97,7 @@ def test_tables_and_figure_lie_in_a_folder_named_after_the_machine(
 def test_what_is_measured_is_not_measured_again(
     measured: tuple[str, Path],
 ) -> None:
-    kept = next((measured[1] / "runs").rglob("points.jsonl"))
+    kept = next((measured[1] / "runs").rglob("*-torch*.jsonl"))
     before = kept.read_text()
     assert "everything asked for is measured" in run(measured[1])
     assert kept.read_text() == before
@@ -309,8 +315,7 @@ def test_a_case_that_does_not_run_says_why() -> None:
 
 def row_of(task: Any) -> dict[str, Any]:
     """A task as it is kept, without its numbers."""
-    with_what = bench.measured_with(task.point, RECORDED["resnet18"])
-    return {**asdict(task.point), **with_what, "code": "code", "torch": "2", "session": "old"}
+    return {**asdict(task.point), "gradients": "x", "session": "old"}
 
 
 RECORDED = {
@@ -322,38 +327,19 @@ RECORDED = {
 def planned(*arguments: str, known: Iterable[Any] = ()) -> tuple[Any, bench.Store, list[Any]]:
     """What is asked for, a store that knows some tasks, and the worlds."""
     given = bench.parsed(arguments)
-    store = bench.Store(Path("nowhere"), "code", "2")
+    store = bench.Store(Path("nowhere"))
     store.rows = {task.point: row_of(task) for task in known}
     own = {name: found for name, found in RECORDED.items() if name in given.model}
     return given, store, list(bench.plan(given, own, store, 2))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"torch": "1"},
-        {"compressor": "Uniform(bits=4, block=256)"},
-        {"forward_seconds": 1.0},
-        {"gradients": "y"},
-    ],
-)
-def test_a_point_measured_otherwise_than_now_does_not_count(change: dict[str, Any]) -> None:
+def test_a_point_of_other_gradients_does_not_count() -> None:
     _, store, worlds = planned("--methods", "uniform4", "--rates", "1gbit")
     task = worlds[0].tasks[-1]
     store.rows[task.point] = row_of(task)
     assert store.counts(task.point, RECORDED["resnet18"])
-    store.rows[task.point] |= change
+    store.rows[task.point] |= {"gradients": "y"}
     assert not store.counts(task.point, RECORDED["resnet18"])
-
-
-def test_a_point_of_the_time_when_overlap_was_a_junction_is_read(tmp_path: Path) -> None:
-    task = planned("--methods", "uniform4", "--rates", "1gbit")[2][0].tasks[-1]
-    row = row_of(task)
-    for overlap, junction in ((True, "per_bucket"), (False, "after_backward"), (None, "torch")):
-        old = {name: value for name, value in row.items() if name != "overlap"}
-        bench.keep(tmp_path / "points.jsonl", old | {"junction": junction})
-        known = bench.Store(tmp_path / "points.jsonl", "code", "2").rows
-        assert replace(task.point, overlap=overlap) in known
 
 
 def test_plain_ddp_is_measured_again_at_the_places_of_what_is_new() -> None:
@@ -363,7 +349,6 @@ def test_plain_ddp_is_measured_again_at_the_places_of_what_is_new() -> None:
     assert {task.paired for task in tasks if task.expected > 1.0} == {False}
     assert planned(*arguments, known=tasks)[2] == []
     new = tasks[-1]
-    assert planned(*arguments, "--again", known=tasks)[2] == worlds
     (world,) = planned(*arguments, known=tasks[:-1])[2]
     assert [task.point.method for task in world.tasks] == ["plain", new.point.method]
     assert {task.point.place for task in world.tasks} == {new.point.place}
@@ -398,7 +383,7 @@ def test_a_case_that_is_late_is_not_kept_and_one_that_fails_is_in_the_place_of_o
 ) -> None:
     """The others go on with new ranks."""
     arguments = ("--model", "resnet18", "--methods", "dense,fp16,topk1", "--overlap", "true")
-    arguments += ("--workers", "2", "--rates", "loopback", "--compute", "none", "--again")
+    arguments += ("--workers", "2", "--rates", "loopback", "--compute", "none")
     (world,) = planned(*arguments)[2]
     _, store, _ = planned(*arguments, known=world.tasks)
     store.path = tmp_path / "points.jsonl"
@@ -430,6 +415,7 @@ def test_steps_that_are_all_too_long_are_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "record", lambda name, *_, **__: RECORDED[name])
+    monkeypatch.setattr(bench, "REPOSITORY", tmp_path)
     slow = ("--model", "lstm", "--workers", "4", "--rates", "10mbit", "--methods", "dense")
     with pytest.raises(UserError, match=r"^--rates: every step that is asked for takes too long"):
-        bench.main([*slow, "--runs", str(tmp_path)])
+        bench.main(slow)
