@@ -36,7 +36,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import artifacts, is_studied, runs_of
+from dgc_repro.launch.reproduce import _artifact, artifacts, runs_of
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.paper.publish import pool_of, published
@@ -71,7 +71,7 @@ FAMILIES = {
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
 """Papers whose experiments take another family of scales than images."""
-TRAINED = [name for name in artifacts() if not is_studied(name)]
+TRAINED = [name for name in artifacts() if "study" not in _artifact(name)]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}

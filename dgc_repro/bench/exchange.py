@@ -8,6 +8,7 @@ Durations are the slower rank's.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.replay import SPANS, Case, Replay
 from dgc_repro.bench.rounds import Steps, rounds, spread_out
 from dgc_repro.bench.runner import WARMUP_STEPS, Runner
-from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
+from dgc_repro.bench.tables import Bars, Row, Spread, Table
 from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.uniform import Uniform
@@ -62,7 +63,7 @@ COLUMNS = {
 BARS = Bars("Exchange", "multiples of plain DDP's step", {"step": ("step_x", "at_most")})
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`."""
     width = options.width or WIDTH
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)

@@ -6,6 +6,7 @@ make bench ARGS="--only gpu"            needs a GPU
 from __future__ import annotations
 
 import gc
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -17,7 +18,7 @@ from dgc_repro.bench.launches import methods, shapes_of
 from dgc_repro.bench.layers import exchange, opened
 from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.rounds import rounds, timed
-from dgc_repro.bench.tables import Options, Row, Spread, Table
+from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.simulated import SimulatedWire
@@ -38,7 +39,7 @@ COLUMNS = {
 Gradients = Mapping[str, Tensor]
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`. Raises UserError where torch finds no GPU."""
     if not torch.cuda.is_available():
         raise UserError(

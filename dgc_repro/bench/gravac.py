@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 from dgc_repro.bench.replay import SPANS
 from dgc_repro.bench.rounds import Numbers, Steps, rounds, timed
-from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
+from dgc_repro.bench.tables import Bars, Row, Spread, Table
 from dgc_repro.bench.world import PAIR, on_ranks, together
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
@@ -85,7 +86,7 @@ BARS = Bars(
 )
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`."""
     width = options.width or WIDTH
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)

@@ -9,6 +9,7 @@ C++ behind autograd, which does not run on fake tensors, so `plain` repeats what
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,7 +27,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.distributed_c10d import _get_default_group
 
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
-from dgc_repro.bench.tables import Options, Row, Table
+from dgc_repro.bench.tables import Row, Table
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
@@ -70,7 +71,7 @@ Config = Mapping[str, Any]
 Shapes = Mapping[str, torch.Size]
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`."""
     about = (
         f"Counted on fake CUDA tensors, not measured; {WORKERS} workers, of which the other sends what this "

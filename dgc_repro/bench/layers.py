@@ -7,6 +7,7 @@ collective, decompress, average. The difference is the overhead of a tensor, 314
 from __future__ import annotations
 
 import gc
+from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torchvision.models import resnet101
 
+from dgc_repro.bench.methods import heavy_tailed
 from dgc_repro.bench.rounds import Steps, rounds, spread_out, timed
-from dgc_repro.bench.tables import Options, Row, Spread, Table
+from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.dgc_sampled import DGCSampled
@@ -55,7 +57,7 @@ COLUMNS = {
 }
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`."""
     repeats = options.repeats or REPEATS
     about = (
@@ -76,11 +78,8 @@ def on_rank(repeats: int) -> dict[str, Steps]:
     """Every case's seconds, layer by layer and joined."""
     with torch.device("meta"):
         sizes = {name: parameter.shape for name, parameter in resnet101().named_parameters()}
-    generator = torch.Generator().manual_seed(dist.get_rank())
     total = sum(shape.numel() for shape in sizes.values())
-    values = torch.randn(total, generator=generator)
-    values.mul_(torch.randn(total, generator=generator).exp_())
-
+    values = heavy_tailed(total, dist.get_rank()).view(-1)
     wire = ProcessGroupWire(torch.device("cpu"))
 
     def pairs(compressor: Compressor, share: int) -> Steps:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.bench.rounds import ROUNDS, Numbers, Steps, rounds, spread_out, timed
-from dgc_repro.bench.tables import Bars, Options, Row, Spread, Table
+from dgc_repro.bench.tables import Bars, Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -118,7 +119,7 @@ BARS = Bars(
 COPY, BARE, FED = "copy", "bare", "with error feedback"
 
 
-def table(options: Options) -> Table:
+def table(options: Namespace) -> Table:
     """Of `make bench`."""
     num_values = options.values or NUM_VALUES
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
@@ -195,10 +196,10 @@ def _row(case: Case, steps: Steps, gradient: Tensor, target: Tensor) -> Row:
     }
 
 
-def heavy_tailed(num_values: int) -> Tensor:
+def heavy_tailed(num_values: int, seed: int = 0) -> Tensor:
     """A normal number times a log-normal one: a few values are hundreds of times the median. A matrix
     as square as can be, for methods that want one."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     values = torch.randn(num_values, generator=generator)
     values.mul_(torch.randn(num_values, generator=generator).exp_())
     rows = next(d for d in range(math.isqrt(num_values), 0, -1) if num_values % d == 0)

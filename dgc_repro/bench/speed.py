@@ -9,6 +9,7 @@ Tables and figures go to reproduced/bench/; --publish writes them to results/ben
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import torch
 
 from dgc_repro.bench import exchange, gpu, gravac, launches, layers, methods
 from dgc_repro.bench.command_line import folder_of, parser, run, whole
-from dgc_repro.bench.tables import Machine, Options, Table
+from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.progress import Progress, announce
 
-TABLES: Mapping[str, Callable[[Options], Table]] = {
+TABLES: Mapping[str, Callable[[Namespace], Table]] = {
     "methods": methods.table,
     "exchange": exchange.table,
     "layers": layers.table,
@@ -39,13 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     made.add_argument("--width", type=whole, help="width of ResNet18 and ResNet101")
     made.add_argument("--repeats", type=whole, help="pairs measured of everything")
     given = made.parse_args(arguments)
-    options = Options(given.quick, given.values, given.width, given.repeats)
     skipped = {
         *(NOT_IN_QUICK if given.quick else ()),
         *(() if torch.cuda.is_available() else ("gpu",)),
     }
     names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
-    tables = {name: TABLES[name](options) for name in names}
+    tables = {name: TABLES[name](given) for name in names}
     expected = sum(table.seconds for table in tables.values())
     announce("bench", expected)
     machine = Machine.here()

@@ -200,14 +200,3 @@ class Table:
         if self.bars is not None:
             self.bars.draw(rows, machine.caption, folder, self.name)
         return text
-
-
-@dataclass(frozen=True)
-class Options:
-    """Sizes of `make bench`; None: each table's own. ``values``: of the methods' gradient; ``width``: of
-    models; ``repeats``: of everything."""
-
-    quick: bool = False
-    values: int | None = None
-    width: int | None = None
-    repeats: int | None = None

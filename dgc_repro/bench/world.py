@@ -22,11 +22,12 @@ import torch.distributed as dist
 from dgc_repro.kernel import native
 from dgc_repro.launch.local import Ranks
 from dgc_repro.launch.netlab import LabRanks
-from dgc_repro.launch.netlab_config import CONTROL, FACTS, Schedule
+from dgc_repro.launch.netlab_config import FACTS, Schedule, pipes
 from dgc_repro.launch.parent import end_with_starter
 from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, leave, leave_line
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
+from dgc_repro.train.meter import NoMeter
 
 PAIR = 2
 JOB, ANSWER = "job.pickle", "answer.pickle"
@@ -85,9 +86,7 @@ def _ranks(
 
 def set_rate(number: int) -> None:
     """Give all links the rate of this number in the ``rates`` of `on_ranks`; called by all ranks."""
-    control = os.environ.get(CONTROL)
-    pipes = [int(descriptor) for descriptor in control.split(",")] if control else [None, None]
-    Schedule(frozenset({number}), together, ask=pipes[0], answer=pipes[1]).before(number)
+    Schedule(frozenset({number}), together, NoMeter(), *pipes()).before(number)
 
 
 def interface() -> str | None:

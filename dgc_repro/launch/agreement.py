@@ -12,7 +12,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from dgc_repro import __version__
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
+from dgc_repro.launch.environment import torchvision_version
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.rendezvous import HAS_STORE, Rendezvous, ranks
 
@@ -55,21 +55,13 @@ def facts(config: Mapping[str, Any], device: str, arguments: Sequence[str]) -> d
         CODE: f"{__version__} (code {code_hash()})",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": _version("torchvision"),
+        "torchvision": torchvision_version() or "not installed",
         COMMAND_LINE: sorted(arguments),
         CONFIG: config_hash(config),  # with the source of the user's own components
         DEVICE: device,
         VECTORS: torch.backends.cpu.get_cpu_capability() if device.startswith("cpu") else "",
         STORE: {"False": "1", "True": "0"}.get(os.environ.get(HAS_STORE, ""), "not set"),
     }
-
-
-def _version(package: str) -> str:
-    """Without an import: a run of text needs no torchvision, which may not fit torch."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def code_hash() -> str:

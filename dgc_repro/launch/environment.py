@@ -8,9 +8,9 @@ import math
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,13 @@ def available_bytes() -> int | None:
     return int(text.split()[0]) * 1024 if text else None
 
 
+def torchvision_version() -> str | None:
+    """Without an import: a run of text needs no torchvision, which may not fit torch."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("torchvision")
+    return None
+
+
 def _git(command: str) -> str:
     """The output of git in the package's own checkout; empty where there is none."""
     here = Path(__file__).resolve().parent
@@ -120,8 +127,7 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        # null where neither the model nor the data set has imported it
-        "torchvision": getattr(sys.modules.get("torchvision"), "__version__", None),
+        "torchvision": torchvision_version(),
         "dgc_repro": __version__,
         "commit": _git("rev-parse HEAD"),
         # Changed code; published results are no change of it.

@@ -67,7 +67,7 @@ def main() -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:  # the console script; python -m has it
         sys.path.append(os.getcwd())
     if inside_torchrun():
-        torchrun.lead(lambda execute: answer(lambda: dispatch(execute)))
+        torchrun.lead(lambda execute: answer(lambda: dispatch(execute)), COMMANDS)
     leave(answer(dispatch))
 
 

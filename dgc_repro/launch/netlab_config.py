@@ -98,11 +98,13 @@ def schedule_of(config: Mapping[str, Any], barrier: Callable[[], None], meter: M
     if config["launch"]["kind"] != KIND:
         return Schedule(frozenset(), barrier, meter)
     steps = frozenset(step for step, _ in network_of(config).changes())
+    return Schedule(steps, barrier, meter, *pipes())
+
+
+def pipes() -> list[int]:
+    """The pipes through which rank 0 asks the launcher for rates; none on other ranks."""
     control = os.environ.get(CONTROL)
-    if not control:
-        return Schedule(steps, barrier, meter)
-    ask, answer = (int(number) for number in control.split(","))
-    return Schedule(steps, barrier, meter, ask, answer)
+    return [int(descriptor) for descriptor in control.split(",")] if control else []
 
 
 def lab_facts() -> tuple[dict[str, Any], list[str]]:

@@ -370,11 +370,6 @@ def _overridden(stated: dict[str, Any], own: Sequence[str], prefix: str) -> dict
     return resolved(node)
 
 
-def is_studied(name: str) -> bool:
-    """Whether an artifact is computed."""
-    return STUDY in _artifact(name)
-
-
 def studied_runs_of(name: str, given: Sequence[str]) -> list[Job]:
     """As `runs_of`, with ``study`` in each config: the settings of launch/study.py."""
     artifact = _artifact(name)

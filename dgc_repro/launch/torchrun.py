@@ -16,7 +16,7 @@ import signal
 import sys
 import traceback
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,13 +29,12 @@ from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
 Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 TOKEN_FILE = "rendezvous.token"
-COMMANDS = ("reproduce", "compare", "new-paper", "netlab", "predict", "calibrate", "wandb")
 STOPPED_BY = signal.SIGTERM  # a rank cannot see which signal torchrun was sent
 
 
-def lead(command: Callable[[Execute], int]) -> NoReturn:
+def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn:
     """Rank 0, to the end of the process. ``command``: the command line in ``sys.argv``, given what trains a
-    run; its exit code."""
+    run; its exit code. ``others``: commands that are no run."""
     try:
         rendezvous = Rendezvous()
     except UserError as error:
@@ -67,7 +66,7 @@ def lead(command: Callable[[Execute], int]) -> NoReturn:
 
     try:
         refuse_restarts(os.environ)
-        sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size)
+        sys.argv[1:] = with_workers(sys.argv[1:], rendezvous.size, others)
         code = command(execute)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -122,13 +121,13 @@ def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, 
         return work(folder, log, rendezvous)
 
 
-def with_workers(arguments: Sequence[str], size: int) -> list[str]:
+def with_workers(arguments: Sequence[str], size: int, others: Collection[str]) -> list[str]:
     """The command line with torchrun's number of workers, where it names none. Raises UserError for what is
     not one run."""
     if arguments[:1] == [SUBMITTED]:
         return list(arguments)  # its config has the number
     for argument in arguments:
-        if argument in SWEEPS or (argument == arguments[0] and argument in COMMANDS):
+        if argument in SWEEPS or (argument == arguments[0] and argument in others):
             raise UserError(
                 f"{argument}: starts ranks of its own; leave torchrun out: python -m dgc_repro "
                 f"{argument} ..."

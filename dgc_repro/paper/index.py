@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -29,8 +28,7 @@ an assumed input; + where the mean lies inside the range. *not tested*: a premis
 contradict each other. *not run*: a row has no finished run."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An artifact's folder: its place, and its verdicts."""
 
     folder: Path
@@ -38,17 +36,6 @@ class Entry:
     scale: str
     artifact: str
     record: Mapping[str, Any]
-
-    @property
-    def tally(self) -> Mapping[str, int]:
-        """Verdicts by word."""
-        found: Mapping[str, int] = self.record["tally"]
-        return found
-
-    @property
-    def figures(self) -> list[Path]:
-        """Its figures, by name."""
-        return sorted(self.folder.glob("*.png"))
 
 
 def entries(root: Path) -> list[Entry]:
@@ -72,11 +59,11 @@ def write(root: Path) -> None:
 
 
 def _counts(found: Sequence[Entry]) -> dict[str, int]:
-    return {word: sum(entry.tally.get(word, 0) for entry in found) for word in WORDS}
+    return {word: sum(entry.record["tally"].get(word, 0) for entry in found) for word in WORDS}
 
 
 def _tally(entry: Entry) -> str:
-    return ", ".join(f"{n} {word}" for word, n in entry.tally.items()) or "no claims"
+    return ", ".join(f"{n} {word}" for word, n in entry.record["tally"].items()) or "no claims"
 
 
 def _readme(found: Sequence[Entry], root: Path) -> str:
@@ -138,7 +125,7 @@ def _card(entry: Entry) -> str:
     figures = "".join(
         f"<img loading='lazy' alt='{escape(path.stem)}' src='data:image/png;base64,"
         f"{base64.b64encode(path.read_bytes()).decode()}'>"
-        for path in entry.figures
+        for path in sorted(entry.folder.glob("*.png"))
     )
     paper, scale, artifact = map(escape, (entry.paper, entry.scale, entry.artifact))
     words = " ".join(sorted({v["verdict"] for v in verdicts}))

@@ -27,7 +27,6 @@ from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged, tally
 
-TERMINAL_COLUMNS = 100
 PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
 SILENT = "Where the paper is silent"
 
@@ -277,9 +276,9 @@ def _grid(title: str, table: pd.DataFrame) -> Table:
     return grid
 
 
-def console_of_width(width: int = TERMINAL_COLUMNS) -> Console:
-    """A console that wraps at ``width`` whatever the terminal says."""
-    return Console(width=width, highlight=False)
+def console_of_width() -> Console:
+    """A console that wraps at 100 columns whatever the terminal says."""
+    return Console(width=100, highlight=False)
 
 
 def _write(path: Path, text: str) -> None:

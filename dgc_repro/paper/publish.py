@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock
 
@@ -26,13 +26,6 @@ from dgc_repro.names import PAPERS
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.page import VERDICTS_FILE, Page
 from dgc_repro.paper.records import Run
-
-
-class Artifact(Protocol):
-    """A module ``dgc_repro/paper/<paper>/<artifact>.py``. ``POOL``, where it has one: the
-    ``experiment.artifact`` of the runs that it shares with other artifacts of its paper."""
-
-    def page(self, runs: Sequence[Run], scale: str, /) -> Page: ...
 
 
 def package_of(paper: str) -> str:
@@ -66,7 +59,7 @@ def _found(name: str) -> bool:
 
 def artifact_of(paper: str, artifact: str) -> Any:
     """The module of an artifact, or its entry in ``ARTIFACTS`` of a module for several, which the paper's
-    ``MODULES`` names. Raises UserError where there is none."""
+    ``MODULES`` names: ``page(runs, scale)`` makes its page. Raises UserError where there is none."""
     package = package_of(paper)
     try:
         several = getattr(importlib.import_module(package), "MODULES", {})
@@ -87,7 +80,7 @@ def artifact_of(paper: str, artifact: str) -> Any:
 
 
 def pool_of(paper: str, artifact: str) -> str:
-    """The ``experiment.artifact`` of an artifact's runs."""
+    """The ``experiment.artifact`` of an artifact's runs: its ``POOL``, if it shares them with others."""
     return str(getattr(artifact_of(paper, artifact), "POOL", artifact))
 
 

@@ -5,8 +5,6 @@ records, and plans that rung from the first step to the last.
 
 Without ``target``: the best number at the end of training. With it: of the runs that reach the target, the
 one that has paid the least ``cost`` by the epoch in which it does.
-
-Regret of a run: its number, or its cost, against that of the oracle's (`regret`).
 """
 
 from __future__ import annotations
@@ -64,10 +62,6 @@ class Oracle(PlansAhead):
             if value <= self.target if self.best == LOWEST else value >= self.target:
                 return _column(epoch, self.cost, "cost")
         return math.inf
-
-    def regret(self, epochs: Sequence[Mapping[str, Any]]) -> float:
-        """How much worse a run is than the best static one; below 0 where it is better."""
-        return self._sign * (self.score(epochs) - self._scores()[self.rung])
 
     @property
     def _sign(self) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from dgc_repro.checked import Rule
-from dgc_repro.policy.interface import EpochReport, State, StepReport
+from dgc_repro.policy.interface import EpochReport, Plan, State, StepReport
 
 
 def ladder(least: int, words: str) -> Rule:
@@ -47,3 +47,25 @@ class PlansAhead:
 
     def after_step(self, state: State, report: StepReport) -> State:
         return state
+
+
+class PlansByEpoch(PlansAhead):
+    """A policy whose rung follows from the number of finished epochs. ``reason``: why it changes."""
+
+    reason: str
+
+    def rung_after(self, epochs: int) -> int:
+        """The rung after so many whole epochs."""
+        raise NotImplementedError
+
+    def init(self) -> State:
+        return {"epoch": 0, "trace": []}
+
+    def plan(self, state: State, step: int) -> Plan:
+        return Plan(self.rung_after(state["epoch"]))
+
+    def observe(self, state: State, report: EpochReport) -> State:
+        rung, following = self.rung_after(report.epoch - 1), self.rung_after(report.epoch)
+        reason = self.reason if following != rung else ""
+        entry = {"epoch": report.epoch, "rung": rung, "next_rung": following, "reason": reason}
+        return {"epoch": report.epoch, "trace": [*state["trace"], entry]}

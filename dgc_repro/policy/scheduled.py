@@ -12,7 +12,7 @@ from typing import Annotated
 
 from dgc_repro.checked import Rule, checked, one_of, within
 from dgc_repro.policy.interface import EpochReport, Plan, State
-from dgc_repro.policy.planned import Field, PlansAhead, Rungs
+from dgc_repro.policy.planned import Field, PlansByEpoch, Rungs
 
 STEP, EPOCH = "step", "epoch"
 PAIR = Rule("two whole numbers from 0", lambda pair: len(pair) == 2)
@@ -30,7 +30,7 @@ PAIRS = Rule(
 
 
 @checked
-class Scheduled(PlansAhead):
+class Scheduled(PlansByEpoch):
     """``field``, ``values``: the ladder, weakest first. ``rungs``: pairs of the first step (or epoch,
     ``by``) on which a rung is used, and that rung; 0 is dense, r sends with values[r - 1]."""
 
@@ -38,6 +38,7 @@ class Scheduled(PlansAhead):
     values: Rungs
     rungs: Annotated[Sequence[Annotated[Sequence[Annotated[int, within(0)]], PAIR]], PAIRS]
     by: Annotated[str, one_of((STEP, EPOCH))] = EPOCH
+    reason = "schedule"
 
     def __post_init__(self) -> None:
         if (highest := max(rung for _, rung in self.rungs)) > len(self.values):
@@ -45,24 +46,15 @@ class Scheduled(PlansAhead):
                 f"rungs: 0 (dense) to {len(self.values)} (the last of values), got {highest}"
             )
 
-    def init(self) -> State:
-        return {"epoch": 0, "trace": []}
-
     def plan(self, state: State, step: int) -> Plan:
-        return Plan(self._rung(step if self.by == STEP else state["epoch"]))
+        return Plan(self.rung_after(step if self.by == STEP else state["epoch"]))
 
     def observe(self, state: State, report: EpochReport) -> State:
         if self.by == STEP:
             return {**state, "epoch": report.epoch}
-        rung, following = self._rung(report.epoch - 1), self._rung(report.epoch)
-        entry = {
-            "epoch": report.epoch,
-            "rung": rung,
-            "next_rung": following,
-            "reason": "schedule" if following != rung else "",
-        }
-        return {"epoch": report.epoch, "trace": [*state["trace"], entry]}
+        return super().observe(state, report)
 
-    def _rung(self, position: int) -> int:
+    def rung_after(self, epochs: int) -> int:
+        """The rung after so many epochs (or steps, ``by``)."""
         starts = [start for start, _ in self.rungs]
-        return int(self.rungs[bisect_right(starts, position) - 1][1])
+        return int(self.rungs[bisect_right(starts, epochs) - 1][1])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pytest
 import torch
 
 from dgc_repro.bench import gpu
 from dgc_repro.bench.launches import methods
-from dgc_repro.bench.tables import Options
 from dgc_repro.errors import UserError
 
 SIZES = ["model.width=4", "model.blocks=[1,1,1,1]"]
@@ -33,4 +34,4 @@ def test_what_differs_is_told() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_table_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="only: gpu needs a GPU"):
-        gpu.table(Options())
+        gpu.table(Namespace())

@@ -13,7 +13,7 @@ import yaml
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import artifacts, is_studied, reproduce, studied_runs_of
+from dgc_repro.launch.reproduce import _artifact, artifacts, reproduce, studied_runs_of
 from dgc_repro.launch.study import build_study, worker_gradients
 from dgc_repro.paper import pool
 from dgc_repro.paper.gravac import MODELS, table3
@@ -22,7 +22,7 @@ from dgc_repro.paper.publish import artifact_of, rebuild
 pytestmark = pytest.mark.slow
 
 WAITING, DENSITY = "lecture/waiting", "lecture/density"
-STUDIES = [name for name in artifacts() if is_studied(name)]
+STUDIES = [name for name in artifacts() if "study" in _artifact(name)]
 TINY_WAITING = ("study.waiting.workers=[1,4,16]", "study.waiting.trials=200")
 TINY_DENSITY = (
     *("model.width=4", "dataset.train_size=128", "launch.threads=1", "study.real.steps=2"),

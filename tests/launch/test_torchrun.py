@@ -18,6 +18,7 @@ from tiny_run import PLAIN
 from dgc_repro.errors import UserError
 from dgc_repro.launch import main, torchrun
 from dgc_repro.launch.local import last_checkpoint
+from dgc_repro.launch.main import COMMANDS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.torchrun import with_workers
 from dgc_repro.launch.worker import USER_ERROR
@@ -50,7 +51,7 @@ def test_the_number_of_workers_is_torchruns_and_what_is_not_one_run_is_refused(
     given: str, becomes: str
 ) -> None:
     try:
-        assert " ".join(with_workers(given.split(), 2)) == becomes
+        assert " ".join(with_workers(given.split(), 2, COMMANDS)) == becomes
     except UserError as error:
         assert str(error).startswith(becomes)  # noqa: PT017  # one table for both
 

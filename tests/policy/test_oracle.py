@@ -54,16 +54,6 @@ def test_with_a_target_it_plans_the_rung_that_reaches_it_at_the_least_cost(
     assert oracle(three, target=85, **accuracy).rung == 2
 
 
-def test_regret_is_what_a_run_pays_more_than_it(three: list[str]) -> None:
-    middle, strong = (finished(Path(folder)) for folder in three[1:])
-    assert oracle(three).regret(middle) == pytest.approx(0.2)
-    accuracy = {"criterion": "test/accuracy_percent", "best": "highest"}
-    assert oracle(three, **accuracy).regret(middle) == pytest.approx(2.0)
-    assert oracle(three, target=1.5).regret(middle) == 0
-    assert oracle(three, target=1.5).regret(finished(Path(three[0]))) == 10  # steps
-    assert oracle(three, target=1.5).regret(strong) == float("inf")
-
-
 def test_runs_that_are_not_finished_do_not_count(tmp_path: Path, three: list[str]) -> None:
     stopped = made(tmp_path / "stopped", [0.1], status="stopped")
     assert oracle([stopped, three[1], three[2]]).rung == 2

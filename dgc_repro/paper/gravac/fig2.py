@@ -89,13 +89,12 @@ NOTES = (
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = training.courses([run for run in runs if run.method in (DENSE, *STATIC)], scale)
-    own = [run for one in found for run in one.runs]
+    found = training.courses(runs, scale, methods=(DENSE, *STATIC))
     table = frame.join(*map(_measure, found))
     return made(
         __file__,
         scale,
-        own,
+        training.runs_of(found),
         table,
         [_section(found, table), training.setup_section(found)],
         CLAIMS,
@@ -188,6 +187,6 @@ def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
         known = f"target {one.metric.label} {one.target:.2f} {one.metric.unit}"
         target = "no target" if math.isnan(one.target) else known
         panels.append((f"{gravac.FAMILIES[one.model]}, {target}", partial(draw, one=one)))
-    runs = [run for one in found for run in one.runs]
+    caption = facts.caption(training.runs_of(found), scale)
     title = "Figure 2: speedup to the target of our dense runs, modelled seconds"
-    return plot.figure(title, facts.caption(runs, scale), panels, size=(4.6, 3.6), legend=0)
+    return plot.figure(title, caption, panels, size=(4.6, 3.6), legend=0)

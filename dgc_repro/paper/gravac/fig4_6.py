@@ -182,16 +182,13 @@ def _frame(runs: Sequence[Run], one: Course) -> pd.DataFrame:
             measure(runs, {GROWTH[kind]: growth}),
         )
 
-    def last(run: Run) -> float:
-        return float(one.quality(run)[-1])
-
-    dense = {run.seed: last(run) for run in one.of(DENSE)}
+    dense = {run.seed: one.last(run) for run in one.of(DENSE)}
     unit = one.metric.unit
     quantities = {
         BEFORE: Quantity("", lambda run: mean(column(run, "norm_before"))),
         AFTER: Quantity("", lambda run: mean(column(run, "norm_after"))),
-        one.final: Quantity(unit, last),
-        LESS_DENSE: Quantity(unit, lambda run: last(run) - dense.get(run.seed, math.nan)),
+        one.final: Quantity(unit, one.last),
+        LESS_DENSE: Quantity(unit, lambda run: one.last(run) - dense.get(run.seed, math.nan)),
     }
     return join(*map(of_kind, GAIN), measure(runs, quantities))
 

@@ -132,12 +132,14 @@ def by_setting(
     quantity: str,
     unit: str,
     settings: Mapping[str, Callable[[Run], float]],
-    clock: str = "",
 ) -> pd.DataFrame:
     """One quantity of each run at several settings, as lines of a frame."""
-    own = {setting: Quantity(unit, of, clock) for setting, of in settings.items()}
-    found = (measure(runs, {quantity: one}).assign(setting=name) for name, one in own.items())
-    return join(*found)
+    return join(
+        *(
+            measure(runs, {quantity: Quantity(unit, of)}).assign(setting=setting)
+            for setting, of in settings.items()
+        )
+    )
 
 
 def at_factor(factor: float) -> str:
