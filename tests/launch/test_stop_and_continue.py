@@ -29,7 +29,7 @@ RUN = (
     *("dataset.train_size=640", f"train.epochs={NUM_EPOCHS}", "sink.every_steps=1", *UNIFORM4_EF),
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE_SECONDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(5 * PATIENCE_SECONDS)]
 
 
 @pytest.fixture
