@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_docs import REPOSITORY, TIMEOUT_S, TINY, blocks, output, run, transcripts
+from test_docs import REPOSITORY, TIMEOUT_S, TINY, blocks, output, transcripts
 
 PAGE = REPOSITORY / "docs" / "adding-a-policy.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S + 20)]
@@ -61,13 +61,6 @@ def test_the_policy_of_the_page_trains_by_class_name_and_by_overlay_as_one_run(
         ("1", "density=0.01"),
         ("2", "density=0.01"),
     ]
-
-
-def test_a_wrong_setting_of_it_is_one_line(own_folder: Path) -> None:
-    command = [*commands()[2].split(), *TINY, "policy.patience=0"]
-    code, _, complaints = run(command, own_folder)
-    assert code == 2
-    assert complaints == "error: policy.patience: a whole number from 1, got 0\n"
 
 
 def test_the_policy_that_looks_at_the_gradient_writes_each_decision_down(own_folder: Path) -> None:

@@ -132,11 +132,11 @@ def own_folder(tmp_path: Path) -> Path:
 LAWS = {"laws": str(REPOSITORY / "tests"), "checks": str(REPOSITORY / "tests" / "compressor")}
 
 
-def check_of_the_page(folder: Path) -> tuple[int, str]:
+def check_of_the_page(folder: Path, *options: str) -> tuple[int, str]:
     """Exit code and output of the page's command that plays the laws."""
     words = shlex.split(transcripts(ADDING)[0][0])
     start = words.index("python") + 1
-    code, printed, complaints = run(words[start:], folder, LAWS)
+    code, printed, complaints = run([*words[start:], *options], folder, LAWS)
     assert complaints == ""
     return code, printed
 
@@ -204,7 +204,7 @@ def test_the_check_of_the_page_finds_a_compressor_that_breaks_a_law(
         broken += right in text
         (own_folder / name).write_text(text.replace(right, wrong), encoding="utf-8")
     assert broken == 1
-    code, printed = check_of_the_page(own_folder)
+    code, printed = check_of_the_page(own_folder, "-k", law)
     assert code == 1
     assert re.search(rf"^FAILED \S*{law}", printed, re.M), printed
     assert says in printed

@@ -4,6 +4,7 @@ that are made of them."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
+from dgc_repro.paper.publish import pool_of, published
 from dgc_repro.results import published_runs
 
 pytestmark = pytest.mark.slow
 
+PUBLISHED = conf_dir().parent / "results"
 MODELS = ("resnet101", "vgg16", "lstm")
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
 METHODS = sorted(path.stem for path in (conf_dir() / "method" / "gravac").glob("*.yaml"))
@@ -140,8 +143,8 @@ def test_small_is_a_thousand_steps_with_ten_evaluations_or_more_and_quick_is_six
 def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, scale: str) -> None:
     config = row_config(model, "dense", scale)
     if model == "lstm":  # its text, and so its vocabulary, differs between versions of Python
-        published = published_runs(f"gravac/{scale}")
-        size = next(r.summary["parameters"] for r in published if r.row == "lstm.dense")
+        runs = published_runs(f"gravac/{scale}")
+        size = next(run.summary["parameters"] for run in runs if run.row == "lstm.dense")
     else:
         size = parameters(config, 10)
     ratio = PARAMETERS[model] / size
@@ -152,10 +155,14 @@ def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, sc
 
 
 @functools.cache
+def listed(name: str, *given: str) -> list[dict[str, Any]]:
+    """Configs of seed 0."""
+    return [config for config, _ in runs_of(f"gravac/{name}", [*given, "seed=0"])]
+
+
 def jobs(name: str, *given: str) -> dict[str, dict[str, Any]]:
-    """Configs of seed 0 by row."""
-    found = runs_of(f"gravac/{name}", [*given, "seed=0"])
-    return {config["experiment"]["row"]: config for config, _ in found}
+    """The same by row."""
+    return {config["experiment"]["row"]: config for config in listed(name, *given)}
 
 
 @pytest.mark.parametrize("name", sorted(POOLED))
@@ -166,11 +173,26 @@ def test_an_artifact_of_the_pool_says_so_and_has_seeds_for_its_scale(name: str) 
         assert config["scale"]["seeds"] == ([0, 1, 2] if name in ("table2", "table4") else [0])
 
 
+def check_runs(artifact: str, scale: str, configs: Sequence[dict[str, Any]]) -> None:
+    """The runs of an artifact are valid, have rows of their own and lie in its pool. A published row keeps
+    its wrappers, whatever its compressor brings."""
+    paper, name = artifact.split("/")
+    known = {key.rpartition("-")[0]: run for key, run in published(PUBLISHED, paper, scale).items()}
+    for config in configs:
+        validate(config)
+        place = (config["experiment"]["paper"], config["experiment"]["artifact"])
+        assert place == (paper, pool_of(paper, name))
+        assert config["scale"]["name"] == scale
+        run = known.get(run_folder(config).name.rpartition("-")[0])
+        assert run is None or config["wrap"] == run.config["wrap"]
+    assert len({config["experiment"]["row"] for config in configs}) == len(configs)
+
+
 def test_a_row_is_the_same_run_in_every_artifact() -> None:
     seen: dict[str, Path] = {}
     for name in sorted(POOLED):
+        check_runs(f"gravac/{name}", "small", listed(name, "scale=small"))
         for row, config in jobs(name, "scale=small").items():
-            assert config["scale"]["name"] == "small"
             assert seen.setdefault(row, run_folder(config)) == run_folder(config), (name, row)
     static = {f"{m}{f}" for m in FACTORS for f in (10, 100, 1000)}
     of_all = {

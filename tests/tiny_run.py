@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,3 +255,22 @@ def assert_same_state(run: Run, other: Run) -> None:
     assert run.progress.policy == other.progress.policy
     assert run.progress.tally == other.progress.tally
     assert (run.progress.step, run.progress.epoch) == (other.progress.step, other.progress.epoch)
+
+
+def assert_continues(
+    overrides: Sequence[str], stop_after: int, folder: Path, whole: Run, told: Story
+) -> None:
+    """A run that is stopped after a step, saved, built anew, loaded and continued is the uninterrupted one,
+    ``whole`` with its story, bit for bit."""
+    first, second = built(*overrides), built(*overrides)
+    before = play(first, until=stop_after)
+    assert not before.finished
+    assert before.checkpoints[-1] == first.progress.step == stop_after
+    checkpoint.save(first, folder, "a config")
+    assert checkpoint.load(second, folder, "a config") == []
+    assert_same_state(first, second)
+    after = play(second)
+    assert before.losses + after.losses == told.losses
+    records = before.records + after.records
+    assert [without_times(r) for r in records] == [without_times(r) for r in told.records]
+    assert_same_state(whole, second)

@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from ranks import processes_of, rank_of
+from tiny_run import configured, play
+
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import build_run
 
 PATIENCE_SECONDS = 200
 """For what takes 10 to 15 on an idle machine: a busy one starts Python slowly."""
@@ -105,3 +110,23 @@ class Command:
     def steps_saved(self) -> list[int]:
         folders = (self.run_folder() / "checkpoints").glob("step-*")
         return sorted(int(path.name.removeprefix("step-")) for path in folders)
+
+
+def assert_ends_as_simulated(folder: Path, *overrides: str) -> None:
+    """A finished run has the record, the model and the residuals of a simulated one that nobody disturbed."""
+    run = build_run(configured(*overrides, "launch=simulated"), torch.device("cpu"))
+    expected = play(run).records
+    texts = [(folder / name).read_text() for name in ("steps.jsonl", "metrics.jsonl")]
+    steps, lines = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    assert [step["step"] for step in steps] == list(range(1, run.progress.step + 1))
+    for key in ("train/loss", "comm/payload_bytes", "comm/wire_bytes"):
+        told = [line[key] for line in lines if line["kind"] == "epoch"]
+        assert told == [record[key] for record in expected], key
+    saved = max((folder / "checkpoints").glob("step-*"))
+    assert saved.name == f"step-{run.progress.step:08d}"
+    states = {f"worker-{i}": run.exchange.state_dict(i) for i in range(len(run.workers.ranks))}
+    for name, state in {"shared": run.module.state_dict(), **states}.items():
+        kept = torch.load(saved / f"{name}.pt", weights_only=True)
+        part = kept["model" if name == "shared" else "exchange"]
+        pairs = zip(tensors_of(part), tensors_of(state), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs), name

@@ -322,10 +322,9 @@ def test_results_that_cannot_be_written_are_found_out_before_any_training(
 @pytest.mark.parametrize(
     ("given", "scale"),
     [
-        (["scale=small"], "small"),
         (["scale=small", "seed=7", "dataset.root=elsewhere"], "small"),
-        (["scale=small", "train.epochs=2"], "custom"),
-        (["model.width=4"], "custom"),
+        (["scale=small", "seed=0", "train.epochs=2"], "custom"),
+        (["seed=0", "model.width=4"], "custom"),
     ],
 )
 def test_runs_of_another_size_are_not_called_by_the_scales_name(

@@ -13,13 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from commands import PATIENCE_SECONDS, Command, wait_for
+from commands import PATIENCE_SECONDS, Command, assert_ends_as_simulated, wait_for
 from ranks import processes_of
-from tiny_run import PLAIN, SETTINGS, TINY, configured, play
+from tiny_run import PLAIN, SETTINGS, TINY, configured
 
-from dgc_repro.exchange.gradients import tensors_of
-from dgc_repro.launch.build import build_run
 from dgc_repro.launch.single import prepare
 from dgc_repro.launch.worker import run_worker
 
@@ -70,7 +67,7 @@ def test_a_run_of_real_ranks_that_is_killed_twice_ends_with_the_same_bits(
     kill(command, 5 * STEPS_PER_EPOCH + 3, *second)
     command.start()
     assert command.end() == (0, [])
-    assert_ends_like(name, command.run_folder())
+    assert_ends_as_simulated(command.run_folder(), *RUN, *SETTINGS[name])
     told = (command.run_folder() / "metrics.jsonl").read_text()
     assert ("worker-1.pt is damaged" in told) == (second[0] == "damaged")
 
@@ -93,45 +90,10 @@ def test_a_simulated_run_that_is_killed_three_times_ends_with_the_same_bits(
             wait_for(lambda step=step: last_step(folder) >= step, f"step {step}")
             os.kill(pid, signal.SIGKILL)
         assert os.waitpid(pid, 0)[1] == (0 if step is None else signal.SIGKILL)
-    assert_ends_like(name, folder)
+    assert_ends_as_simulated(folder, *RUN, *SETTINGS[name])
 
 
 def last_step(folder: Path) -> int:
     lines = folder / "steps.jsonl"
     whole = lines.read_text().rpartition("\n")[0] if lines.is_file() else ""
     return int(json.loads(whole.rpartition("\n")[2])["step"]) if whole else 0
-
-
-def assert_ends_like(name: str, folder: Path) -> None:
-    """A finished run has the record, the model and the residuals of one that nobody disturbed."""
-    run = build_run(configured(*RUN, *SETTINGS[name]), torch.device("cpu"))
-    losses = [record["train/loss"] for record in play(run).records]
-    steps = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
-    told = (folder / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in told.splitlines()]
-    assert [line["train/loss"] for line in lines if line["kind"] == "epoch"] == losses
-    saved = max((folder / "checkpoints").glob("step-*"))
-    assert saved.name == f"step-{run.progress.step:08d}"
-    model = torch.load(saved / "shared.pt", weights_only=True)["model"]
-    assert same(model, run.module.state_dict())
-    for worker in (0, 1):
-        state = torch.load(saved / f"worker-{worker}.pt", weights_only=True)["exchange"]
-        assert same(state, run.exchange.state_dict(worker))
-
-
-def same(one: object, other: object) -> bool:
-    tensors = tensors_of(one), tensors_of(other)
-    return len(tensors[0]) == len(tensors[1]) and all(map(torch.equal, *tensors))
-
-
-def test_a_gradient_that_is_not_finite_on_one_real_rank_is_one_line_of_the_command(
-    commands: Callable[..., Command],
-) -> None:
-    poisoned = (*RUN, "model.poisoned_steps=[50]", "launch=local")
-    command = commands(*poisoned)
-    command.start()
-    code, errors = command.end()
-    assert code == 2
-    (line,) = errors
-    assert "train.on_nonfinite: the gradient is not finite at step 51 (rank 1: head.weight)" in line

@@ -53,17 +53,18 @@ def test_eight_real_workers_end_and_do_what_eight_simulated_ones_do(tmp_path: Pa
             assert ours[key] == theirs[key], name
 
 
-def test_a_run_of_eight_shares_the_cores_out(
+def test_a_run_of_more_workers_than_cores_shares_them_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
     monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 2)
-    config = configured("launch=local", *RUN, "exchange.aggregation=sharded")
+    few = ("launch.workers=4", "train.batch_size=16")
+    config = configured("launch=local", *RUN, *few, "exchange.aggregation=sharded")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     local.execute(config, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 4)
     here = json.loads((tmp_path / "environment.json").read_text())
-    assert (here["world_size"], here["threads_per_worker"]) == (WORKERS, 1)
+    assert (here["world_size"], here["threads_per_worker"]) == (4, 1)
     saved = [path.name for path in tmp_path.glob("checkpoints/step-*/worker-*.pt")]
-    assert sorted(saved) == [f"worker-{rank}.pt" for rank in range(WORKERS)]
+    assert sorted(saved) == [f"worker-{rank}.pt" for rank in range(4)]

@@ -32,7 +32,7 @@ RUN = (
     *("train.epochs=4", "sink.every_steps=1", "compressor=dense", "wrap=[]"),
 )
 GRAVAC = (
-    *("train.epochs=1", "model.width=8", "network.rate=1gbit", "compressor=dgc_sampled"),
+    *("train.epochs=1", "model.width=8", "compressor=dgc_sampled"),
     *("wrap=[error_feedback]", "policy=gravac", "policy.window=3", "policy.theta_min=4"),
 )
 STEPS_PER_EPOCH = 20
@@ -87,25 +87,27 @@ def test_a_run_in_a_lab_loses_its_launcher_and_a_rank_and_is_stopped(
 
 
 @pytest.mark.parametrize(
-    ("workers", "eps", "branches"), [(2, 0.3, {"candidate", "theta_min"}), (4, 0.95, {"dense"})]
+    ("workers", "eps", "branches", "rate", "later"),
+    [
+        (2, 0.3, {"candidate", "theta_min"}, "1gbit", "20mbit"),
+        (4, 0.95, {"dense"}, "20mbit", "1gbit"),
+    ],
 )
-def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent(
-    workers: int, eps: float, branches: set[str], in_a_lab: Callable[..., Command]
+def test_counters_and_ledger_of_gravac_agree_whatever_branch_is_sent_at_whatever_rate(
+    workers: int,
+    eps: float,
+    branches: set[str],
+    rate: str,
+    later: str,
+    in_a_lab: Callable[..., Command],
 ) -> None:
-    command = in_a_lab(*GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}")
+    links = (f"network.rate={rate}", f"network.schedule=[{{step: 4, rate: {later}}}]")
+    command = in_a_lab(*GRAVAC, f"launch.workers={workers}", f"policy.eps={eps}", *links)
     summary = counted(command)
     decisions = command.lines("decisions.jsonl")
     assert len(decisions) == summary["steps"]
     assert {line["decision/branch"] for line in decisions} == branches
     assert all(line["decision/timed_seconds"] > 0 for line in decisions[1:])
-
-
-@pytest.mark.parametrize(("made", "later"), [("1gbit", "20mbit"), ("20mbit", "1gbit")])
-def test_counters_and_ledger_agree_over_a_change_of_rates(
-    made: str, later: str, in_a_lab: Callable[..., Command]
-) -> None:
-    schedule = f"network.schedule=[{{step: 4, rate: {later}}}]"
-    counted(in_a_lab("train.epochs=1", "model.width=8", f"network.rate={made}", schedule))
 
 
 def counted(command: Command) -> dict[str, Any]:

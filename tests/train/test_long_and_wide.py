@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import PLAIN, SETTINGS, assert_same_state, built, play
+from tiny_run import PLAIN, SETTINGS, assert_continues, built, play
 
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
@@ -49,11 +49,5 @@ def test_a_run_of_3000_steps_does_not_leak(name: str, tmp_path: Path) -> None:
 def test_256_simulated_workers_run_and_continue(name: str, tmp_path: Path) -> None:
     wide = (*SETTINGS[name], *PLAIN, "launch.workers=256", "dataset.train_size=1280")
     small = (*wide, "train.batch_size=1", "train.epochs=1")  # 5 steps
-    whole, first, second = (built(*small) for _ in range(3))
-    told = play(whole)
-    assert told.finished
-    play(first, until=2)
-    checkpoint.save(first, tmp_path, "a config")
-    assert checkpoint.load(second, tmp_path, "a config") == []
-    assert play(second).losses == told.losses[2:]
-    assert_same_state(whole, second)
+    whole = built(*small)
+    assert_continues(small, 2, tmp_path, whole, play(whole))

@@ -10,6 +10,7 @@ from tiny_run import (
     SETTINGS,
     STEPS_PER_EPOCH,
     Story,
+    assert_continues,
     assert_same_state,
     built,
     play,
@@ -53,22 +54,7 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(
         uninterrupted[name] = (whole, play(whole))
     whole, told = uninterrupted[name]
     assert told.finished
-
-    first = built(*overrides)
-    before = play(first, until=stop_after)
-    assert not before.finished
-    assert before.checkpoints[-1] == first.progress.step == stop_after
-    checkpoint.save(first, tmp_path, "a config")
-
-    second = built(*overrides)
-    assert checkpoint.load(second, tmp_path, "a config") == []
-    assert_same_state(first, second)
-    after = play(second)
-
-    assert before.losses + after.losses == told.losses
-    records = before.records + after.records
-    assert [without_times(r) for r in records] == [without_times(r) for r in told.records]
-    assert_same_state(whole, second)
+    assert_continues(overrides, stop_after, tmp_path, whole, told)
 
 
 def test_a_run_continues_after_an_epoch_that_is_over(tmp_path: Path) -> None:

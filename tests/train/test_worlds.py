@@ -16,6 +16,7 @@ from tiny_run import (
     SETTINGS,
     TEXT,
     UNIFORM4_EF,
+    assert_continues,
     assert_same_state,
     built,
     play,
@@ -25,7 +26,6 @@ from told import told_by, told_here
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
-from dgc_repro.train import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -208,12 +208,8 @@ def test_one_worker_a_node_is_a_world_of_one_level() -> None:
 
 
 def test_a_resumed_two_level_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole, first, second = (built(*UNIFORM4_EF, *NODES) for _ in range(3))
-    play(whole)
-    play(first, until=3, folder=tmp_path)
-    assert checkpoint.load(second, tmp_path, "a config") == []
-    play(second)
-    assert_same_state(second, whole)
+    whole = built(*UNIFORM4_EF, *NODES)
+    assert_continues((*UNIFORM4_EF, *NODES), 3, tmp_path, whole, play(whole))
 
 
 @pytest.mark.parametrize(
