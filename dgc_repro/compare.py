@@ -147,7 +147,7 @@ def show(table: pd.DataFrame, console: Console) -> None:
 
 
 def draw(table: pd.DataFrame, x: str, folder: Path) -> None:
-    """compare.png: final quality against what was sent or the time."""
+    """compare.png and compare.svg: final quality against what was sent or the time."""
     label, unit = QUALITIES[str(table["metric"].iloc[0])]
     size = 1e6 if "bytes" in x else 1.0
     names = list(dict.fromkeys(table["settings"]))

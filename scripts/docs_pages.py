@@ -20,7 +20,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LAWS = REPOSITORY / "build" / "laws.xml"  # of `make docs`
-SHOWN = {".md", ".png", ".csv", ".json"}  # of results/
+SHOWN = {".md", ".png", ".svg", ".csv", ".json"}  # of results/
 HEADINGS = "Paper|Papers|Source|Asks|Keeps|Differs|Letters|Needs|Scheme"
 API = {
     "dgc_repro": (

@@ -386,7 +386,8 @@ SHIFTS = {None: 0.0, False: -THICK / 2, True: THICK / 2}
 
 
 def _draw(rows: Sequence[Row], caption: str, folder: Path) -> None:
-    """network-<workers>.png: speedups over plain DDP without compute, a panel a model and rate."""
+    """network-<workers>.svg and .png: speedups over plain DDP without compute, a panel a model and
+    rate."""
     shown = [r for r in rows if r["compute"] == NONE and r.get("speedup") and r["method"] != PLAIN]
     if not shown:
         return

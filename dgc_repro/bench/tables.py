@@ -147,7 +147,7 @@ class Bars:
     baseline: float = 1.0
 
     def draw(self, rows: Sequence[Row], caption: str, folder: Path, name: str) -> None:
-        """``name``.png: the first row on top, the target as a tick. Rows without a length are left
+        """``name``.svg and .png: the first row on top, the target as a tick. Rows without a length are left
         out, and the first column names a row."""
         first = next(iter(self.bars.values()))[0]
         rows = [row for row in rows if row.get(first) is not None]

@@ -240,7 +240,7 @@ def write(
     machine: Machine,
     about: str,
 ) -> None:
-    """``validation.md``, ``.csv``, ``.png``; the verdict is printed too."""
+    """``validation.md``, ``.csv``, ``.svg``, ``.png``; the verdict is printed too."""
     errors = [abs(row["error"]) for row in rows]
     middle = statistics.median(errors)
     p90 = float(np.quantile(errors, 0.9, method="inverted_cdf"))  # one of the errors

@@ -33,6 +33,8 @@ Panels = list[tuple[str, Callable[[Axes], None]]]
 """Titles, and functions that draw."""
 
 SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "dgc_repro",  # element ids, random otherwise
+    "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same text everywhere
     "font.size": 9.0,
     "axes.titlesize": 9.0,
@@ -254,9 +256,10 @@ def empty(axes: Axes, why: str) -> None:
 
 
 def save(drawing: Figure, folder: Path, name: str) -> None:
-    """Write ``name``.png; its bytes depend on the figure alone."""
+    """Write ``name``.svg and ``name``.png; the bytes depend on the figure alone (no date)."""
     drawn = io.BytesIO()
     with style():
+        drawing.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
         drawing.savefig(drawn, format="png", dpi=150)
     # A palette of 256 colours: a third of the bytes, and no visible difference.
     image = Image.open(drawn).convert("RGB")

@@ -211,7 +211,7 @@ def report(found: Fit, path: Path, name: str) -> None:
     for collective, stated in (network.software or {}).items():
         print(f"  {collective}: " + ", ".join(f"{k} {v}" for k, v in stated.items()))
     print(error_text(found))
-    print(f"written: {path} (and .csv, .png); use it with network={name}", flush=True)
+    print(f"written: {path} (and .csv, .svg, .png); use it with network={name}", flush=True)
 
 
 def figure(found: Fit, workers: int) -> Figure:

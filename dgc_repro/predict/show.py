@@ -38,7 +38,7 @@ def show(
     about: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Print, and write ``predictions.csv`` and ``predictions.png``. Raises UserError."""
+    """Print, and write ``predictions.csv``, ``predictions.svg`` and ``.png``. Raises UserError."""
     console = console_of_width()
     by_size = sorted([*dense, *found], key=lambda one: one.workers)
     shown: dict[str, Sequence[Prediction]] = {"By number of workers": by_size}
@@ -58,7 +58,7 @@ def show(
         plot.save(figure(dense, found, about), folder, "predictions")
     except OSError as error:
         raise UserError(f"out: cannot write to {folder} ({error.strerror})") from error
-    print(f"written to {folder}: predictions.csv, .png", flush=True)
+    print(f"written to {folder}: predictions.csv, .svg, .png", flush=True)
 
 
 def advice(compared: Sequence[Prediction]) -> list[str]:

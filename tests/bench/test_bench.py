@@ -59,7 +59,7 @@ def test_the_tables_and_figures_lie_in_a_folder_named_after_the_machine(
 ) -> None:
     _, folder = tables
     written = {path.name for path in folder.iterdir()}
-    assert written == {f"{t}.{s}" for t in TABLES for s in ("csv", "md", "png")}
+    assert written == {f"{t}.{s}" for t in TABLES for s in ("csv", "md", "svg", "png")}
     assert folder.name.endswith(f"{os.cpu_count()}-cores")
 
 

@@ -86,7 +86,7 @@ def test_tables_and_figure_lie_in_a_folder_named_after_the_machine(
 ) -> None:
     printed, folder = measured
     (machine,) = (folder / "out").iterdir()
-    names = {"network.md", "network.csv", "network-2.png"}
+    names = {"network.md", "network.csv", "network-2.svg", "network-2.png"}
     assert {path.name for path in machine.iterdir()} == names
     text = (machine / "network.md").read_text()
     assert "Speedup over plain DDP, 2 workers, compute none" in printed

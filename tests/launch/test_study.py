@@ -69,7 +69,7 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
     for run in runs:
         assert run.setting("study.trials") == 200
         assert len(run.lines)
-    assert {"table.md", "table.csv", "verdicts.json", "waiting.png"} <= set(before)
+    assert {"table.md", "table.csv", "verdicts.json", "waiting.svg", "waiting.png"} <= set(before)
     verdicts = json.loads((published / "verdicts.json").read_text())["verdicts"]
     assert {v["verdict"] for v in verdicts} <= {"agrees", "differs", "inconclusive"}
     assert {v["n"] for v in verdicts} == {5}

@@ -45,7 +45,7 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
     assert set(contents(table1.parent)) == {
         *("runs.jsonl", "epochs.parquet", "trace.parquet"),
         *(f"table1/{name}" for name in ("table.md", "table.csv", "verdicts.json")),
-        *("table1/table1.png", "table1/policy.png"),
+        *(f"table1/{stem}.{kind}" for stem in ("table1", "policy") for kind in ("svg", "png")),
     }
     assert len(run_ids(table1)) == 2 * len(ROWS)
 

@@ -48,6 +48,7 @@ def test_points_and_a_figure_lie_beside_it(profile: Path) -> None:
         # The file's numbers are rounded.
         assert predicted / float(row["seconds"]) - 1 == pytest.approx(float(row["error"]), abs=0.02)
     assert profile.with_suffix(".png").stat().st_size > 1000
+    assert profile.with_suffix(".svg").is_file()
 
 
 def test_the_next_command_reads_it_by_name(profile: Path) -> None:

@@ -66,6 +66,7 @@ def test_a_prediction_is_a_table_and_a_figure(folder: Path) -> None:
         )
     with Image.open(folder / "predictions.png") as image:
         assert image.width > 500
+    assert (folder / "predictions.svg").stat().st_size > 1000
 
 
 def test_communication_is_the_models(folder: Path) -> None:
