@@ -76,7 +76,9 @@ class Cifar(ImageSettings):
         Raises UserError if the folder or the sizes asked for do not fit.
         """
         kind, validation = self.kind, self.validation
-        everything, test, label = _read(kind, self.root, self._used_for_training, self._used_for_test)
+        everything, test, label = _read(
+            kind, self.root, self._used_for_training, self._used_for_test
+        )
         if validation >= len(everything):
             raise UserError(
                 f"dataset.validation: under {len(everything)}, the number of training images, "

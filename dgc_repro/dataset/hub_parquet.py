@@ -4,7 +4,8 @@ A row is `img` (a struct of `bytes`, the encoded image, and `path`) and one or m
 columns. The bytes are PNG on the hub and may be JPEG in a mirror; which it was is returned, because
 a result on JPEG images has to say so.
 
-60,000 images of 32x32 decode in 5 to 12 s on one core, so only those that are used are decoded and nothing is cached.
+60,000 images of 32x32 decode in 5 to 12 s on one core. A run decodes those that it uses, and nothing is
+cached.
 """
 
 from __future__ import annotations

@@ -235,9 +235,9 @@ def _refuse_optimizer_without_momentum(config: Config) -> None:
             raise
         name = str(config["optimizer"]["_target_"]).rpartition(".")[2]
         raise UserError(
-            f"optimizer.{key}: {name} has no momentum, and compressor=dgc sets it to {of_dgc[key]} because its "
-            "wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, lars or sam, or "
-            "give the parts of DGC without that wrapper: compressor=dgc_sampled policy=warmup "
+            f"optimizer.{key}: {name} has no momentum, and compressor=dgc sets it to {of_dgc[key]} because "
+            "its wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, lars or sam "
+            "or give the parts of DGC without that wrapper: compressor=dgc_sampled policy=warmup "
             "wrap=[per_layer,error_feedback]"
         ) from error
 

@@ -19,7 +19,9 @@ RATES = (0.01, 0.03, 0.1)
 Accuracy = Callable[[str, int], float]
 
 
-def run_of(optimizer: str, batch: int, rate: float, seed: int, validation: float, test: float) -> Run:
+def run_of(
+    optimizer: str, batch: int, rate: float, seed: int, validation: float, test: float
+) -> Run:
     workers = max(1, batch // 128)
     config = {
         "seed": seed, "scale": {"name": "quick"}, "dataset": {"name": "digits"},
@@ -54,7 +56,9 @@ def runs(accuracy: Accuracy, best: float = 0.03, seeds: int = 3) -> list[Run]:
                 own, test = (value, value) if rate == best else (value - 5, value + (rate == 0.01))
                 found.append(run_of(optimizer, batch, rate, 0, own, test))
             found += [
-                run_of(optimizer, batch, best, seed, value, value + 0.1 * seed * (1 + len(optimizer)))
+                run_of(
+                    optimizer, batch, best, seed, value, value + 0.1 * seed * (1 + len(optimizer))
+                )
                 for seed in range(1, seeds)
             ]
     return found
@@ -83,11 +87,16 @@ def test_the_validation_split_chooses_and_the_last_epoch_counts() -> None:
 
 def test_a_seed_without_all_rates_does_not_tune() -> None:
     """Seed 1 has one rate alone, with a validation accuracy that would win."""
-    found = [run_of(SGD, 64, rate, 0, validation, 50) for rate, validation in zip(RATES, (40, 60, 50))]
+    found = [
+        run_of(SGD, 64, rate, 0, validation, 50)
+        for rate, validation in zip(RATES, (40, 60, 50), strict=True)
+    ]
     found.append(run_of(SGD, 64, 0.01, 1, 99, 50))
     tuned = large_batch.tuned_of(large_batch.table_of(found))
     assert list(tuned["rate"]) == [0.03]
-    with pytest.raises(UserError, match=r"^optimizer.lr: one seed that has every .* sgd with batch 64"):
+    with pytest.raises(
+        UserError, match=r"^optimizer.lr: one seed that has every .* sgd with batch 64"
+    ):
         large_batch.tuned_of(large_batch.table_of(found[2:]))
 
 

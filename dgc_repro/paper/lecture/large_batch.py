@@ -1,8 +1,8 @@
 """Final test accuracy against batch size for SGD, LARS, LAMB and SAM.
 
-All optimizers train for the same number of epochs, so that a batch twice as large has half the steps. For each
-optimizer and batch size the learning rate is the one of the grid with the highest final validation accuracy,
-in the mean over the seeds that every rate of the grid has. The test split chooses nothing.
+All optimizers train for the same number of epochs, so that a batch twice as large has half the steps. For
+each optimizer and batch size the learning rate is the one of the grid with the highest final validation
+accuracy, in the mean over the seeds that every rate of the grid has. The test split chooses nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         "epochs": one.setting("train.epochs"),
         "warmup": f"{one.setting('schedule.warmup_epochs'):g}",
         "most": max(int(run.setting("train.batch_size")) for run in runs),
-        "rho": facts.distinct(f"{run.setting('optimizer.rho'):g}" for run in runs if run.model == SAM),
+        "rho": facts.distinct(
+            f"{run.setting('optimizer.rho'):g}" for run in runs if run.model == SAM
+        ),
     }
     return made(
         __file__,
@@ -179,20 +181,20 @@ def _table(found: pd.DataFrame) -> pd.DataFrame:
 def _grids(runs: Sequence[Run]) -> pd.DataFrame:
     """Validation and test accuracy of every rate, means over the seeds that have it."""
     tried = table_of(runs)
-    order = list(OPTIMIZERS)
-    lines = []
-    for (batch, optimizer), own in sorted(
-        tried.groupby(["batch", "optimizer"]), key=lambda item: (item[0][0], order.index(item[0][1]))
-    ):
-        for rate, at in own.groupby("rate"):
-            lines.append(
-                {
-                    "batch size, optimizer": f"{batch}, {OPTIMIZERS[optimizer]}",
-                    "learning rate": f"{rate:g}", "n": str(len(at)),
-                    "validation accuracy, %": frames.number(list(at["validation"]), 1),
-                    "test accuracy, %": frames.number(list(at["test"]), 1),
-                }
-            )  # fmt: skip
+    points = tried.groupby(["batch", "optimizer", "rate"])[["validation", "test"]].agg(list)
+    ordered = points.sort_index(
+        key=lambda level: level.map(list(OPTIMIZERS).index) if level.name == "optimizer" else level
+    )
+    lines = [
+        {
+            "batch size, optimizer": f"{at['batch']}, {OPTIMIZERS[at['optimizer']]}",
+            "learning rate": f"{at['rate']:g}",
+            "n": str(len(at["test"])),
+            "validation accuracy, %": frames.number(at["validation"], 1),
+            "test accuracy, %": frames.number(at["test"], 1),
+        }
+        for at in ordered.reset_index().to_dict("records")
+    ]
     return pd.DataFrame(lines)
 
 
@@ -210,7 +212,9 @@ def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
 def _curves(found: pd.DataFrame, quantity: str, axes: Axes) -> None:
     rows = _rows(found)
     for place, (name, label) in enumerate(OPTIMIZERS.items()):
-        own = {batch: frames.of(found, quantity, row) for row, (o, batch) in rows.items() if o == name}
+        own = {
+            batch: frames.of(found, quantity, row) for row, (o, batch) in rows.items() if o == name
+        }
         if not own:
             continue
         means = [float(np.mean(values)) for values in own.values()]
@@ -219,10 +223,13 @@ def _curves(found: pd.DataFrame, quantity: str, axes: Axes) -> None:
             for values in own.values()
         ]
         axes.errorbar(
-            list(own), means, yerr=spread, fmt=f"-{plot.MARKERS[place]}", color=plot.CYCLE[place], markersize=4,
-            capsize=2, label=label,
+            list(own), means, yerr=spread, fmt=f"-{plot.MARKERS[place]}", color=plot.CYCLE[place],
+            markersize=4, capsize=2, label=label,
         )  # fmt: skip
     is_rate = quantity == RATE
     plot.name_axes(
-        axes, "batch size", "learning rate" if is_rate else "test accuracy, %", "xy" if is_rate else "x"
+        axes,
+        "batch size",
+        "learning rate" if is_rate else "test accuracy, %",
+        "xy" if is_rate else "x",
     )
