@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 from test_pool_config import POOLED, check_runs
 from tiny_run import FINISHED, SETTINGS, configured, tiny
 
@@ -32,6 +33,7 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.dataset.cifar import Cifar
 from dgc_repro.dataset.prose import Prose
 from dgc_repro.errors import UserError
+from dgc_repro.launch import reproduce
 from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
@@ -343,6 +345,21 @@ def test_a_default_that_is_given_is_the_same_run() -> None:
     others = [(), ("policy=fixed",), ("wrap=[momentum_correction,error_feedback]",)]
     runs = {config_hash(configured("compressor=dgc", *other)) for other in others}
     assert len(runs) == 3
+
+
+def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = "experiment=lecture/large_batch optimizer.lr"
+    artifact = {"sweeps": [f"{line}=0.1,0.3 seed=0", f"{line}=0.2"], "sizes": {"small": []}}
+    monkeypatch.setattr(reproduce, "_artifact", lambda name: OmegaConf.create(artifact))
+
+    def found(*given: str) -> list[tuple[int, float]]:
+        jobs = runs_of("lecture/large_batch", ["scale=small", *given])
+        return [(config["seed"], config["optimizer"]["lr"]) for config, _ in jobs]
+
+    assert found("scale.seeds=[0,1]") == [(0, 0.1), (0, 0.3), (0, 0.2), (1, 0.2)]
+    assert found("seed=1") == [(1, 0.2)]
 
 
 @pytest.mark.slow

@@ -8,16 +8,18 @@ the data already, so that a mistyped one is an error and not a download.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from dgc_repro.checked import checked
 from dgc_repro.dataset.download import downloading, fetch
 from dgc_repro.dataset.hub_parquet import find_files, read_images
-from dgc_repro.dataset.images import Images, ImageSettings, Splits, hold_out
+from dgc_repro.dataset.images import Images, ImageSettings, Splits, hold_out, permutation
 from dgc_repro.errors import UserError
 
 SIDE_PIXELS = 32
@@ -69,12 +71,14 @@ class Cifar(ImageSettings):
     kind: ClassVar[Kind]
 
     def load(self) -> Splits:
-        """Read or download the images; about 5 s for the parquet files.
+        """Read or download the images; about 5 s for all of the parquet files.
 
         Raises UserError if the folder or the sizes asked for do not fit.
         """
         kind, validation = self.kind, self.validation
-        everything, test, label = _read(kind, self.root)
+        everything, test, label = _read(
+            kind, self.root, self._used_for_training, self._used_for_test
+        )
         if validation >= len(everything):
             raise UserError(
                 f"dataset.validation: under {len(everything)}, the number of training images, "
@@ -85,8 +89,22 @@ class Cifar(ImageSettings):
         part = f"the {len(everything)} training images but the {validation} of validation"
         return self._splits(everything, test, part, kind.num_classes, label, (kind.mean, kind.std))
 
+    def _used_for_training(self, count: int) -> Tensor:
+        """The training images that `_splits` takes of ``count``, for validation too."""
+        end = None if self.train_size is None else self.validation + self.train_size
+        return permutation(count, self.split_seed)[:end]
 
-def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:
+    def _used_for_test(self, count: int) -> Tensor:
+        return permutation(count, self.split_seed)[: self.test_size]
+
+
+Used = Callable[[int], Tensor]
+
+
+def _read(
+    kind: Kind, given: str | None, train_used: Used, test_used: Used
+) -> tuple[Images, Images, str]:
+    """Training and test images, and the data's label. Of parquet files only what is used is decoded."""
     root = _default_folder(kind) if given is None else Path(given).expanduser()
     if given is not None and not root.is_dir():
         raise UserError(f"dataset.root: no folder {root}; {BOTH_WAYS}")
@@ -100,8 +118,8 @@ def _read(kind: Kind, given: str | None) -> tuple[Images, Images, str]:
                 "missing files there too"
             )
         column, classes = kind.label_column, kind.num_classes
-        train, was_jpeg = read_images(train_files, SIDE_PIXELS, column, classes)
-        test, _ = read_images(test_files, SIDE_PIXELS, column, classes)
+        train, was_jpeg = read_images(train_files, SIDE_PIXELS, column, classes, train_used)
+        test, _ = read_images(test_files, SIDE_PIXELS, column, classes, test_used)
         return train, test, f"{kind.label} (JPEG mirror)" if was_jpeg else kind.label
     source = kind.of_torchvision()
     names = (source.base_folder, source.filename)

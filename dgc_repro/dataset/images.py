@@ -86,9 +86,13 @@ def hold_out(images: Images, count: int, split_seed: int) -> tuple[Images, Image
     The kept part is in the permutation's order, so its first m images are a fair sample, and the
     held-out part does not depend on how many of the kept ones are used.
     """
-    generator = torch.Generator().manual_seed(split_seed)
-    order = torch.randperm(len(images), generator=generator)
+    order = permutation(len(images), split_seed)
     return images[order[count:]], images[order[:count]]
+
+
+def permutation(count: int, split_seed: int) -> Tensor:
+    """i64[count]: the fixed order of a split."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(split_seed))
 
 
 def take(whole: Part, size: int | None, field: str, part: str) -> Part:

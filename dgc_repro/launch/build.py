@@ -87,6 +87,7 @@ def validate(config: Config) -> None:
     policy = build_policy(config)
     compressor = build_compressor(config, policy)
     settings = made(TrainSettings, config["train"], "train")
+    _refuse_optimizer_without_momentum(config)
     for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
     dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
@@ -221,6 +222,24 @@ def _check_together(
                 f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer[key]:g} here "
                 f"too; use optimizer.{key}=0"
             )
+
+
+def _refuse_optimizer_without_momentum(config: Config) -> None:
+    """Raise UserError where conf/compressor/dgc.yaml has set a key that the optimizer does not have."""
+    key, of_dgc = "momentum", option("compressor", "dgc")["optimizer"]
+    try:
+        component(config["optimizer"], "optimizer")
+    except UserError as error:
+        no_such_key = str(error).startswith(f"optimizer.{key}: no such key")
+        if not no_such_key or config["optimizer"][key] != of_dgc[key]:
+            raise
+        name = str(config["optimizer"]["_target_"]).rpartition(".")[2]
+        raise UserError(
+            f"optimizer.{key}: {name} has no momentum, and compressor=dgc sets it to {of_dgc[key]} because "
+            "its wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, lars or sam "
+            "or give the parts of DGC without that wrapper: compressor=dgc_sampled policy=warmup "
+            "wrap=[per_layer,error_feedback]"
+        ) from error
 
 
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:

@@ -7,7 +7,8 @@ They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a mai
 config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
 its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
-it is trained, and every printed number was measured here. ``optional_runs`` lists runs that an artifact uses
+it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
+such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
 if they are finished (or published, as above) and never trains. A line's own ``scale.seeds=`` replaces the
 artifact's. ``roots.<dataset>=<folder>`` names the folder of a data set.
 
@@ -293,8 +294,10 @@ def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
             return []
         family, first = lines[0]
         jobs = []
-        for seed in _seeds([*apart(first, SEEDS)[1], *sizes, *_of_family(family, given)]):
+        for seed in _seeds([*apart(first, SEEDS, "seed")[1], *sizes, *_of_family(family, given)]):
             for family, combination in lines:
+                if sets(combination, "seed") and f"seed={seed}" not in combination:
+                    continue
                 own = apart(combination, SEEDS)[0]
                 sized = [*sizes, *_of_family(family, given), *own]
                 stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]

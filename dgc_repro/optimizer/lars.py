@@ -10,7 +10,9 @@ For each tensor w with gradient g, learning rate gamma, trust coefficient eta, w
 The velocity contains the learning rate. lambda is 1 where ||w|| or ||g|| is 0.
 
 Departure, common in published code: tensors with at most one dimension (biases, scale and shift of
-normalization) have lambda = 1 and no weight decay (``exempt_1d``). The paper does not exempt them.
+normalization) have lambda = 1 and no weight decay (``exempt_1d``). The paper does not exempt them. Their rate
+is then ``lr`` itself: with a trust coefficient of 0.001 that is large, and a network without normalization
+may need ``exempt_1d=false``.
 """
 
 from __future__ import annotations

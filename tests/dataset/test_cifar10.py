@@ -24,7 +24,7 @@ from PIL import Image
 
 from dgc_repro.dataset import cifar
 from dgc_repro.dataset.cifar10 import MEAN, STD, Cifar10
-from dgc_repro.dataset.images import Splits, channel_statistics
+from dgc_repro.dataset.images import Splits, channel_statistics, permutation
 from dgc_repro.errors import UserError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -136,6 +136,21 @@ def test_the_validation_images_are_the_same_for_any_train_size(tmp_path: Path) -
     other = small(tmp_path, split_seed=1).load()
     assert not torch.equal(other.validation.images, whole.validation.images)
     assert sorted_rows(other) == sorted_rows(whole)
+
+
+def test_images_that_nobody_uses_are_not_decoded(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    whole = small(tmp_path, test_size=12).load()
+    order = permutation(30, 0).tolist()
+    encoded = [encode(p, "PNG") for p in pixels_of(30, 0)]
+    encoded[order[12]] = b"damaged"  # the first after 5 of validation and 7 to train on
+    write(tmp_path / "train-00000-of-00001.parquet", encoded, [i % 10 for i in range(30)])
+    found = small(tmp_path, train_size=7, test_size=4).load()
+    for name, count in (("train", 7), ("validation", 5), ("test", 4)):
+        ours, all_of_them = getattr(found, name), getattr(whole, name)
+        assert torch.equal(ours.images, all_of_them.images[:count])
+        assert torch.equal(ours.labels, all_of_them.labels[:count])
+    assert f"row {order[12]}: the image does not decode" in complaint(small(tmp_path, train_size=8))
 
 
 def test_what_is_missing_is_named_with_both_ways_to_the_data(tmp_path: Path) -> None:

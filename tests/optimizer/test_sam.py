@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from tiny_run import PLAIN, TEXT, UNIFORM4_EF, built, play
 from torch import nn
+from torch.func import functional_call
 
 from dgc_repro.optimizer.sam import perturbed
+from dgc_repro.train.loop import steps_left
+from dgc_repro.train.step import train_step
+from dgc_repro.train.task import Batch
 
 TOPK = ("compressor=topk", "wrap=[error_feedback]")
 
@@ -87,3 +93,39 @@ def test_with_one_worker_and_no_compression_both_are_the_same() -> None:
     own = play(built(*alone))
     mean = play(built(*alone, "optimizer.compressed=first"))
     assert own.losses == mean.losses
+
+
+def test_of_four_workers_the_gradients_at_their_own_perturbed_weights_are_compressed() -> None:
+    """One step of SGD: every worker sends a part of its gradient and keeps the rest as its residual."""
+    run = built(
+        *("model=cnn", "model.hidden=8", "dataset.augment=none", *TOPK, "compressor.density=0.1"),
+        *("optimizer=sam", "optimizer.rho=0.5", "optimizer.momentum=0", "optimizer.weight_decay=0"),
+        *("launch.workers=4", "schedule=constant", "train.channels_last=false"),
+    )
+    batches = next(iter(steps_left(run)))
+    batches = [replace(one, micro_batches=list(one.micro_batches)) for one in batches]
+    before = {name: p.detach().clone() for name, p in run.module.named_parameters()}
+
+    def gradient(batch: Batch, at: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        (micro,) = batch.micro_batches
+        weights = {name: value.clone().requires_grad_() for name, value in at.items()}
+        output, _ = run.task.answer(
+            lambda x: functional_call(run.module, weights, x), micro[0], None
+        )
+        loss = torch.nn.functional.cross_entropy(output, micro[1])
+        return dict(zip(at, torch.autograd.grad(loss, list(weights.values())), strict=True))
+
+    own = []
+    for batch in batches:
+        first = gradient(batch, before)
+        length = torch.stack([g.square().sum() for g in first.values()]).sum().sqrt()
+        own.append(gradient(batch, {n: w + 0.5 * first[n] / length for n, w in before.items()}))
+
+    train_step(run, batches)
+    kept = [run.exchange.state_dict(run.seat(i))["tensors"] for i in range(4)]
+    rate = run.base_lr
+    for name, weight in run.module.named_parameters():
+        residuals = [tensors[name]["residual"] for tensors in kept]
+        sent = torch.stack([g[name] - r for g, r in zip(own, residuals, strict=True)])
+        torch.testing.assert_close(before[name] - weight, rate * sent.mean(0), atol=2e-6, rtol=1e-4)
+        assert all(0 < r.count_nonzero() < r.numel() for r in residuals if r.numel() > 20), name
