@@ -418,7 +418,9 @@ def build_run(
             forward = wrap(module, device)
         if nodes is not None:
             if not simulated:
-                hook_of(forward, False).junction = AfterBackward(exchange, {})  # leaves gradients alone
+                hook_of(forward, False).junction = AfterBackward(
+                    exchange, {}
+                )  # leaves gradients alone
             junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
         elif simulated:
             junction = AfterBackward(exchange, parameters)

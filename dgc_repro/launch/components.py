@@ -85,7 +85,9 @@ def _without_left_over(factory: type[Any], settings: Config, group: str) -> dict
 
 def model_of(config: Config) -> Any:
     """The model of a run, as it is before `low_rank_of` factorizes it. Raises UserError."""
-    own = {key: value for key, value in mapping(config["model"], "model").items() if key != LOW_RANK}
+    own = {
+        key: value for key, value in mapping(config["model"], "model").items() if key != LOW_RANK
+    }
     return component(own, "model")
 
 

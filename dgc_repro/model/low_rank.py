@@ -6,10 +6,10 @@ of each chosen layer is factorized by a truncated singular value decomposition,
 
     W = U S V^T  ->  (U_r S_r^1/2) (S_r^1/2 V_r^T),    r = rank_ratio x min(m, n),
 
-and training goes on with the factors. A convolution with W of [out, in, k, k], taken as [out, in k^2], becomes
-a k x k convolution to r channels and a 1x1 convolution to ``out`` channels; a linear layer two linear layers;
-each of the eight matrices of an LSTM layer two factors, whose product is the matrix. The first layers and the
-output layer stay whole.
+and training goes on with the factors. A convolution with W of [out, in, k, k], taken as [out, in k^2],
+becomes a k x k convolution to r channels and a 1x1 convolution to ``out`` channels; a linear layer becomes
+two linear layers; each of the eight matrices of an LSTM layer becomes two factors, whose product is the
+matrix. The first layers and the output layer stay whole.
 
 Differs: a shortcut convolution stays whole, as in the authors' ResNet-18 (github.com/hwang595/Pufferfish). So
 does a layer that the factors would not make smaller. The factors of an LSTM are multiplied before each pass:
@@ -114,7 +114,7 @@ class LowRank:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Whether it can be factorized. Subclasses may be read from outside, as an attention layer's output is."""
+    """Whether it can be factorized. A subclass is left alone: attention reads its output layer's weight."""
     return (
         type(layer) is nn.Linear
         or (type(layer) is nn.Conv2d and layer.groups == 1)
@@ -177,7 +177,9 @@ class ThinLSTM(nn.Module):
                 continue
             rank = low_rank.rank(*sides(weight.chunk(GATES)[0]))
             pairs = [factors(gate, rank) for gate in weight.chunk(GATES)]
-            for which, parts in zip((OUTPUT_FACTOR, INPUT_FACTOR), zip(*pairs, strict=True), strict=True):
+            for which, parts in zip(
+                (OUTPUT_FACTOR, INPUT_FACTOR), zip(*pairs, strict=True), strict=True
+            ):
                 setattr(self, f"{name}_{which}", nn.Parameter(torch.stack(parts)))
 
     def weights(self) -> list[Tensor]:

@@ -83,7 +83,9 @@ def test_the_factorization_begins_with_fresh_states_and_keeps_what_goes_on() -> 
     assert not run.optimizer.state_dict()["state"]
     assert set(run.exchange.names) == set(run.exchange.states[0]) == set(run.parameters)
     held = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
-    assert held == {id(p) for p in run.module.parameters()} == {id(p) for p in run.parameters.values()}
+    assert (
+        held == {id(p) for p in run.module.parameters()} == {id(p) for p in run.parameters.values()}
+    )
 
 
 def test_the_ledger_counts_the_whole_model_before_and_the_factors_after() -> None:
@@ -131,7 +133,9 @@ def test_without_it_a_run_keeps_the_hash_that_it_had() -> None:
     older = {key: dict(value) if key == "model" else value for key, value in config.items()}
     del older["model"]["low_rank"]
     assert config_hash(config) == config_hash(older)
-    assert config_hash(configured("train.epochs=2", "model.low_rank.from_epoch=1")) != config_hash(config)
+    assert config_hash(configured("train.epochs=2", "model.low_rank.from_epoch=1")) != config_hash(
+        config
+    )
 
 
 def shared(told: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +165,13 @@ def test_real_processes_do_what_simulated_workers_do(
 
 
 def test_a_real_process_factorizes_on_four_workers_in_two_nodes() -> None:
-    overrides = (*CNN, *UNIFORM4_EF, "train.batch_size=8", "launch.workers=4", "launch.workers_per_node=2")
+    overrides = (
+        *CNN,
+        *UNIFORM4_EF,
+        "train.batch_size=8",
+        "launch.workers=4",
+        "launch.workers_per_node=2",
+    )
     validate(tiny(*overrides))
     run = built(*overrides)
     assert play(run).finished
