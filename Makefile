@@ -18,7 +18,7 @@ OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
 REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
-	$(addprefix reproduce-lecture-,density waiting allreduce batch_size large_batch)
+	$(addprefix reproduce-lecture-,density waiting allreduce batch_size large_batch pufferfish)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -111,6 +111,7 @@ reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lec
 reproduce-lecture-batch_size: ## train and draw steps to a target against batch size (lecture)
 reproduce-lecture-large_batch: ## train and draw test accuracy against batch size for SGD, LARS, LAMB and SAM (lecture)
 reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
+reproduce-lecture-pufferfish: ## train and compare Pufferfish, dense training and PowerSGD at equal bytes (lecture)
 
 # The artifact is the target without "reproduce-"; "gravac-table2" is gravac/table2. Two targets have short names.
 $(REPRODUCE): reproduce-%: $(INSTALLED)

@@ -33,7 +33,13 @@ from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.launch import sections
-from dgc_repro.launch.components import build_compressor, build_policy, component
+from dgc_repro.launch.components import (
+    build_compressor,
+    build_policy,
+    component,
+    low_rank_of,
+    model_of,
+)
 from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.netlab_config import validate_lab
@@ -55,7 +61,7 @@ from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
-from dgc_repro.train.run import Progress, Run
+from dgc_repro.train.run import Progress, Run, Trained
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
 from dgc_repro.train.stopping import TOP5, Stopping
 from dgc_repro.train.stopping import refuse_misfit as refuse_stopping
@@ -90,7 +96,7 @@ def validate(config: Config) -> None:
     _refuse_optimizer_without_momentum(config)
     for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
-    dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
+    dataset, model = component(config["dataset"], "dataset"), model_of(config)
     try:
         refuse_misfit(model, dataset)
     except ValueError as error:
@@ -109,6 +115,7 @@ def validate(config: Config) -> None:
         validate_lab(config)
     refuse_lost_packets(config)
     modelled(config, lambda: 0)
+    check_low_rank(config, model, settings.epochs)
     if not elsewhere:
         choose_device(config)
     _check_together(config, settings, policy, compressor)
@@ -145,6 +152,25 @@ def check_model(settings: Config, model: Any, available: int | None) -> None:
             f"model.{key}: {settings[key]} makes a model that takes {needed / 1e9:.3g} GB with its gradients "
             f"and momentum, {available / 1e9:.1f} GB are available; use a smaller one"
         )
+
+
+def check_low_rank(config: Config, model: Any, epochs: int) -> None:
+    """Refuse to factorize a model after its last epoch, or one without layers for it."""
+    low_rank = low_rank_of(config)
+    if low_rank is None:
+        return
+    assert low_rank.from_epoch is not None
+    if low_rank.from_epoch >= epochs:
+        raise UserError(
+            f"model.low_rank.from_epoch: below train.epochs={epochs}, got {low_rank.from_epoch}; null never "
+            "factorizes the model"
+        )
+    with torch.device("meta"):
+        module = model.build(config["model"].get("num_classes") or WITHOUT_DATA)
+    try:
+        low_rank.layers(module)
+    except ValueError as error:
+        raise UserError(f"model.low_rank.{error}") from error
 
 
 def _largest(value: Any) -> int:
@@ -352,7 +378,7 @@ def build_run(
     stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)
     torch.manual_seed(config["seed"])
-    module = component(config["model"], "model").build(task.splits.num_classes).to(device)
+    module = model_of(config).build(task.splits.num_classes).to(device)
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     on_cpu = settings.precision == "bf16" and recurrent and device.type == "cpu"
     if (
@@ -365,22 +391,11 @@ def build_run(
     if settings.channels_last and channels_last_corrupts(module, device):
         settings = replace(settings, channels_last=False)
         task = _task(task.splits, settings, config["seed"])
-    if settings.channels_last:
-        module = module.to(memory_format=torch.channels_last)
     optimizer_settings = component(config["optimizer"], "optimizer")
     global_batch = settings.step_size * wire.world_size
     policy = build_policy(config)
     progress = Progress(policy=policy.init())
     notes: list[str] = []
-    compressor = build_compressor(config, policy, dict(module.named_parameters()), notes)
-    notes += unexpected(config, policy, compressor)
-    if simulated:
-        check_memory(
-            compressor,
-            dict(module.named_parameters()),
-            wire.world_size // node_size,
-            available_bytes(),
-        )
     check = bool(config["exchange"]["check"])
     cost = modelled(config, lambda: progress.step)
     link = Link(wire, Ledger(), Clock(device), check=check, cost=cost.between_all)
@@ -399,56 +414,74 @@ def build_run(
             cost=cost.between_nodes,
             node_cost=cost.inside_node,
         )
-    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    exchange = GradientExchange(
-        compressor,
-        parameters,
-        between,
-        seed=config["seed"],
-        unit=config["exchange"]["unit"],
-    )
-    junction: Junction
-    forward: Any = module
-    if not simulated:
-        forward = wrap(module, device)
-    if nodes is not None:
-        if not simulated:
-            hook_of(forward, False).junction = AfterBackward(exchange, {})  # leaves gradients alone
-        junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
-    elif simulated:
-        junction = AfterBackward(exchange, parameters)
-    else:
-        overlap = config["exchange"]["overlap"]
-        hook = hook_of(forward, overlap)
-        hook.junction = junction = junction_of(forward, exchange, overlap)
     sam = optimizer_settings if isinstance(optimizer_settings, SAM) else None
-    uncompressed = None
-    if sam is not None and sam.compressed == "first":
-        plain = GradientExchange(Dense(), parameters, link)
-        uncompressed = plain, AfterBackward(plain, parameters)
-    if settings.compile:
-        module.compile()
+
+    def trained(module: nn.Module, notes: list[str]) -> Trained:
+        if settings.channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        named = dict(module.named_parameters())
+        compressor = build_compressor(config, policy, named, notes)
+        if simulated:
+            check_memory(compressor, named, wire.world_size // node_size, available_bytes())
+        parameters = {name: p for name, p in named.items() if p.requires_grad}
+        exchange = GradientExchange(
+            compressor,
+            parameters,
+            between,
+            seed=config["seed"],
+            unit=config["exchange"]["unit"],
+        )
+        junction: Junction
+        forward: Any = module
+        if not simulated:
+            forward = wrap(module, device)
+        if nodes is not None:
+            if not simulated:
+                hook_of(forward, False).junction = AfterBackward(
+                    exchange, {}
+                )  # leaves gradients alone
+            junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
+        elif simulated:
+            junction = AfterBackward(exchange, parameters)
+        else:
+            overlap = config["exchange"]["overlap"]
+            hook = hook_of(forward, overlap)
+            hook.junction = junction = junction_of(forward, exchange, overlap)
+        uncompressed = None
+        if sam is not None and sam.compressed == "first":
+            plain = GradientExchange(Dense(), parameters, link)
+            uncompressed = plain, AfterBackward(plain, parameters)
+        if settings.compile:
+            module.compile()
+        return Trained(
+            module=module,
+            forward=forward,
+            parameters=parameters,
+            exchange=exchange,
+            junction=junction,
+            optimizer=optimizer_settings.build(module, global_batch),
+            uncompressed=uncompressed,
+        )
+
+    first = trained(module, notes)
+    notes += unexpected(config, policy, first.exchange.compressor)
     in_a_lab = config["launch"]["kind"] == NETLAB
     meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
     return Run(
+        **vars(first),
         settings=settings,
-        module=module,
-        forward=forward,
-        optimizer=optimizer_settings.build(module, global_batch),
         base_lr=optimizer_settings.base_lr(global_batch),
         schedule=component(config["schedule"], "schedule"),
         task=task,
         link=link,
-        exchange=exchange,
-        junction=junction,
         policy=policy,
-        parameters=parameters,
-        workers=Workers(wire.rank, wire.local_workers, config["seed"], module),
+        workers=Workers(wire.rank, wire.local_workers, config["seed"], first.module),
         progress=progress,
         seed=config["seed"],
         steps_per_epoch=steps,
+        trained=lambda module: trained(module, []),  # what the notes say has been said
         sam=sam,
-        uncompressed=uncompressed,
+        low_rank=low_rank_of(config),
         workers_per_node=node_size,
         notes=notes,
         stopping=stopping,

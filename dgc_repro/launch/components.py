@@ -24,11 +24,13 @@ from dgc_repro.exchange.gradients import MODEL
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
+from dgc_repro.model.low_rank import LowRank
 from dgc_repro.policy.interface import Policy, measures
 
 PACKAGE = __name__.partition(".")[0]
 TORCHVISION_FIX = f"; install the torchvision that was built for torch {torch.__version__}"
 LADDER = "ladder"
+LOW_RANK = "low_rank"
 PER_LAYER = "per_layer"
 ROLES = {
     "model": "build",
@@ -79,6 +81,21 @@ def _without_left_over(factory: type[Any], settings: Config, group: str) -> dict
         for key, value in settings.items()
         if key in own or not any(key in member and member[key] == value for member in members)
     }
+
+
+def model_of(config: Config) -> Any:
+    """The model of a run, as it is before `low_rank_of` factorizes it. Raises UserError."""
+    own = {
+        key: value for key, value in mapping(config["model"], "model").items() if key != LOW_RANK
+    }
+    return component(own, "model")
+
+
+def low_rank_of(config: Config) -> LowRank | None:
+    """When and how the model of a run is factorized; None: never. Raises UserError."""
+    settings = config["model"].get(LOW_RANK)
+    low_rank = None if settings is None else typed(LowRank, settings, f"model.{LOW_RANK}")
+    return None if low_rank is None or low_rank.from_epoch is None else low_rank
 
 
 def build_policy(config: Config) -> Policy:

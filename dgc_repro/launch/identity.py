@@ -36,6 +36,7 @@ ADDED = (
     ("network", "message_scale", 1.0, ""),
     ("compressor", "values", "fp32", ".RandomK"),
     ("goal", "every_steps", None, ""),
+    ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
 )
 """Settings that came later, with the value that every run had before: no other run for it. Last, how the
 ``_target_`` ends of the components that had no such setting before."""

@@ -243,7 +243,7 @@ def _with_states(run: Run) -> dict[str, Any]:
     }
 
 
-PLAIN = ("step", "epoch", "policy", "last_record", "modelled_seconds", "reached")
+PLAIN = ("step", "epoch", "policy", "last_record", "modelled_seconds", "reached", "is_low_rank")
 """Attributes of `Progress` that are saved as they are."""
 
 
@@ -423,6 +423,8 @@ def _begin_anew(run: Run) -> None:
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
     """Parts and attributes that are not in ``shared`` came later than the version that has written it."""
     progress = run.progress
+    if shared.get("is_low_rank", False) and run.low_rank is not None:
+        run.factorize()  # for the shapes; the values are loaded
     for name, part in _with_states(run).items():
         if name in shared:
             part.load_state_dict(shared[name])

@@ -32,6 +32,8 @@ def train(
     """Train to the end. Returns False when stopped early, after a checkpoint of the last step."""
     progress = run.progress
     while progress.epoch < run.settings.epochs and not ends_early(run):
+        if run.is_due:
+            run.factorize()
         run.meter.start()
         for batches in steps_left(run):
             goes_on = train_step(run, batches)

@@ -21,7 +21,7 @@ class Workers:
 
     def __init__(self, first: int, number: int, seed: int, module: nn.Module) -> None:
         self.ranks = range(first, first + number)
-        self._module = module
+        self.module = module
         self._states = []
         for rank in self.ranks:
             torch.manual_seed(mixed_seed(_MODEL_STREAM, seed, rank))
@@ -38,9 +38,9 @@ class Workers:
         yield
         self._states[index] = torch.get_rng_state()
         if index == 0:
-            self._buffers = [buffer.clone() for buffer in self._module.buffers()]
+            self._buffers = [buffer.clone() for buffer in self.module.buffers()]
         else:
-            for buffer, kept in zip(self._module.buffers(), self._buffers, strict=True):
+            for buffer, kept in zip(self.module.buffers(), self._buffers, strict=True):
                 buffer.copy_(kept)
 
     def state_dict(self, index: int) -> dict[str, Tensor]:

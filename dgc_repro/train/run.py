@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.exchange.ddp import Junction
+from dgc_repro.exchange.ddp import Junction, Parameters, PerBucket
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.step import PolicyProgress, Stepper
+from dgc_repro.model.low_rank import LowRank
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
@@ -63,13 +65,28 @@ class Progress(PolicyProgress):
     carried: list[list[Carried]] = field(default_factory=list)
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
     reached: dict[str, Any] = field(default_factory=dict)  # where the target was, empty until then
+    is_low_rank: bool = False  # the model has been factorized
+
+
+@dataclass(kw_only=True)
+class Trained:
+    """A model, and the parts of a run that depend on its parameters. ``forward`` is the DDP model, or the
+    module itself where workers are simulated; ``module`` is what is evaluated and saved. ``uncompressed``:
+    the exchange of SAM's second gradient, where the first one is compressed."""
+
+    module: nn.Module
+    forward: Any
+    parameters: Parameters
+    exchange: GradientExchange
+    junction: Junction
+    optimizer: torch.optim.Optimizer
+    uncompressed: tuple[GradientExchange, Junction] | None = None
 
 
 @dataclass(kw_only=True)
 class Run(Stepper):
-    """The parts of a run. ``forward`` is the DDP model, or the module itself where workers are
-    simulated; ``module`` is what is evaluated and saved. ``uncompressed``: the exchange of SAM's second
-    gradient, where the first one is compressed."""
+    """The parts of a run; see `Trained` for those that depend on the model. ``trained``: builds these for
+    another model, on all ranks together. ``low_rank``: when the model is factorized (Pufferfish)."""
 
     settings: TrainSettings
     module: nn.Module
@@ -81,8 +98,10 @@ class Run(Stepper):
     workers: Workers
     progress: Progress
     steps_per_epoch: int
+    trained: Callable[[nn.Module], Trained]
     sam: SAM | None = None
     uncompressed: tuple[GradientExchange, Junction] | None = None
+    low_rank: LowRank | None = None
     workers_per_node: int = 1
     stopping: Stopping = field(default_factory=Stopping)
     meter: Meter = field(default_factory=NoMeter)
@@ -98,6 +117,28 @@ class Run(Stepper):
     def carry_nothing(self) -> None:
         """What every epoch begins with."""
         self.progress.carried = [[()] * self.settings.accumulate for _ in self.workers.ranks]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the model is to be factorized before the next step."""
+        first = None if self.low_rank is None else self.low_rank.from_epoch
+        return first is not None and self.progress.epoch >= first and not self.progress.is_low_rank
+
+    def factorize(self) -> None:
+        """Put thin layers into the model, on all ranks together. Residuals, momentum and other states by
+        parameter start anew; the ledger, the policy and the compressor's random numbers go on."""
+        assert self.low_rank is not None
+        step = self.exchange.step
+        if isinstance(self.junction, PerBucket):
+            self.junction.close()
+        for name, part in vars(self.trained(self.low_rank.factorized(self.module))).items():
+            setattr(self, name, part)
+        self.exchange.step = step
+        self.exchange.choose = self.choose
+        self.workers.module = self.module
+        self.progress.watched.sums = {}
+        self.progress.epoch_start = [p.detach().clone() for p in self.module.parameters()]
+        self.progress.is_low_rank = True
 
     @property
     def splits(self) -> Splits | Text:

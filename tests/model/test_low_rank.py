@@ -1,0 +1,152 @@
+"""Pufferfish's layers against numpy's decomposition in float64, and which layers they take the place of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dgc_repro.model.cnn import CNN
+from dgc_repro.model.low_rank import LowRank, ThinLSTM, factors
+from dgc_repro.model.lstm import LSTM
+from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.model.transformer import Transformer
+
+
+def truncated(weight: torch.Tensor, rank: int) -> np.ndarray:
+    """The best approximation of a rank, f64[m,n]."""
+    u, s, v = np.linalg.svd(weight.detach().double().numpy(), full_matrices=False)
+    return np.asarray((u[:, :rank] * s[:rank]) @ v[:rank])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(12, 40), (40, 12), (9, 9)])
+def test_the_factors_are_the_truncated_decomposition_shared_evenly(shape: tuple[int, int]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    u, v = factors(weight, 3)
+    assert (u.shape, v.shape) == ((shape[0], 3), (3, shape[1]))
+    # Products of float32 factors: an ulp each, of 3 products below 8.
+    np.testing.assert_allclose((u.double() @ v.double()).numpy(), truncated(weight, 3), atol=4e-6)
+    singular = np.linalg.svd(weight.double().numpy(), compute_uv=False)[:3]
+    for gram in (u.T @ u, v @ v.T):  # U S^1/2 and S^1/2 V^T: S on both diagonals
+        np.testing.assert_allclose(gram.numpy(), np.diag(singular), atol=2e-5)
+
+
+def test_a_thin_convolution_computes_with_the_truncated_matrix() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(6, 16, 3, stride=2, padding=1)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), layer, nn.Linear(4, 4))
+    thin = LowRank(0).factorized(model)[1]
+    images = torch.randn(2, 6, 8, 8)
+    weight = torch.from_numpy(truncated(layer.weight.flatten(1), 4)).view_as(layer.weight)
+    expected = F.conv2d(images.double(), weight, layer.bias.double(), stride=2, padding=1)
+    assert parameters(thin) == 4 * (16 + 6 * 9) + 16
+    torch.testing.assert_close(thin(images).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_thin_linear_layer_and_its_weight_are_the_truncated_matrix() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(20, 12)
+    thin = LowRank(0, keep_first=0).factorized(nn.Sequential(layer, nn.Linear(12, 2)))[0]
+    expected = torch.from_numpy(truncated(layer.weight, 3))
+    torch.testing.assert_close(thin.weight.double(), expected, atol=1e-6, rtol=1e-5)
+    inputs = torch.randn(5, 20)
+    torch.testing.assert_close(thin(inputs), F.linear(inputs, thin.weight, layer.bias))
+    assert torch.equal(thin.bias, layer.bias)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_thin_lstm_computes_with_the_truncated_matrices_of_its_gates(layers: int) -> None:
+    torch.manual_seed(0)
+    whole = nn.LSTM(12, 8, layers, batch_first=True)
+    thin = ThinLSTM(whole, LowRank(0))
+    reference = nn.LSTM(12, 8, layers, batch_first=True).double()
+    with torch.no_grad():
+        for name, weight in whole.named_parameters():
+            given = weight.double()
+            if weight.dim() > 1:
+                given = torch.cat([torch.from_numpy(truncated(g, 2)) for g in weight.chunk(4)])
+            getattr(reference, name).copy_(given)
+    inputs = torch.randn(3, 5, 12)
+    state = tuple(torch.randn(layers, 3, 8) for _ in range(2))
+    for given in (None, state):
+        wide = None if given is None else tuple(part.double() for part in given)
+        outputs, (h, c) = thin(inputs, given)
+        expected, (wide_h, wide_c) = reference(inputs.double(), wide)
+        for one, two in ((outputs, expected), (h, wide_h), (c, wide_c)):
+            torch.testing.assert_close(one.double(), two, atol=1e-5, rtol=1e-5)
+
+
+def test_all_of_the_rank_changes_nothing_but_the_rounding() -> None:
+    """Rank 31 of 32: the weight is made of that rank first."""
+    torch.manual_seed(0)
+    model = CNN(width=4, hidden=32).build(10)
+    with torch.no_grad():
+        hidden = model.get_submodule("hidden")
+        hidden.weight.copy_(torch.from_numpy(truncated(hidden.weight, 28)))
+    thin = LowRank(0, rank_ratio=0.88, keep_first=2).factorized(model)
+    images = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(thin(images), model(images), atol=1e-5, rtol=1e-4)
+    assert thin.get_submodule("hidden.v").weight.shape[0] == 28
+
+
+def test_resnet18_has_the_parameters_of_the_authors_choice_of_layers() -> None:
+    """Their code keeps the stem, the first block, the shortcuts and the classifier. dgc_repro/paper/lecture/
+    pufferfish.md prints both numbers."""
+    with torch.device("meta"):
+        whole = ResNet18().build(10)
+        thin = LowRank(0, keep_first=3).factorized(whole)
+    assert (parameters(whole), parameters(thin)) == (11_173_962, 3_336_266)
+
+
+def test_the_first_layers_the_shortcuts_and_the_last_layer_stay_whole() -> None:
+    with torch.device("meta"):
+        whole = ResNet18(width=8).build(10)
+    names = LowRank(0, keep_first=3).layers(whole)
+    convolutions = [n for n, m in whole.named_modules() if isinstance(m, nn.Conv2d)]
+    inner = [name for name in convolutions if "downsample" not in name]
+    assert list(names) == inner[3:]
+
+
+def test_a_transformer_evaluates_and_trains_on_its_factors() -> None:
+    torch.manual_seed(0)
+    model = LowRank(0).factorized(Transformer(width=16, layers=1).build(20)).eval()
+    words = torch.randint(0, 20, (2, 6))
+    with torch.no_grad():  # torch's fused layer, which reads the weights
+        fused = model(words)[0]
+    torch.testing.assert_close(fused, model(words)[0], atol=1e-5, rtol=1e-5)
+    model.train()(words)[0].sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_nothing_is_shared_with_the_model_and_nothing_is_drawn() -> None:
+    torch.manual_seed(0)
+    model = LSTM(width=12).build(30)
+    before = torch.get_rng_state()
+    thin = LowRank(0, keep_first=0).factorized(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    ours = {p.data_ptr() for p in model.parameters()}
+    assert ours.isdisjoint(p.data_ptr() for p in thin.parameters())
+    again = LowRank(0, keep_first=0).factorized(model)
+    for one, two in zip(thin.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank_ratio": 0.99, "keep_first": 2}, r"^rank_ratio: makes none of 1 layers smaller"),
+        ({"keep_first": 9}, r"^keep_first: leaves nothing to factorize of 4 layers"),
+    ],
+)
+def test_a_model_without_layers_to_factorize_is_refused(
+    settings: dict[str, float], message: str
+) -> None:
+    model = CNN(width=4, hidden=32).build(10)
+    with pytest.raises(ValueError, match=message):
+        LowRank(0, **settings).factorized(model)  # type: ignore[arg-type]
