@@ -437,9 +437,8 @@ def build_run(
             forward = wrap(module, device)
         if nodes is not None:
             if not simulated:
-                hook_of(forward, False).junction = AfterBackward(
-                    exchange, {}
-                )  # leaves gradients alone
+                leaves_alone = AfterBackward(exchange, {})
+                hook_of(forward, False).junction = leaves_alone
             junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
         elif simulated:
             junction = AfterBackward(exchange, parameters)
