@@ -63,9 +63,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     require_alike(runs, facts.ALIKE)
     own = of_rows(runs, LOOKS)
     found = frames.measure(own, QUANTITIES)
-    frame = frames.join(
-        found, frames.relative(found, "payload", DENSE, inverse=True, name=RATIO)
-    )
+    frame = frames.join(found, frames.relative(found, "payload", DENSE, inverse=True, name=RATIO))
     columns = (
         seeds(ACCURACY),
         Column("test accuracy %", ACCURACY, 2),
