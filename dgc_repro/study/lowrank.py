@@ -1,4 +1,4 @@
-"""How much of real gradients low-rank factors keep: the spectrum, and power iteration from a warm or cold start.
+"""How much of real gradients low-rank factors keep: spectra, and power iteration from a warm or cold start.
 
     P = M Q;  P = orthogonalize(P);  Q = M^T P;  M ~ P Q^T;  ||P Q^T||^2 = ||Q||^2
 

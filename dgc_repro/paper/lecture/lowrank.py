@@ -39,6 +39,9 @@ def row_of(kind: str, start: str) -> str:
     return f"{kind}, {start}"
 
 
+ROWS = {row_of(k, s): f"{LABELS[k]}, {look.label}" for k in LABELS for s, look in LOOKS.items()}
+
+
 def _checks(greater: str, lesser: str | None = None, **more: float) -> tuple[Check, ...]:
     """The same comparison at each rank."""
     is_ratio = lesser is not None and "above" in more
@@ -52,8 +55,8 @@ CLAIMS = tuple(
     for kind, label in LABELS.items()
     for claim in (
         Claim(
-            f"{kind}.low", f"{label.capitalize()} have low rank: rank {RANKS[-1]} holds most of their energy.",
-            SLIDE,
+            f"{kind}.low",
+            f"{label.capitalize()} have low rank: rank {RANKS[-1]} keeps most of the energy.", SLIDE,
             (Check(ENERGY, row_of(kind, BEST), above=MOST, setting=f"rank {RANKS[-1]}"),),
             f"Share of the best approximation, above {MOST:.0%}.", margin=OURS,
         ),
@@ -112,20 +115,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         frame,
         _sections(frame, table),
         CLAIMS,
-        labels={
-            row_of(k, s): f"{LABELS[k]}, {look.label}" for k in LABELS for s, look in LOOKS.items()
-        },
+        labels=ROWS,
         said=said,
         figures={"lowrank": partial(_figure, table, runs, scale)},
     )
 
 
 def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> list[Section]:
-    starts = {
-        row_of(k, s): f"{label}: {look.label}"
-        for k, label in LABELS.items()
-        for s, look in LOOKS.items()
-    }
     steps = sorted(spectra(table)["step"].unique())
     taken = {f"{k}, step {s}": f"{label}, step {s}" for k, label in LABELS.items() for s in steps}
     energy = [Column(f"rank {r}", ENERGY, percent, f"rank {r}") for r in RANKS]
@@ -133,7 +129,7 @@ def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> list[Section]:
         Column(f"i = {i}", SPECTRUM, partial(percent, decimals=2), f"value {i}") for i in PLACES
     ]
     return [
-        Section("Energy kept", pivot(frame, starts, energy, first="of")),
+        Section("Energy kept", pivot(frame, ROWS, energy, first="of")),
         Section("Spectrum", pivot(frame, taken, shares, first="of")),
     ]
 
@@ -152,15 +148,14 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
 
     def energy(axes: Axes, kind: str) -> None:
         own = table[(table["what"] == "energy") & (table["of"] == kind)]
-        means = own.groupby(["kind", "rank", "step"])["value"].mean()
         for start, look in LOOKS.items():
             for rank, width in zip(RANKS, (0.9, 1.6, 2.6), strict=True):
-                if (start, rank) in means.index.droplevel("step"):
-                    curve = (
-                        means[start, rank].rolling(DRAWN_STEPS, center=True, min_periods=1).mean()
-                    )
-                    line = look.line | {"marker": "", "linewidth": width}
-                    axes.plot(curve.index, curve, **line | {"label": f"{look.label}, rank {rank}"})
+                line = own[(own["kind"] == start) & (own["rank"] == rank)]
+                means = line.groupby("step")["value"].mean()
+                curve = means.rolling(DRAWN_STEPS, center=True, min_periods=1).mean()
+                label = look.label if rank == RANKS[1] else None
+                how = look.line | {"marker": "", "linewidth": width, "label": label}
+                axes.plot(curve.index, curve, **how)
         axes.set_ylim(0, 1)
         plot.name_axes(axes, "step", "share of the squared norm kept")
 
@@ -168,5 +163,6 @@ def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
         ("spectrum, mean over matrices", spectrum),
         *((f"energy kept: {label}", partial(energy, kind=kind)) for kind, label in LABELS.items()),
     ]
-    said = f"{facts.caption(runs, scale)}; mean over seeds; right: running mean over {DRAWN_STEPS} steps"
+    said = f"{facts.caption(runs, scale)}; mean over seeds; right: running mean over {DRAWN_STEPS} steps, "
+    said += "thin to thick lines: rank 1, 2, 4"
     return plot.figure("PowerSGD: rank of gradients, warm and cold start", said, panels, legend=3)
