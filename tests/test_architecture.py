@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "optimizer": (),
     "measure": ("compressor", "policy", "exchange", "kernel", "network"),
-    "study": ("network",),
+    "study": ("network", "model", "payload", "kernel"),
     "__init__": ("exchange", "compressor", "policy", "results"),
     "compare": ("paper", "results"),
     "results": ("paper",),

@@ -4,13 +4,15 @@ The record is a run folder like any other, with ``rows.csv`` in the place of met
 takes something of a model (its tensors, gradients, compress times) is composed like a run; any other part
 has nothing but its seed and its settings. Gradients of several workers come from a simulated world: after
 some training steps with the config's compressor each worker's gradient of the next batch is kept, and its
-residual, where there is one, is added: that is what the compressor would be given.
+residual, where there is one, is added: that is what the compressor would be given. A history has the mean of
+that over workers at each step.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch import nn
 
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import in_memory_order
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import build_run, choose_device, validate
@@ -28,6 +31,7 @@ from dgc_repro.launch.measure import (
     Computed,
     check_memory,
     computed_once,
+    gradients_of,
     joined_gradient,
     trained,
     unallocated,
@@ -38,16 +42,20 @@ from dgc_repro.launch.typed import nearest
 from dgc_repro.measure import layerwise
 from dgc_repro.study.given import (
     GRADIENTS,
+    HISTORY,
     NOTHING,
     TENSORS,
     TIMES,
     Gradients,
+    History,
     Study,
     Tensors,
     Times,
 )
 from dgc_repro.train.loop import steps_left
+from dgc_repro.train.run import Run
 from dgc_repro.train.step import forward_backward, train_step
+from dgc_repro.train.task import Batch
 
 STUDY = "study"
 NETWORKS = "networks"
@@ -135,6 +143,8 @@ def recorded(takes: str, config: dict[str, Any], study: Any) -> Made:
         return tensors, {"parameters": sum(sizes), "tensors": len(sizes), "data": "none"}
     if takes == GRADIENTS:
         return worker_gradients(config, study.steps)
+    if takes == HISTORY:
+        return gradient_history(config, study.steps)
     assert takes == TIMES, takes
     return compress_times(config, study.factors, study.steps, study.repeats)
 
@@ -160,20 +170,11 @@ def layers_of(module: nn.Module) -> int:
 
 def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
     """The gradient of each simulated worker after ``steps`` steps, its residual added."""
-    if config["launch"]["kind"] != "simulated":
-        raise UserError(
-            f"launch.kind: simulated, so that every worker's gradient is here, got "
-            f"{config['launch']['kind']}; use launch=simulated"
-        )
-    run = build_run(config, torch.device("cpu"))
-    while run.progress.step < steps:
-        for batches in steps_left(run):
-            if run.progress.step == steps:
-                break
-            train_step(run, batches)
-        else:
-            run.progress.epoch += 1
-    batches = next(iter(steps_left(run)))
+    run = _simulated(config)
+    left = _batches(run)
+    for _ in range(steps):
+        train_step(run, next(left))
+    batches = next(left)
     vectors, fed, sizes = [], False, ()
     for index, batch in enumerate(batches):
         with run.workers.turn_of(index):
@@ -197,6 +198,44 @@ def worker_gradients(config: Mapping[str, Any], steps: int) -> Made:
         "tensors": len(sizes),
     }
     return Gradients(sizes, np.stack(vectors), fed), facts
+
+
+def gradient_history(config: Mapping[str, Any], steps: int) -> Made:
+    """What the workers compress at each of ``steps`` steps, their mean. It trains as it is read."""
+    run = _simulated(config)
+
+    def history() -> History:
+        for batches in itertools.islice(_batches(run), steps):
+            train_step(run, batches)
+            found = {n: in_memory_order(g).clone() for n, g in gradients_of(run).items()}
+            seats = run.exchange.states
+            for name in found:  # gradient + old residual = sent + new residual
+                for states in seats:
+                    if RESIDUAL in states[name]:
+                        found[name] += states[name][RESIDUAL] / len(seats)
+            yield run.progress.step, {name: mean.numpy() for name, mean in found.items()}
+
+    parameters = [p.numel() for p in run.module.parameters()]
+    sizes = {"parameters": sum(parameters), "tensors": len(parameters)}
+    return history(), {"data": run.splits.label, "steps": steps, **sizes}
+
+
+def _simulated(config: Mapping[str, Any]) -> Run:
+    """A run whose workers are all here. Raises UserError."""
+    if config["launch"]["kind"] != "simulated":
+        raise UserError(
+            f"launch.kind: simulated, so that every worker's gradient is here, got "
+            f"{config['launch']['kind']}; use launch=simulated"
+        )
+    run: Run = build_run(config, torch.device("cpu"))
+    return run
+
+
+def _batches(run: Run) -> Iterator[tuple[Batch, ...]]:
+    """The batches of all steps, epoch after epoch, without end."""
+    while True:
+        yield from steps_left(run)
+        run.progress.epoch += 1
 
 
 def compress_times(

@@ -5,7 +5,7 @@ Letters: N = workers, n = values of the whole gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -25,6 +25,11 @@ FromTwo = Annotated[Sequence[Annotated[int, within(2)]], ASCENDING]
 """Numbers of workers, factors, sizes: what a study goes through."""
 
 NOTHING, TENSORS, GRADIENTS, TIMES = "nothing", "tensors", "gradients", "times"
+HISTORY = "history"
+
+History = Iterator[tuple[int, Mapping[str, NDArray[np.float32]]]]
+"""The steps of a training run, from 1: by parameter name, the mean over workers of what each one compresses,
+in the parameter's shape with its dimensions in memory order."""
 
 
 class Study(Protocol):
