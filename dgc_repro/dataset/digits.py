@@ -61,7 +61,9 @@ def _all_digits() -> Images:
     spec = importlib.util.find_spec("sklearn")
     assert spec is not None and spec.submodule_search_locations
     folder = Path(spec.submodule_search_locations[0])  # importing sklearn takes seconds
-    table = np.loadtxt(folder / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32)
+    table = np.loadtxt(
+        folder / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
+    )
     small, labels = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, -1])
     grey = small.reshape(-1, 1, 8, 8).div(GREY_LEVELS)
     large = F.interpolate(grey, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bilinear")
