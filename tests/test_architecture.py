@@ -23,7 +23,7 @@ ANYTHING = "*"
 UNDER_ALL = ("errors", "checked", "names", "progress")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
-    *("payload", "kernel", "optimizer"),
+    *("payload", "kernel", "optimizer", "generalization"),
 )
 UNDER_BENCHES = ("launch", "measure", "results", *UNDER_LAUNCH)
 
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *("exchange", "model", "dataset", "compressor", "policy", "sink", "network", "optimizer"),
     ),
     "optimizer": (),
+    "generalization": (),
     "measure": ("compressor", "policy", "exchange", "kernel", "network"),
     "study": ("network", "model", "payload", "kernel"),
     "__init__": ("exchange", "compressor", "policy", "results"),
@@ -69,6 +70,7 @@ INSTEAD = {
     "payload": "compressors stand on payloads and requests: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
+    "generalization": "a measure sees a network and data: pass them in",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
     "bench": "predict/ builds on bench/: move what both need into bench/",

@@ -20,6 +20,7 @@ from tiny_run import FINISHED, SETTINGS, configured, tiny
 
 import dgc_repro.compressor
 import dgc_repro.dataset
+import dgc_repro.generalization
 import dgc_repro.model
 import dgc_repro.network
 import dgc_repro.optimizer
@@ -54,7 +55,7 @@ COMPONENTS = sorted(
 )
 GROUPS = (
     *("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "network"),
-    "sink",
+    *("sink", "generalization"),
 )
 MEMBERS = [f"{group}={path.stem}" for group in GROUPS for path in sorted(CONF.glob(f"{group}/*"))]
 EXPERIMENTS = sorted(
@@ -96,11 +97,11 @@ def component_classes() -> set[type]:
     modules = [schedule]
     for package in (
         *(dgc_repro.compressor, dgc_repro.dataset, dgc_repro.model, dgc_repro.network),
-        *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer),
+        *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer, dgc_repro.generalization),
     ):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             modules.append(importlib.import_module(found.name))
-    verbs = ("exchange", "load", "build", "plan", "factor", "worker_rates", "run")
+    verbs = ("exchange", "load", "build", "plan", "factor", "worker_rates", "run", "measure")
     classes: set[type] = set()
     for module in modules:
         for name, item in inspect.getmembers(module, inspect.isclass):

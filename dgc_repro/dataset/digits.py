@@ -10,6 +10,10 @@ Source: Alpaydin, Kaynak, "Optical Recognition of Handwritten Digits" (test part
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -54,10 +58,14 @@ class Digits(ImageSettings):
 
 
 def _all_digits() -> Images:
-    from sklearn.datasets import load_digits  # a second to import, and only this function needs it
-
-    digits = load_digits()
-    grey = torch.from_numpy(digits.images).to(torch.float32).div_(GREY_LEVELS).unsqueeze(1)
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0])  # importing sklearn takes seconds
+    table = np.loadtxt(
+        folder / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
+    )
+    small, labels = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, -1])
+    grey = small.reshape(-1, 1, 8, 8).div(GREY_LEVELS)
     large = F.interpolate(grey, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bilinear")
     pixels = large.mul_(255).round_().to(torch.uint8).repeat(1, 3, 1, 1)  # u8[n,3,32,32]
-    return Images(pixels, torch.from_numpy(digits.target).to(torch.int64))
+    return Images(pixels, labels.to(torch.int64))

@@ -32,6 +32,7 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
+from dgc_repro.generalization.measured import Nothing
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import (
     build_compressor,
@@ -79,7 +80,7 @@ LARGE_LR = 100.0
 SECTIONS = (
     *("model", "dataset", "compressor", "wrapper", "policy", "optimizer", "schedule", "launch"),
     *("network", "sink", "experiment", "scale", "seed", "wrap", "exchange", "train", "paths"),
-    "stopping",
+    *("stopping", "generalization"),
 )
 KEYS = sections.KEYS
 
@@ -106,8 +107,14 @@ def validate(config: Config) -> None:
     elsewhere = launch["kind"] == sections.SLURM
     check_model(config["model"], model, None if elsewhere else available_bytes())
     stopping = made(Stopping, config["stopping"], "stopping")
+    gives = getattr(dataset, "gives", "images")
+    measures = component(config["generalization"], "generalization")
+    if gives != "images" and not isinstance(measures, Nothing):
+        raise UserError(
+            f"generalization: measured is for images, and the dataset gives {gives}; use none"
+        )
     try:
-        refuse_stopping(stopping, getattr(dataset, "gives", "images"))
+        refuse_stopping(stopping, gives)
     except ValueError as error:
         raise UserError(f"stopping.{error}") from error
     if launch["kind"] == NETLAB:

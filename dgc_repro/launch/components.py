@@ -43,6 +43,7 @@ ROLES = {
     "network": "worker_rates",
     "sink": "start",
     "study": "run",
+    "generalization": "measure",
 }
 """A method that every component of a group has."""
 Config = Mapping[str, Any]

@@ -29,7 +29,7 @@ WITHOUT_EFFECT = (
     ("train", "reshard"),
 )
 """Keys that do not change what is measured. Wrappers that are not in ``wrap`` are left out too, a network
-that is not named, and `stopping` without a target."""
+that is not named, `stopping` without a target, and `generalization` that measures nothing."""
 ADDED = (
     ("model", "blocks", [3, 4, 23, 3], ""),
     ("network", "as_workers", None, ""),
@@ -65,6 +65,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
         kept["revision"] = 2
     if (kept.get("goal") or {}).get("target") is None:
         kept.pop("goal", None)
+    if str((kept.get("generalization") or {}).get("_target_")).endswith(".Nothing"):
+        del kept["generalization"]
     network = kept.get("network") or {"rate": None, "rates": None}
     if network["rate"] is None and network["rates"] is None:
         kept.pop("network", None)

@@ -23,7 +23,9 @@ import torch.distributed as dist
 from filelock import FileLock, Timeout
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch import forks
 from dgc_repro.launch.environment import threads_of_worker
+from dgc_repro.launch.forks import Forked
 from dgc_repro.launch.hang_report import NO_ANSWER
 from dgc_repro.launch.parent import STARTED_BY
 from dgc_repro.launch.rendezvous import HAS_STORE
@@ -64,7 +66,7 @@ class Ranks:
         self.log = log
         self.workers = workers
         self.store = store
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | Forked] = []
         self.stopped_by: int | None = None
         self.num_stops = 0
         self.kill_at = math.inf
@@ -72,7 +74,7 @@ class Ranks:
 
     def popen(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    ) -> subprocess.Popen[bytes] | Forked:
         """Start one rank."""
         place = {STARTED_BY: str(os.getpid())}
         if self.store is not None:
@@ -160,6 +162,17 @@ class Ranks:
             process.send_signal(number)  # which does nothing where it has ended
 
 
+class Simulated(Ranks):
+    """The one process of a simulated run: of a command's later runs, a fork (launch/forks.py)."""
+
+    def popen(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes] | Forked:
+        found = forks.server(environment)
+        forked = found and found.start(self.folder, self.folder / LOG_FILE)
+        return forked or super().popen(rank, command, environment)
+
+
 MakeRanks = Callable[[Path, IO[bytes]], Ranks]
 
 
@@ -175,7 +188,7 @@ def execute(config: Mapping[str, Any], folder: Path, make: MakeRanks | None = No
         if make is not None:
             ranks = make(folder, log)
         elif launch["kind"] == "simulated":
-            ranks = Ranks(folder, log, 1)
+            ranks = Simulated(folder, log, 1)
         else:  # the store is in this process: when rank 0 is killed, the others can still report
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
             ranks = Ranks(folder, log, launch["workers"], store)

@@ -28,6 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
+from dgc_repro.generalization.measured import Nothing
 from dgc_repro.kernel import native
 from dgc_repro.launch import agreement, environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device
@@ -193,6 +194,7 @@ def _train(
             )
         summary = _summary(run, finished)
         if rank == 0:
+            summary |= _generalization(config, run) if finished else {}
             _write_trace(folder / "policy.csv", run)
             write_json(folder / "summary.json", summary)
         sink.finish(summary)
@@ -260,6 +262,20 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
         "parameters": parameters,
         "classes": run.task.splits.num_classes,
     }
+
+
+def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
+    """What ``generalization`` measures of the trained network, as ``generalization/<name>``. The network
+    before training is built again from the seed."""
+    measures = component(config["generalization"], "generalization")
+    if isinstance(measures, Nothing):
+        return {}
+    torch.manual_seed(config["seed"])
+    initial = component(config["model"], "model").build(run.task.splits.num_classes)
+    batches = list(run.task.evaluation_batches(run.splits.train, [0], 1))
+    inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
+    found = measures.measure(run.module, initial.to(run.device), inputs, labels, config["seed"])
+    return {f"generalization/{name}": value for name, value in found.items()}
 
 
 def _write_trace(path: Path, run: Run) -> None:

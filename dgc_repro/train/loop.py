@@ -12,7 +12,7 @@ from dgc_repro.policy.interface import EpochReport, label
 from dgc_repro.train.evaluate import Score, broadcast_buffers, evaluate
 from dgc_repro.train.run import Run, Tally
 from dgc_repro.train.step import train_step
-from dgc_repro.train.stopping import where_reached
+from dgc_repro.train.stopping import COLUMNS, TRAIN_CROSS_ENTROPY, where_reached
 from dgc_repro.train.task import Batch
 
 TIMES = {"seconds": "time/train_seconds", "modelled_seconds": "time/modelled_seconds"}
@@ -67,7 +67,7 @@ def look_for_target(run: Run) -> None:
     record = {
         "epoch": progress.epoch + 1,
         "step": progress.step,
-        **metrics(run, "test", evaluate(run, run.splits.test)),
+        **(fit(run) or metrics(run, "test", evaluate(run, run.splits.test))),
         "time/train_seconds": run.link.clock.seconds,
         **modelled(run),
     }
@@ -109,6 +109,7 @@ def end_epoch(run: Run) -> dict[str, Any]:
         "lr": run.optimizer.param_groups[0]["lr"],
         **metrics(run, "train", progress.tally),
         "train/skipped_steps": progress.tally.skipped_steps,
+        **fit(run),
         **metrics(run, "validation", validation),
         **metrics(run, "test", test),
         "policy/rung": rung,
@@ -140,6 +141,13 @@ def end_epoch(run: Run) -> dict[str, Any]:
     if run.stopping.is_reached(record) and not progress.reached:
         progress.reached = where_reached(record, TIMES)
     return record
+
+
+def fit(run: Run) -> dict[str, float]:
+    """The cross-entropy of the training split where it is the metric of the target, else empty."""
+    if run.stopping.metric != TRAIN_CROSS_ENTROPY:
+        return {}
+    return {COLUMNS[TRAIN_CROSS_ENTROPY]: evaluate(run, run.splits.train).mean_loss}
 
 
 def modelled(run: Run) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""A target for the quality on the test split, checked at the end of each epoch, or after every so many steps.
+"""A target for the quality on the test split, or for the cross-entropy of the training split, checked at the
+end of each epoch, or after every so many steps.
 
 A run ends there only with ``stop``. Policies see the validation split. All ranks have the same sums of
 evaluation and end together.
@@ -13,20 +14,26 @@ from typing import Annotated, Any
 from dgc_repro.checked import Count, checked, one_of, within
 
 ACCURACY, TOP5, PERPLEXITY = "accuracy", "top5", "perplexity"
+TRAIN_CROSS_ENTROPY = "train_cross_entropy"
 COLUMNS = {
     ACCURACY: "test/accuracy_percent",
     TOP5: "test/top5_percent",
     PERPLEXITY: "test/perplexity",
+    TRAIN_CROSS_ENTROPY: "train/cross_entropy",
 }
-"""Where a record has each metric."""
+"""Where a record has each metric. The training cross-entropy is that of the whole split, not augmented and
+without dropout; records have it where it is the metric."""
+FALLING = (PERPLEXITY, TRAIN_CROSS_ENTROPY)
+"""Metrics that are better when they are smaller."""
 
 
 @checked
 class Stopping:
-    """``target``: percent, or a perplexity; null: none. ``metric``: accuracy, top5 or perplexity; reports
-    compare runs by it too. ``stop``: end the run where the target is reached. ``every_steps``: check it
-    within an epoch too, after every so many steps; null: at the end of epochs. ``plateau``: for reports: an
-    epoch that improves on the best one by no more than this share of it is no improvement."""
+    """``target``: percent, a perplexity, or nats; null: none. ``metric``: accuracy, top5, perplexity, or
+    train_cross_entropy (nats); reports compare runs by it too. ``stop``: end the run where the target is
+    reached. ``every_steps``: check it within an epoch too, after every so many steps; null: at the end of
+    epochs. ``plateau``: for reports: an epoch that improves on the best one by no more than this share of it
+    is no improvement."""
 
     target: float | None = None
     metric: Annotated[str, one_of(COLUMNS)] = ACCURACY
@@ -35,10 +42,10 @@ class Stopping:
     plateau: Annotated[float, within(0, below=1, name="a share")] = 0.01
 
     def __post_init__(self) -> None:
-        high = math.inf if self.metric == PERPLEXITY else 100
+        high = math.inf if self.metric in FALLING else 100
         low = 1 if self.metric == PERPLEXITY else 0
         if self.target is not None and not low <= self.target <= high:
-            like = "1 up" if self.metric == PERPLEXITY else "0 to 100 percent"
+            like = f"{low} up" if self.metric in FALLING else "0 to 100 percent"
             raise ValueError(
                 f"target: a number from {like} for metric {self.metric}, or null, got {self.target!r}"
             )
@@ -54,7 +61,7 @@ class Stopping:
         if self.target is None:
             return False
         value = record[COLUMNS[self.metric]]
-        return bool(value <= self.target if self.metric == PERPLEXITY else value >= self.target)
+        return bool(value <= self.target if self.metric in FALLING else value >= self.target)
 
     def summary(self, reached: Mapping[str, Any]) -> dict[str, Any]:
         """For summary.json; nothing without a target. ``reached``: where, empty if nowhere."""
@@ -72,7 +79,7 @@ def where_reached(record: Mapping[str, Any], seconds: Mapping[str, str]) -> dict
 
 def refuse_misfit(stopping: Stopping, gives: str) -> None:
     """Raise ValueError where a metric is of another kind of data: ``gives`` images, or words."""
-    wrong = {PERPLEXITY: "images", TOP5: "words"}
+    wrong = {PERPLEXITY: "images", TOP5: "words", TRAIN_CROSS_ENTROPY: "words"}
     if wrong.get(stopping.metric) == gives:
         rest = ", ".join(name for name in COLUMNS if wrong.get(name) != gives)
         raise ValueError(f"metric: of {gives} there is {rest}, got {stopping.metric}")

@@ -17,6 +17,7 @@ from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.single import run_config
 from dgc_repro.names import with_current_names
 from dgc_repro.train import checkpoint
+from dgc_repro.train.evaluate import evaluate
 from dgc_repro.train.stopping import Stopping
 
 NETWORK = ("network=ethernet_1gbit", "train.step_time=modelled", "train.compute_ms=5")
@@ -31,6 +32,9 @@ def test_an_accuracy_is_reached_from_below_and_a_perplexity_from_above() -> None
     assert perplexity.is_reached({"test/perplexity": 90.0})
     assert not perplexity.is_reached({"test/perplexity": 90.1})
     assert not perplexity.is_reached({"test/perplexity": float("nan")})
+    cross_entropy = Stopping(0.01, "train_cross_entropy")
+    assert cross_entropy.is_reached({"train/cross_entropy": 0.009})
+    assert not cross_entropy.is_reached({"train/cross_entropy": 0.011})
     assert not Stopping().is_reached({})
 
 
@@ -133,6 +137,19 @@ def test_continued_after_it_was_reached_nothing_is_trained(tmp_path: Path) -> No
     assert_same_state(ended, again)
 
 
+@pytest.mark.parametrize("more", [(), ("stopping.every_steps=1",)])
+def test_a_training_cross_entropy_is_that_of_the_whole_split_without_augmentation(
+    more: tuple[str, ...],
+) -> None:
+    metric = ("stopping.metric=train_cross_entropy", "stopping.target=2.2", "stopping.stop=true")
+    run = built(*PLAIN, *metric, "train.epochs=9", *more)
+    assert play(run).finished
+    record = run.progress.last_record
+    assert run.progress.reached["step"] == run.progress.step
+    assert record["train/cross_entropy"] == evaluate(run, run.splits.train).mean_loss <= 2.2
+    assert "train/cross_entropy" not in play(built(*EASY)).records[0]
+
+
 def test_a_perplexity_is_a_target_of_a_text() -> None:
     run = built(*TEXT, "stopping.metric=perplexity", "stopping.target=1e9", "stopping.stop=true")
     assert len(play(run).records) == 1
@@ -143,7 +160,7 @@ def test_a_perplexity_is_a_target_of_a_text() -> None:
     [
         (
             ("stopping.metric=perplexity",),
-            "stopping.metric: of images there is accuracy, top5, got perp",
+            "stopping.metric: of images there is accuracy, top5, train_cross_entropy, got perp",
         ),
         (
             (*TEXT, "stopping.metric=top5"),

@@ -1,0 +1,126 @@
+"""The measures of a trained network, as a component: ``generalization=measured``; ``none`` measures nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.checked import Count, checked, within
+from dgc_repro.generalization import norms, outputs, sharpness
+
+
+@checked
+class Nothing:
+    """Measures nothing."""
+
+    def measure(
+        self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor, seed: int
+    ) -> dict[str, float]:
+        """No number."""
+        return {}
+
+
+@checked
+class Measured:
+    """images: the first so many training images, on which perturbed networks are judged. samples: of noise at
+    each scale tried. ascent_steps: of the search for the worst perturbation. bisections: of each scale. drop:
+    of training accuracy that defines a scale, as a share.
+
+    Raises ValueError for a value out of range.
+    """
+
+    images: Count = 200
+    samples: Count = 5
+    ascent_steps: Count = 5
+    bisections: Annotated[int, within(4, 30)] = 9
+    drop: Annotated[float, within(above=0, below=1), "0.1 is the paper's"] = 0.1
+
+    def measure(
+        self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor, seed: int
+    ) -> dict[str, float]:
+        """All measures by name. ``initial``: the network before training. inputs f32[m,...] and labels i64[m]:
+        all training images, not augmented. Parameters are perturbed and restored; ``seed`` is that of the
+        noise. A scale of magnitude-aware perturbation at its lower end means that eps alone is too much."""
+        was_training = module.training
+        module.eval()
+        try:
+            return self._of_outputs(module, initial, inputs, labels) | self._of_perturbations(
+                module, initial, inputs, labels, seed
+            )
+        finally:
+            module.train(was_training)
+
+    def _of_outputs(
+        self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor
+    ) -> dict[str, float]:
+        with torch.no_grad():
+            logits = torch.cat([module(part) for part in inputs.split(250)])
+        gamma = outputs.margin(logits, labels)
+        weights = norms.matrices(module)
+        moved = [w - w0 for w, w0 in zip(weights, norms.matrices(initial), strict=True)]
+        first = slice(self.images)
+        return {
+            "accuracy_percent": 100 * outputs.accuracy(logits, labels),
+            "cross_entropy": outputs.cross_entropy(logits, labels),
+            "entropy": outputs.entropy(logits),
+            "margin": gamma,
+            "inverse_margin": outputs.inverse_margin(gamma),
+            "vc_dimension": norms.vc_dimension(module),
+            "parameters": float(norms.vector(module).numel()),
+            "frobenius_distance": norms.square(moved),
+            "parameter_norm": norms.square(weights),
+            "spectral_product": norms.over_margin(
+                norms.log_product(norms.spectral(weights)), gamma
+            ),
+            "spectral_sum": norms.sum_of_spectral(weights, gamma),
+            "spectral_distance": sum(norm**2 for norm in norms.spectral(moved)),
+            "spectral_init": norms.spectral_complexity(weights, moved, gamma),
+            "spectral_orig": norms.spectral_complexity(weights, weights, gamma),
+            "path_norm": norms.path_norm(module, inputs.shape[1:]),
+            "fisher_rao": norms.fisher_rao(module, inputs[first], labels[first]),
+        }
+
+    def _of_perturbations(
+        self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor, seed: int
+    ) -> dict[str, float]:
+        w, m = norms.vector(module), len(labels)
+        from_init = w - norms.vector(initial)
+        omega = w.numel()
+        squares = {
+            "init": float(from_init.double().square().sum()),
+            "orig": float(w.double().square().sum()),
+        }
+        found: dict[str, float] = {}
+        for suffix, magnitude in (("", False), ("_mag", True)):
+            sigma, alpha = self.scales(module, inputs, labels, seed, magnitude=magnitude)
+            for start, square in squares.items():
+                if magnitude:
+                    noise = sharpness.pac_bayes_magnitude(square, from_init, sigma, m)
+                    worst = sharpness.worst_case_magnitude(square, from_init, alpha, m)
+                else:
+                    noise = sharpness.pac_bayes(square, sigma, m)
+                    worst = sharpness.worst_case(square, alpha, m, omega)
+                found |= {f"pac_bayes{suffix}_{start}": noise, f"sharpness{suffix}_{start}": worst}
+            found |= {
+                f"pac_bayes{suffix}_flatness": 1 / sigma**2,
+                f"sharpness{suffix}_flatness": 1 / alpha**2,
+            }
+        return found
+
+    def scales(
+        self, module: nn.Module, inputs: Tensor, labels: Tensor, seed: int, *, magnitude: bool
+    ) -> tuple[float, float]:
+        """(sigma, alpha), or with ``magnitude`` (sigma', alpha')."""
+        first = slice(self.images)
+        around = sharpness.Perturbation(module, inputs[first], labels[first], magnitude=magnitude)
+        allowed = around.accuracy() - self.drop
+        sigma = sharpness.largest_scale(
+            lambda s: around.noisy_accuracy(s, self.samples, seed) <= allowed, self.bisections
+        )
+        alpha = sharpness.largest_scale(
+            lambda a: around.worst_accuracy(a, self.ascent_steps, allowed) <= allowed,
+            self.bisections,
+        )
+        return sigma, alpha
