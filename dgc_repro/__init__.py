@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.redsync import RedSync
     from dgc_repro.compressor.sidco import SIDCo
     from dgc_repro.compressor.signsgd import SignSGD
+    from dgc_repro.compressor.sparseloco import SparseLoCo
     from dgc_repro.compressor.terngrad import TernGrad
     from dgc_repro.compressor.threshold import Threshold
     from dgc_repro.compressor.topk import TopK
@@ -77,6 +78,7 @@ __all__ = [
     "ScaDLES",
     "Scheduled",
     "SignSGD",
+    "SparseLoCo",
     "Stepwise",
     "TernGrad",
     "Threshold",
@@ -111,6 +113,7 @@ _PUBLIC = {
     "RedSync": "compressor.redsync",
     "SIDCo": "compressor.sidco",
     "SignSGD": "compressor.signsgd",
+    "SparseLoCo": "compressor.sparseloco",
     "TernGrad": "compressor.terngrad",
     "Threshold": "compressor.threshold",
     "TopK": "compressor.topk",

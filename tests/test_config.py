@@ -240,11 +240,17 @@ WRAPS = {
     **dict.fromkeys(("signsgd", "uniform"), PLAIN_WRAP),
     # Biased: what is not sent would be lost.
     **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
-    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd"), FED_WRAP),
+    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),
     "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
     "dgc": DGC_WRAP,
 }
 """The wrappers that each compressor brings."""
+OTHERS = {
+    "dgc": {"policy", "optimizer"},
+    "magnitude": {"exchange"},
+    "sparseloco": {"wrapper"},
+}
+"""Other sections that it sets."""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("compressor/*.yaml")))
@@ -252,7 +258,7 @@ def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -
     config, dense = configured(f"compressor={name}"), configured()
     assert config["wrap"] == WRAPS[name]
     others = {key for key in config if config[key] != dense[key]} - {"compressor", "wrap"}
-    assert others == {"dgc": {"policy", "optimizer"}, "magnitude": {"exchange"}}.get(name, set())
+    assert others == OTHERS.get(name, set())
     assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
 
 
@@ -344,6 +350,15 @@ def test_a_default_that_is_given_is_the_same_run() -> None:
     others = [(), ("policy=fixed",), ("wrap=[momentum_correction,error_feedback]",)]
     runs = {config_hash(configured("compressor=dgc", *other)) for other in others}
     assert len(runs) == 3
+
+
+def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_a_decay() -> None:
+    config = configured("compressor=topk")
+    before = configured("compressor=topk")
+    assert before["wrapper"]["error_feedback"].pop("decay") == 1.0
+    assert config_hash(config) == config_hash(before)
+    decays = configured("compressor=topk", "wrapper.error_feedback.decay=0.9")
+    assert config_hash(decays) != config_hash(config)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from dgc_repro import (
     PerLayer,
     RedSync,
     SIDCo,
+    SparseLoCo,
     Threshold,
     TopK,
 )
@@ -152,3 +153,44 @@ SETTINGS += (
         )
     ),
 )
+
+# Chunks.
+
+
+def packed(count: int, bits: int) -> int:
+    """Bytes of codes: whole groups of codes that fill whole bytes."""
+    codes = 8 // math.gcd(8, bits)
+    return math.ceil(count / codes) * codes * bits // 8
+
+
+@asks.register
+def _(leaf: SparseLoCo, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n = tensor.numel()
+    chunks = [leaf.chunk] * (n // leaf.chunk) + [n % leaf.chunk] * (n % leaf.chunk > 0)
+    count = sum(min(c, max(1, round(c * leaf.density))) for c in chunks)
+    places, codes = packed(count, math.ceil(math.log2(leaf.chunk))), packed(count, leaf.bits)
+    return (Asked("gather", ((2**leaf.bits * (n > 0), 4), (places, 1), (codes, 1))),)
+
+
+IN_THE_NORM = {"contraction": "contracts in the norm, not value by value: its own test says so"}
+_DECAYS = {"conservation": "the residual decays: test_the_residual_decays_as_in_the_paper"}
+
+SETTINGS += (
+    *(
+        Setting(f"sparseloco-{m.density:g}-{m.chunk}-{m.bits}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
+        for m in (SparseLoCo(), SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 1))
+    ),
+    Setting("ef-sparseloco", ErrorFeedback(SparseLoCo(0.1)), excuses=FED_BACK),
+    Setting(
+        "ef-sparseloco-decays",
+        ErrorFeedback(SparseLoCo(0.1, 64), decay=0.95),
+        excuses=FED_BACK | _DECAYS,
+    ),
+    Setting(
+        "ef-sparseloco-ladder-chooses",
+        ErrorFeedback(Ladder((Dense(), SparseLoCo(0.5, 256), SparseLoCo(0.05, 256)))),
+        _PROBE,
+        _sees_energies,
+        FED_BACK,
+    ),
+)  # fmt: skip
