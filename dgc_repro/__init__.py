@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.bf16 import BF16
     from dgc_repro.compressor.block_momentum import BlockMomentum
     from dgc_repro.compressor.clip_local import ClipLocal
+    from dgc_repro.compressor.demo import DeMo
     from dgc_repro.compressor.dense import Dense
     from dgc_repro.compressor.dgc_sampled import DGCSampled
     from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -59,6 +60,7 @@ __all__ = [
     "BlockMomentum",
     "ClipLocal",
     "DGCSampled",
+    "DeMo",
     "Dense",
     "EFSignSGD",
     "EpochReport",
@@ -97,6 +99,7 @@ _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",
     "ClipLocal": "compressor.clip_local",
+    "DeMo": "compressor.demo",
     "Dense": "compressor.dense",
     "DGCSampled": "compressor.dgc_sampled",
     "EFSignSGD": "compressor.ef_signsgd",

@@ -241,6 +241,7 @@ WRAPS = {
     # Biased: what is not sent would be lost.
     **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
     **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),
+    "demo": ["error_feedback"],  # its paper compresses every tensor
     "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
     "dgc": DGC_WRAP,
 }
@@ -249,6 +250,7 @@ OTHERS = {
     "dgc": {"policy", "optimizer"},
     "magnitude": {"exchange"},
     "sparseloco": {"wrapper"},
+    "demo": {"wrapper", "optimizer"},
 }
 """Other sections that it sets."""
 

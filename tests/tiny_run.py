@@ -64,6 +64,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "redsync": ("compressor=redsync", "compressor.search_from=100", "wrap=[error_feedback]"),
     "sidco": ("compressor=sidco", "compressor.fit=gamma", "wrap=[error_feedback]"),
     "magnitude": ("compressor=magnitude", "wrap=[error_feedback]"),
+    "demo": ("compressor=demo", "compressor.k=4", "compressor.chunk=8"),
     "sparseloco": ("compressor=sparseloco",),
     # Casts, quantizers, signs.
     "fp16": ("compressor=fp16", "wrap=[]"),

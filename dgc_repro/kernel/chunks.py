@@ -35,13 +35,15 @@ codes. A payload has either levels and codes, or values."""
 @dataclass(frozen=True)
 class Cut:
     """How a tensor is cut: ``rows`` chunks of ``shape``, the last of which has ``last`` values; ``k``
-    entries are sent of a whole chunk and ``last_k`` of the last one."""
+    entries are sent of a whole chunk and ``last_k`` of the last one. ``across``: chunks side by side, where
+    they are blocks of a matrix."""
 
     shape: tuple[int, int]
     rows: int
     last: int
     k: int
     last_k: int
+    across: int = 1
 
     @property
     def length(self) -> int:

@@ -15,11 +15,12 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Parted`              several payloads: of a batch tensor by tensor, in parts, or in stretches
 `LowRank`             two thin factors of a matrix
 `Chunked`             entries of each chunk of a tensor, with short places and coded values
+`Cosines`             coefficients of the cosine transform of each chunk, with short places
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
 """
 
-from dgc_repro.payload.chunked import Chunked
+from dgc_repro.payload.chunked import Chunked, Cosines
 from dgc_repro.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.payload.interface import (
     ALONE,
@@ -38,6 +39,7 @@ __all__ = [
     "BatchPayload",
     "Chunked",
     "Codes",
+    "Cosines",
     "Gathered",
     "Halves",
     "Keyed",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dgc_repro.kernel import chunks
+from dgc_repro.kernel import chunks, cosines
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.chunks import ChunkLayout
 from dgc_repro.payload.interface import BatchPayload
@@ -73,3 +73,13 @@ class Chunked(BatchPayload):
         chunks.copy_in(batch, self.work, self.layout)
         self.work.index_fill_(0, places, 0.0)
         chunks.copy_out(self.work, batch, self.layout, accumulate=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cosines(Chunked):
+    """Entries of the cosine transforms of chunks (kernel/cosines.py). They have no places in the tensor."""
+
+    def _spread(self, batch: Batch, *, accumulate: bool) -> None:
+        cosines.inverse(self.work, batch, self.layout, accumulate=accumulate)
+
+    def _zero_at(self, batch: Batch) -> None: ...

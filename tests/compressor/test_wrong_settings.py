@@ -13,6 +13,7 @@ from dgc_repro import (
     QSGD,
     BlockMomentum,
     ClipLocal,
+    DeMo,
     Dense,
     DGCSampled,
     ErrorFeedback,
@@ -97,6 +98,10 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
       for value in (1, 65537, 64.0)),
     *((SparseLoCo, {"bits": value}, f"bits: a whole number from 1 to 8, got {value}")
       for value in (0, 9)),
+    *((DeMo, {"k": value}, f"k: a whole number from 1, got {value}") for value in (0, 2.5, True)),
+    *((DeMo, {"chunk": value}, f"chunk: a whole number from 1 to 256, got {value}")
+      for value in (0, 257)),
+    (DeMo, {"sign": 1}, "sign: true or false, got 1"),
     *((ErrorFeedback, {"inner": Dense(), "decay": value},
        f"decay: {SHARE}, got {value!r}; 1 forgets nothing") for value in (0, 1.5, "slow")),
     *((PowerSGD, {"rank": value}, f"rank: a whole number from 1, got {value!r}")
@@ -123,7 +128,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Sharded, {"method": PowerSGD(1)}, "method: "),
     (Sharded, {"method": ErrorFeedback(Uniform(8))}, "method: an Encoder, or a Sparsifier, got"),
     *((Sharded, {"method": method}, NO_SHARDS.format(type(method).__name__))
-      for method in (OneBit(), SparseLoCo(), TernGrad(shared_scale=True), RandomK(0.1))),
+      for method in (OneBit(), SparseLoCo(), DeMo(), TernGrad(shared_scale=True), RandomK(0.1))),
     *((Sharded, {"method": method}, "method: what QSGD loses") for method in (QSGD(7), QSGD(127, None))),
 ]  # fmt: skip
 
