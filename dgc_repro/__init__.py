@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.error_feedback import ErrorFeedback
     from dgc_repro.compressor.fp16 import FP16
     from dgc_repro.compressor.ladder import Ladder
+    from dgc_repro.compressor.loco import LoCo
     from dgc_repro.compressor.momentum_correction import MomentumCorrection
     from dgc_repro.compressor.natural import Natural
     from dgc_repro.compressor.onebit import OneBit
@@ -69,6 +70,7 @@ __all__ = [
     "GraVAC",
     "HookState",
     "Ladder",
+    "LoCo",
     "MomentumCorrection",
     "Natural",
     "OneBit",
@@ -106,6 +108,7 @@ _PUBLIC = {
     "ErrorFeedback": "compressor.error_feedback",
     "FP16": "compressor.fp16",
     "Ladder": "compressor.ladder",
+    "LoCo": "compressor.loco",
     "MomentumCorrection": "compressor.momentum_correction",
     "Natural": "compressor.natural",
     "OneBit": "compressor.onebit",

@@ -244,6 +244,7 @@ WRAPS = {
     "demo": ["error_feedback"],  # its paper compresses every tensor
     "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
     "dgc": DGC_WRAP,
+    "loco": ["per_layer", "loco"],
 }
 """The wrappers that each compressor brings."""
 OTHERS = {

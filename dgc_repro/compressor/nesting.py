@@ -3,6 +3,7 @@
 clip_local                            sees the gradient as backward left it, all of it
   momentum_correction, block_momentum   one of them, and of every tensor
     per_layer, ladder, error_feedback     in any order
+    loco                                  in the place of error_feedback
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.loco import LoCo
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
 
@@ -28,6 +30,7 @@ AROUND = {
     ),
     PerLayer: ("per_layer", "would leave some tensors without momentum"),
     Ladder: ("ladder", "would leave rung 0 without momentum"),
+    LoCo: ("loco", "would keep an error of the gradient that velocity is sent for"),
 }
 
 
@@ -38,6 +41,13 @@ def check_nesting(compressor: Compressor) -> None:
         raise ValueError(
             "wrap: clip_local clips the gradient before anything is added to it, and all of it; "
             "put it first"
+        )
+    parts = list(nested(inside))
+    keeps = next((p for p in parts if isinstance(p, ErrorFeedback | BlockMomentum)), None)
+    if keeps is not None and any(isinstance(part, LoCo) for part in parts):
+        name = "error_feedback" if isinstance(keeps, ErrorFeedback) else "block_momentum"
+        raise ValueError(
+            f"wrap: loco keeps an error of its own, {name} would feed back twice; leave one of them out"
         )
     momentum = momentum_of(inside)
     if momentum is None:

@@ -18,6 +18,7 @@ from dgc_repro import (
     DGCSampled,
     ErrorFeedback,
     Ladder,
+    LoCo,
     MomentumCorrection,
     PerLayer,
     PowerSGD,
@@ -102,6 +103,13 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((DeMo, {"chunk": value}, f"chunk: a whole number from 1 to 256, got {value}")
       for value in (0, 257)),
     (DeMo, {"sign": 1}, "sign: true or false, got 1"),
+    *((LoCo, {"inner": Dense(), "beta": value}, f"beta: a number from 0 to below 1, got {value}")
+      for value in (1, -0.1)),
+    *((LoCo, {"inner": Dense(), "reset_steps": value},
+       f"reset_steps: a whole number from 1, or null, got {value}; null for no reset")
+      for value in (0, 1.5)),
+    *((LoCo, {"inner": inner}, "inner: loco keeps an error of its own; leave the other one out")
+      for inner in (ErrorFeedback(Uniform()), LoCo(Uniform()))),
     *((ErrorFeedback, {"inner": Dense(), "decay": value},
        f"decay: {SHARE}, got {value!r}; 1 forgets nothing") for value in (0, 1.5, "slow")),
     *((PowerSGD, {"rank": value}, f"rank: a whole number from 1, got {value!r}")

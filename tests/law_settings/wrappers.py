@@ -11,6 +11,7 @@ from dgc_repro import (
     EFSignSGD,
     ErrorFeedback,
     Ladder,
+    LoCo,
     MomentumCorrection,
     OneBit,
     PerLayer,
@@ -28,6 +29,10 @@ _WARMUP = Ladder((Dense(), *(DGCSampled(d) for d in (0.25, 0.0625, 0.015625, 0.0
 _FACTORS = {
     "contraction": "what is sent is the momentum of many gradients",
     "conservation": _OF_VELOCITY["conservation"],
+}
+
+_AVERAGED = FED_BACK | {
+    "conservation": "the error is an average of past ones, in 8 bits: tests/compressor/test_loco.py"
 }
 
 _EF_TOPK, _EF_WARMUP = ErrorFeedback(TopK(0.1)), ErrorFeedback(_WARMUP)
@@ -50,6 +55,10 @@ SETTINGS: tuple[Setting, ...] = tuple(
         ("block-momentum-ef_signsgd", BlockMomentum(EFSignSGD()), Plan(0), _OF_VELOCITY),
         ("block-momentum", BlockMomentum(Uniform(4, block=7)), Plan(0), _OF_VELOCITY),
         ("block-momentum-dense", BlockMomentum(PerLayer(Dense())), Plan(0), _OF_VELOCITY),
+        ("loco", LoCo(Uniform(4, block=512)), Plan(0), _AVERAGED),
+        ("loco-resets", PerLayer(LoCo(Uniform(4), 0.5, 2)), Plan(0), _AVERAGED),
+        ("loco-ladder", LoCo(Ladder((Dense(), Uniform(8), Uniform(4)))), Plan(2, {"mixed": 0}), _AVERAGED),
+        ("momentum-loco", MomentumCorrection(LoCo(TopK(0.1))), Plan(0), _OF_VELOCITY),
         ("dgc", MomentumCorrection(PerLayer(_EF_WARMUP)), Plan(3), _OF_VELOCITY),
         ("dgc-clipped", ClipLocal(MomentumCorrection(_EF_WARMUP, nesterov=True), 1e38),
          Plan(5, {"mixed": 1}), _OF_VELOCITY),

@@ -28,6 +28,7 @@ LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     "dgc": FACTORS,
     "powersgd": ("rank", 4, 1),
     "qsgd": ("levels", 127, 7),
+    "loco": ("bits", 8, 4),
     "demo": ("k", 8, 2),
     "sparseloco": ("density", 0.5, 0.1),
     "terngrad": ("clip", 3.5, 2.5),
