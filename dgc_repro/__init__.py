@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.momentum_correction import MomentumCorrection
     from dgc_repro.compressor.natural import Natural
     from dgc_repro.compressor.onebit import OneBit
+    from dgc_repro.compressor.onebit_adam import OneBitAdam
     from dgc_repro.compressor.per_layer import PerLayer
     from dgc_repro.compressor.powersgd import PowerSGD
     from dgc_repro.compressor.qsgd import QSGD
@@ -74,6 +75,7 @@ __all__ = [
     "MomentumCorrection",
     "Natural",
     "OneBit",
+    "OneBitAdam",
     "PerLayer",
     "PowerSGD",
     "RandomK",
@@ -112,6 +114,7 @@ _PUBLIC = {
     "MomentumCorrection": "compressor.momentum_correction",
     "Natural": "compressor.natural",
     "OneBit": "compressor.onebit",
+    "OneBitAdam": "compressor.onebit_adam",
     "PerLayer": "compressor.per_layer",
     "PowerSGD": "compressor.powersgd",
     "QSGD": "compressor.qsgd",

@@ -178,7 +178,9 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
 @pytest.mark.parametrize("name", [*WRAPPERS, "ladder"])
 def test_a_wrapper_builds(name: str) -> None:
     ladder = ["policy.field=bits", "policy.values=[8,4]"] if name == "ladder" else []
-    given = ("compressor=uniform", f"wrap=[{name}]", "optimizer.momentum=0")
+    adam = ("optimizer=adam", "optimizer.freeze_steps=100")
+    optimizer = adam if name == "onebit_adam" else ("optimizer.momentum=0",)
+    given = ("compressor=uniform", f"wrap=[{name}]", *optimizer)
     validate(configured(*given, *ladder))
 
 
@@ -245,6 +247,7 @@ WRAPS = {
     "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
     "dgc": DGC_WRAP,
     "loco": ["per_layer", "loco"],
+    "onebit_adam": ["onebit_adam", "per_layer", "error_feedback"],
 }
 """The wrappers that each compressor brings."""
 OTHERS = {
@@ -252,6 +255,7 @@ OTHERS = {
     "magnitude": {"exchange"},
     "sparseloco": {"wrapper"},
     "demo": {"wrapper", "optimizer"},
+    "onebit_adam": {"optimizer"},
 }
 """Other sections that it sets."""
 

@@ -102,6 +102,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *("compressor=uniform", "compressor.bits=2", "wrap=[block_momentum,per_layer]"),
         *("optimizer.momentum=0", "schedule.warmup_epochs=0.5"),
     ),
+    "onebit_adam": ("compressor=onebit_adam", "optimizer.freeze_steps=3"),
     "loco": ("compressor=loco", "wrapper.loco.reset_steps=3"),
     # Combine.
     "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.aggregation=sharded"),

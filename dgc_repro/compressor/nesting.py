@@ -1,7 +1,7 @@
 """Which wrappers may stand where: the order of nesting is meaning, and some orders mean nothing.
 
 clip_local                            sees the gradient as backward left it, all of it
-  momentum_correction, block_momentum   one of them, and of every tensor
+  momentum_correction, block_momentum, onebit_adam   one of them, and of every tensor
     per_layer, ladder, error_feedback     in any order
     loco                                  in the place of error_feedback
 """
@@ -15,10 +15,12 @@ from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.loco import LoCo
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.per_layer import PerLayer
 
-MOMENTUM = (MomentumCorrection, BlockMomentum)
+MOMENTUM = (MomentumCorrection, BlockMomentum, OneBitAdam)
 NAMES: dict[type, str] = {
+    OneBitAdam: "onebit_adam",
     MomentumCorrection: "momentum_correction",
     BlockMomentum: "block_momentum",
 }
@@ -69,8 +71,8 @@ def check_nesting(compressor: Compressor) -> None:
         )
 
 
-def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | None:
-    """The wrapper of a nest that applies momentum on the worker, if there is one."""
+def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | OneBitAdam | None:
+    """The wrapper of a nest that exchanges momentum in place of gradients, if there is one."""
     return next((part for part in nested(compressor) if isinstance(part, MOMENTUM)), None)
 
 

@@ -20,6 +20,7 @@ from dgc_repro import (
     Ladder,
     LoCo,
     MomentumCorrection,
+    OneBitAdam,
     PerLayer,
     PowerSGD,
     RandomK,
@@ -110,6 +111,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
       for value in (0, 1.5)),
     *((LoCo, {"inner": inner}, "inner: loco keeps an error of its own; leave the other one out")
       for inner in (ErrorFeedback(Uniform()), LoCo(Uniform()))),
+    (OneBitAdam, {"inner": Dense(), "beta1": 1}, "beta1: a number from 0 to below 1, got 1"),
+    (OneBitAdam, {"inner": Dense(), "warmup_steps": -1}, "warmup_steps: a whole number from 0, got -1"),
     *((ErrorFeedback, {"inner": Dense(), "decay": value},
        f"decay: {SHARE}, got {value!r}; 1 forgets nothing") for value in (0, 1.5, "slow")),
     *((PowerSGD, {"rank": value}, f"rank: a whole number from 1, got {value!r}")

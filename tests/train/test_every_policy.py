@@ -23,6 +23,7 @@ FACTORS = ("factor", 2, 8)
 LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     # compressor: its setting, a weak value and a strong one; None: it has no setting
     **dict.fromkeys(("dense", "bf16", "fp16", "natural", "onebit", "signsgd", "ef_signsgd"), None),
+    "onebit_adam": None,
     **dict.fromkeys(("topk", "dgc_sampled", "threshold", "redsync", "sidco", "randomk"), FACTORS),
     "magnitude": FACTORS,
     "dgc": FACTORS,
