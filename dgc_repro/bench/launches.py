@@ -94,7 +94,7 @@ def table(options: Options) -> Table:
 def methods() -> dict[str, list[str]]:
     """Overrides by method: every compressor as its YAML has it, and 8 bits with error feedback."""
     found = {name: [f"compressor={name}"] for name in options("compressor")}
-    found["onebit_adam"].append("optimizer.freeze_steps=1")  # the counted step is behind the warm-up
+    found["onebit_adam"].append("wrapper.onebit_adam.warmup_steps=0")  # its warm-up is that of dense
     fed = ["compressor=uniform", "wrap=[per_layer,error_feedback]"]
     return {"dense": found.pop("dense"), **found, "uniform + error feedback": fed}
 
