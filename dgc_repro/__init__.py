@@ -14,15 +14,18 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.bf16 import BF16
     from dgc_repro.compressor.block_momentum import BlockMomentum
     from dgc_repro.compressor.clip_local import ClipLocal
+    from dgc_repro.compressor.demo import DeMo
     from dgc_repro.compressor.dense import Dense
     from dgc_repro.compressor.dgc_sampled import DGCSampled
     from dgc_repro.compressor.ef_signsgd import EFSignSGD
     from dgc_repro.compressor.error_feedback import ErrorFeedback
     from dgc_repro.compressor.fp16 import FP16
     from dgc_repro.compressor.ladder import Ladder
+    from dgc_repro.compressor.loco import LoCo
     from dgc_repro.compressor.momentum_correction import MomentumCorrection
     from dgc_repro.compressor.natural import Natural
     from dgc_repro.compressor.onebit import OneBit
+    from dgc_repro.compressor.onebit_adam import OneBitAdam
     from dgc_repro.compressor.per_layer import PerLayer
     from dgc_repro.compressor.powersgd import PowerSGD
     from dgc_repro.compressor.qsgd import QSGD
@@ -30,6 +33,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.redsync import RedSync
     from dgc_repro.compressor.sidco import SIDCo
     from dgc_repro.compressor.signsgd import SignSGD
+    from dgc_repro.compressor.sparseloco import SparseLoCo
     from dgc_repro.compressor.terngrad import TernGrad
     from dgc_repro.compressor.threshold import Threshold
     from dgc_repro.compressor.topk import TopK
@@ -58,6 +62,7 @@ __all__ = [
     "BlockMomentum",
     "ClipLocal",
     "DGCSampled",
+    "DeMo",
     "Dense",
     "EFSignSGD",
     "EpochReport",
@@ -66,9 +71,11 @@ __all__ = [
     "GraVAC",
     "HookState",
     "Ladder",
+    "LoCo",
     "MomentumCorrection",
     "Natural",
     "OneBit",
+    "OneBitAdam",
     "PerLayer",
     "PowerSGD",
     "RandomK",
@@ -77,6 +84,7 @@ __all__ = [
     "ScaDLES",
     "Scheduled",
     "SignSGD",
+    "SparseLoCo",
     "Stepwise",
     "TernGrad",
     "Threshold",
@@ -95,15 +103,18 @@ _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",
     "ClipLocal": "compressor.clip_local",
+    "DeMo": "compressor.demo",
     "Dense": "compressor.dense",
     "DGCSampled": "compressor.dgc_sampled",
     "EFSignSGD": "compressor.ef_signsgd",
     "ErrorFeedback": "compressor.error_feedback",
     "FP16": "compressor.fp16",
     "Ladder": "compressor.ladder",
+    "LoCo": "compressor.loco",
     "MomentumCorrection": "compressor.momentum_correction",
     "Natural": "compressor.natural",
     "OneBit": "compressor.onebit",
+    "OneBitAdam": "compressor.onebit_adam",
     "PerLayer": "compressor.per_layer",
     "PowerSGD": "compressor.powersgd",
     "QSGD": "compressor.qsgd",
@@ -111,6 +122,7 @@ _PUBLIC = {
     "RedSync": "compressor.redsync",
     "SIDCo": "compressor.sidco",
     "SignSGD": "compressor.signsgd",
+    "SparseLoCo": "compressor.sparseloco",
     "TernGrad": "compressor.terngrad",
     "Threshold": "compressor.threshold",
     "TopK": "compressor.topk",

@@ -180,7 +180,9 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
 @pytest.mark.parametrize("name", [*WRAPPERS, "ladder"])
 def test_a_wrapper_builds(name: str) -> None:
     ladder = ["policy.field=bits", "policy.values=[8,4]"] if name == "ladder" else []
-    given = ("compressor=uniform", f"wrap=[{name}]", "optimizer.momentum=0")
+    adam = ("optimizer=adam", "optimizer.freeze_steps=100")
+    optimizer = adam if name == "onebit_adam" else ("optimizer.momentum=0",)
+    given = ("compressor=uniform", f"wrap=[{name}]", *optimizer)
     validate(configured(*given, *ladder))
 
 
@@ -242,11 +244,22 @@ WRAPS = {
     **dict.fromkeys(("signsgd", "uniform"), PLAIN_WRAP),
     # Biased: what is not sent would be lost.
     **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
-    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd"), FED_WRAP),
+    **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),
+    "demo": ["error_feedback"],  # its paper compresses every tensor
     "magnitude": ["error_feedback"],  # one vector, in which no layer can be exempt
     "dgc": DGC_WRAP,
+    "loco": ["per_layer", "loco"],
+    "onebit_adam": ["onebit_adam", "per_layer", "error_feedback"],
 }
 """The wrappers that each compressor brings."""
+OTHERS = {
+    "dgc": {"policy", "optimizer"},
+    "magnitude": {"exchange"},
+    "sparseloco": {"wrapper"},
+    "demo": {"wrapper", "optimizer"},
+    "onebit_adam": {"optimizer"},
+}
+"""Other sections that it sets."""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("compressor/*.yaml")))
@@ -254,7 +267,7 @@ def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -
     config, dense = configured(f"compressor={name}"), configured()
     assert config["wrap"] == WRAPS[name]
     others = {key for key in config if config[key] != dense[key]} - {"compressor", "wrap"}
-    assert others == {"dgc": {"policy", "optimizer"}, "magnitude": {"exchange"}}.get(name, set())
+    assert others == OTHERS.get(name, set())
     assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
 
 
@@ -361,6 +374,15 @@ def test_a_line_of_an_artifact_with_a_seed_belongs_to_that_seed_alone(
 
     assert found("scale.seeds=[0,1]") == [(0, 0.1), (0, 0.3), (0, 0.2), (1, 0.2)]
     assert found("seed=1") == [(1, 0.2)]
+
+
+def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_a_decay() -> None:
+    config = configured("compressor=topk")
+    before = configured("compressor=topk")
+    assert before["wrapper"]["error_feedback"].pop("decay") == 1.0
+    assert config_hash(config) == config_hash(before)
+    decays = configured("compressor=topk", "wrapper.error_feedback.decay=0.9")
+    assert config_hash(decays) != config_hash(config)
 
 
 @pytest.mark.slow

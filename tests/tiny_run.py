@@ -64,6 +64,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "redsync": ("compressor=redsync", "compressor.search_from=100", "wrap=[error_feedback]"),
     "sidco": ("compressor=sidco", "compressor.fit=gamma", "wrap=[error_feedback]"),
     "magnitude": ("compressor=magnitude", "wrap=[error_feedback]"),
+    "demo": ("compressor=demo", "compressor.k=4", "compressor.chunk=8"),
+    "sparseloco": ("compressor=sparseloco",),
     # Casts, quantizers, signs.
     "fp16": ("compressor=fp16", "wrap=[]"),
     "bf16": ("compressor=bf16", "wrap=[]"),
@@ -100,6 +102,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         *("compressor=uniform", "compressor.bits=2", "wrap=[block_momentum,per_layer]"),
         *("optimizer.momentum=0", "schedule.warmup_epochs=0.5"),
     ),
+    "onebit_adam": ("compressor=onebit_adam", "optimizer.freeze_steps=3"),
+    "loco": ("compressor=loco", "wrapper.loco.reset_steps=3"),
     # Combine.
     "shards": (*UNIFORM4_EF, "compressor.block=100", "exchange.aggregation=sharded"),
     "shards of a ladder": (*STEPWISE, "wrap=[error_feedback]", "exchange.aggregation=sharded"),

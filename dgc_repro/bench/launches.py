@@ -28,9 +28,11 @@ from torch.distributed.distributed_c10d import _get_default_group
 
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
 from dgc_repro.bench.tables import Row, Table
+from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.sparseloco import SparseLoCo
 from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward
@@ -93,6 +95,7 @@ def table(options: Namespace) -> Table:
 def methods() -> dict[str, list[str]]:
     """Overrides by method: every compressor as its YAML has it, and 8 bits with error feedback."""
     found = {name: [f"compressor={name}"] for name in options("compressor")}
+    found["onebit_adam"].append("wrapper.onebit_adam.warmup_steps=0")  # its warm-up is that of dense
     fed = ["compressor=uniform", "wrap=[per_layer,error_feedback]"]
     return {"dense": found.pop("dense"), **found, "uniform + error feedback": fed}
 
@@ -186,7 +189,7 @@ def judge(what: str, number: int, at_most: int | None) -> dict[str, Any]:
 
 def launches_at_most(leaf: object) -> int | None:
     """The target of a method."""
-    if isinstance(leaf, Dense):
+    if isinstance(leaf, Dense | SparseLoCo | DeMo):  # the latter two have no kernels of their own
         return None
     if isinstance(leaf, PowerSGD):
         return 300

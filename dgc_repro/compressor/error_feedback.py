@@ -8,7 +8,10 @@ Asks: what the wrapped compressor asks. Keeps 4 n bytes (and a spare of the same
 Differs: the residual is in units of the gradient, as in all distributed implementations; the
 paper's algorithm multiplies by the learning rate before it compresses.
 
-    p = g + e;  own = C(p);  e' = p - own
+    p = g + decay e;  own = C(p);  e' = p - own
+
+``decay`` is 1 in these papers. Below 1 what is never sent is forgotten, and what is sent slowly acts as
+momentum: SparseLoCo (arXiv:2508.15706) and DeMo (arXiv:2411.19870).
 
 The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual for all rungs.
 """
@@ -16,12 +19,12 @@ The order of nesting is meaning: ``ErrorFeedback(Ladder(...))`` has one residual
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from dgc_repro.checked import checked
+from dgc_repro.checked import Share, checked
 from dgc_repro.compressor.interface import (
     ByBatch,
     Compressor,
@@ -39,9 +42,11 @@ from dgc_repro.payload.requests import Exchange, Outcome
 
 @checked
 class ErrorFeedback(ByBatch):
-    """Wraps any compressor. State: ``residual`` (shape of the tensor, f32), ``inner``."""
+    """Wraps any compressor. ``decay``: of the residual, a step. State: ``residual`` (shape of the tensor,
+    f32), ``inner``."""
 
     inner: Compressor
+    decay: Annotated[Share, "1 forgets nothing"] = 1.0
 
     def __post_init__(self) -> None:
         if any(isinstance(part, ErrorFeedback) for part in nested(self.inner)):
@@ -57,7 +62,7 @@ class ErrorFeedback(ByBatch):
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         residuals = [state["residual"] for state in states]
         to = context.spares("residual", residuals)
-        fed = kernels.add(batch, residuals, to, measured=context.measures)
+        fed = kernels.add(batch, residuals, to, self.decay, measured=context.measures)
         del batch  # with many simulated workers this frees each one's gradient in turn
         inside = context.within("error_feedback", reads_own=True)
         inner = [state["inner"] for state in states]

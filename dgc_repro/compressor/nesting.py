@@ -1,8 +1,9 @@
 """Which wrappers may stand where: the order of nesting is meaning, and some orders mean nothing.
 
 clip_local                            sees the gradient as backward left it, all of it
-  momentum_correction, block_momentum   one of them, and of every tensor
+  momentum_correction, block_momentum, onebit_adam   one of them, and of every tensor
     per_layer, ladder, error_feedback     in any order
+    loco                                  in the place of error_feedback
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.loco import LoCo
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.per_layer import PerLayer
 
-MOMENTUM = (MomentumCorrection, BlockMomentum)
+MOMENTUM = (MomentumCorrection, BlockMomentum, OneBitAdam)
 NAMES: dict[type, str] = {
+    OneBitAdam: "onebit_adam",
     MomentumCorrection: "momentum_correction",
     BlockMomentum: "block_momentum",
 }
@@ -28,6 +32,7 @@ AROUND = {
     ),
     PerLayer: ("per_layer", "would leave some tensors without momentum"),
     Ladder: ("ladder", "would leave rung 0 without momentum"),
+    LoCo: ("loco", "would keep an error of the gradient that velocity is sent for"),
 }
 
 
@@ -38,6 +43,13 @@ def check_nesting(compressor: Compressor) -> None:
         raise ValueError(
             "wrap: clip_local clips the gradient before anything is added to it, and all of it; "
             "put it first"
+        )
+    parts = list(nested(inside))
+    keeps = next((p for p in parts if isinstance(p, ErrorFeedback | BlockMomentum)), None)
+    if keeps is not None and any(isinstance(part, LoCo) for part in parts):
+        name = "error_feedback" if isinstance(keeps, ErrorFeedback) else "block_momentum"
+        raise ValueError(
+            f"wrap: loco keeps an error of its own, {name} would feed back twice; leave one of them out"
         )
     momentum = momentum_of(inside)
     if momentum is None:
@@ -59,8 +71,8 @@ def check_nesting(compressor: Compressor) -> None:
         )
 
 
-def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | None:
-    """The wrapper of a nest that applies momentum on the worker, if there is one."""
+def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | OneBitAdam | None:
+    """The wrapper of a nest that exchanges momentum in place of gradients, if there is one."""
     return next((part for part in nested(compressor) if isinstance(part, MOMENTUM)), None)
 
 

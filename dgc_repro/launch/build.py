@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import NAMES, momentum_of
+from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text, text_steps_per_epoch
@@ -247,6 +248,14 @@ def _check_together(
             "raise, or optimizer.compressed=perturbed"
         )
     on_workers = momentum_of(compressor)
+    if isinstance(on_workers, OneBitAdam):
+        for key, name in (("freeze_steps", "warmup_steps"), ("beta1", "beta1")):
+            if optimizer.get(key) != getattr(on_workers, name):
+                raise UserError(
+                    f"optimizer.{key}: onebit_adam needs optimizer=adam with the same setting "
+                    f"(wrapper.onebit_adam.{name}={getattr(on_workers, name)}), got {optimizer.get(key)}"
+                )
+        return
     for key in ("momentum", "beta1"):
         if on_workers is not None and on_workers.momentum > 0 and optimizer.get(key):
             name = NAMES[type(on_workers)]  # momentum would be applied twice

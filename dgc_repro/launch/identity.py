@@ -37,6 +37,7 @@ ADDED = (
     ("compressor", "values", "fp32", ".RandomK"),
     ("goal", "every_steps", None, ""),
     ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
+    ("wrapper.error_feedback", "decay", 1.0, ""),
 )
 """Settings that came later, with the value that every run had before: no other run for it. Last, how the
 ``_target_`` ends of the components that had no such setting before."""
@@ -57,7 +58,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
             node = node.get(key, {})
         node.pop(last, None)
     for group, key, before, of in ADDED:
-        node = kept.get(group) or {}
+        node = kept
+        for part in group.split("."):
+            node = node.get(part) or {}
         if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
             del node[key]
     targets = [str((kept.get(group) or {}).get("_target_", "")) for group in ("policy", "study")]

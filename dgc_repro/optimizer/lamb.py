@@ -15,6 +15,7 @@ decay; for them LAMB is Adam.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
@@ -46,7 +47,8 @@ class LAMB(Optimizer):
 
 
 class LAMBOptimizer(torch.optim.Optimizer):
-    """The optimizer of a loop. A group may set ``weight_decay`` and ``adapts`` (False: the ratio is 1)."""
+    """The optimizer of a loop. A group may set ``weight_decay`` and ``adapts`` (False: the ratio is 1).
+    ``freeze_steps``: steps that change v; None: all."""
 
     def __init__(
         self,
@@ -54,7 +56,10 @@ class LAMBOptimizer(torch.optim.Optimizer):
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
+        *,
+        freeze_steps: int | None = None,
     ) -> None:
+        self.freeze_steps = math.inf if freeze_steps is None else freeze_steps
         defaults = {"lr": lr, "weight_decay": 0.0, "adapts": True}
         super().__init__(params, defaults | {"betas": betas, "eps": eps})
 
@@ -70,10 +75,14 @@ class LAMBOptimizer(torch.optim.Optimizer):
                 state["step"] += 1
             means, squares = ([state[name] for state in states] for name in ("mean", "square"))
             torch._foreach_lerp_(means, gradients, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+            counts = [min(s["step"], self.freeze_steps) for s in states]
+            moving = [i for i, s in enumerate(states) if s["step"] == counts[i]]
+            if moving:
+                v, g = ([every[i] for i in moving] for every in (squares, gradients))
+                torch._foreach_mul_(v, beta2)
+                torch._foreach_addcmul_(v, g, g, 1 - beta2)
 
-            roots = torch._foreach_div(squares, [1 - beta2 ** s["step"] for s in states])
+            roots = torch._foreach_div(squares, [1 - beta2**count for count in counts])
             torch._foreach_sqrt_(roots)
             torch._foreach_add_(roots, group["eps"])
             updates = torch._foreach_div(means, [1 - beta1 ** s["step"] for s in states])

@@ -14,10 +14,13 @@ Letters: n = values of the original tensor, N = workers, k = entries sent.
 `Sparse`              k values, or one for all, and their places, coded (kernel/sparse.py); k may differ
 `Parted`              several payloads: of a batch tensor by tensor, in parts, or in stretches
 `LowRank`             two thin factors of a matrix
+`Chunked`             entries of each chunk of a tensor, with short places and coded values
+`Cosines`             coefficients of the cosine transform of each chunk, with short places
 `Keyed`               k values, coded, whose places are the first of a permutation that a key draws
 ====================  ======================================================================
 """
 
+from dgc_repro.payload.chunked import Chunked, Cosines
 from dgc_repro.payload.coded import Codes, Powers, Signs, vote
 from dgc_repro.payload.interface import (
     ALONE,
@@ -34,7 +37,9 @@ from dgc_repro.payload.whole import Whole
 __all__ = [
     "ALONE",
     "BatchPayload",
+    "Chunked",
     "Codes",
+    "Cosines",
     "Gathered",
     "Halves",
     "Keyed",

@@ -337,6 +337,9 @@ def _refuse_misfit(
             f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps what "
             "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue "
             "with as many workers": saved != workers and _has_owners(run.exchange.states),
+            f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps errors as codes "
+            "(wrap=[loco]): these have no mean; continue with as many workers": saved != workers
+            and not all(tensor.is_floating_point() for tensor in tensors_of(run.exchange.states)),
         }
     )
 

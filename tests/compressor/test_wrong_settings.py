@@ -13,16 +13,20 @@ from dgc_repro import (
     QSGD,
     BlockMomentum,
     ClipLocal,
+    DeMo,
     Dense,
     DGCSampled,
     ErrorFeedback,
     Ladder,
+    LoCo,
     MomentumCorrection,
+    OneBitAdam,
     PerLayer,
     PowerSGD,
     RandomK,
     RedSync,
     SIDCo,
+    SparseLoCo,
     TernGrad,
     Threshold,
     TopK,
@@ -90,6 +94,27 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     *((TernGrad, {"clip": value}, f"{DEVIATIONS}, got {value!r}")
       for value in (0, -2.5, INF, "2.5", True)),
     (TernGrad, {"shared_scale": "yes"}, "shared_scale: true or false, got 'yes'"),
+    *((SparseLoCo, {"density": value}, f"density: {SHARE}, got {value!r}; 0.01 sends 1 %")
+      for value in (0, 1.01, None)),
+    *((SparseLoCo, {"chunk": value}, f"chunk: a whole number from 2 to 65536, got {value}")
+      for value in (1, 65537, 64.0)),
+    *((SparseLoCo, {"bits": value}, f"bits: a whole number from 1 to 8, got {value}")
+      for value in (0, 9)),
+    *((DeMo, {"k": value}, f"k: a whole number from 1, got {value}") for value in (0, 2.5, True)),
+    *((DeMo, {"chunk": value}, f"chunk: a whole number from 1 to 256, got {value}")
+      for value in (0, 257)),
+    (DeMo, {"sign": 1}, "sign: true or false, got 1"),
+    *((LoCo, {"inner": Dense(), "beta": value}, f"beta: a number from 0 to below 1, got {value}")
+      for value in (1, -0.1)),
+    *((LoCo, {"inner": Dense(), "reset_steps": value},
+       f"reset_steps: a whole number from 1, or null, got {value}; null for no reset")
+      for value in (0, 1.5)),
+    *((LoCo, {"inner": inner}, "inner: loco keeps an error of its own; leave the other one out")
+      for inner in (ErrorFeedback(Uniform()), LoCo(Uniform()))),
+    (OneBitAdam, {"inner": Dense(), "beta1": 1}, "beta1: a number from 0 to below 1, got 1"),
+    (OneBitAdam, {"inner": Dense(), "warmup_steps": -1}, "warmup_steps: a whole number from 0, got -1"),
+    *((ErrorFeedback, {"inner": Dense(), "decay": value},
+       f"decay: {SHARE}, got {value!r}; 1 forgets nothing") for value in (0, 1.5, "slow")),
     *((PowerSGD, {"rank": value}, f"rank: a whole number from 1, got {value!r}")
       for value in (0, -2, 1.5, True, "two")),
     (PowerSGD, {"feedback": "own factors"}, "feedback: one of own, mean, got 'own factors'"),
@@ -114,7 +139,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Sharded, {"method": PowerSGD(1)}, "method: "),
     (Sharded, {"method": ErrorFeedback(Uniform(8))}, "method: an Encoder, or a Sparsifier, got"),
     *((Sharded, {"method": method}, NO_SHARDS.format(type(method).__name__))
-      for method in (OneBit(), TernGrad(shared_scale=True), RandomK(0.1))),
+      for method in (OneBit(), SparseLoCo(), DeMo(), TernGrad(shared_scale=True), RandomK(0.1))),
     *((Sharded, {"method": method}, "method: what QSGD loses") for method in (QSGD(7), QSGD(127, None))),
 ]  # fmt: skip
 

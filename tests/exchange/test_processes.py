@@ -13,6 +13,7 @@ from laws import same
 from processes import JobFailed, World
 from samples import AllKinds, Letters, LowRank, SendsBroken, Threshold, gradient, letter
 
+from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.gtopk import GTopK
@@ -48,6 +49,7 @@ GATHERED: dict[str, tuple[Any, int]] = {
         ErrorFeedback(Ladder((Dense(), Uniform(8), Uniform(3, "stochastic")))),
         2,
     ),
+    "cosines": (ErrorFeedback(DeMo(4), decay=0.999), 0),
     "bitmap": (ErrorFeedback(TopK(factor=30, indices="bitmap", values="fp16")), 0),
     "int8": (ErrorFeedback(TopK(0.3, values="int8")), 0),
     "a ladder of sparsifiers": (

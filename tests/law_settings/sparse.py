@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from dgc_repro import (
+    DeMo,
     Dense,
     DGCSampled,
     ErrorFeedback,
@@ -14,11 +15,12 @@ from dgc_repro import (
     PerLayer,
     RedSync,
     SIDCo,
+    SparseLoCo,
     Threshold,
     TopK,
 )
 from dgc_repro.policy.interface import Plan
-from law_settings.base import FED_BACK, Asked, Setting, asks
+from law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 
 _A_FLOAT = {"fp32": 1, "fp16": 2, "int8": 4}  # values in the size of one float32
 _NO_RESIDUAL = {"conservation": "keeps no residual: what is not chosen is lost"}
@@ -150,5 +152,80 @@ SETTINGS += (
             (SIDCo(factor=3), SIDCo(factor=10)),
             (Threshold(threshold=0.1), Threshold(threshold=1.0)),
         )
+    ),
+)
+
+# Chunks.
+
+
+def packed(count: int, bits: int) -> int:
+    """Bytes of codes: whole groups of codes that fill whole bytes."""
+    codes = 8 // math.gcd(8, bits)
+    return math.ceil(count / codes) * codes * bits // 8
+
+
+@asks.register
+def _(leaf: SparseLoCo, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n = tensor.numel()
+    chunks = [leaf.chunk] * (n // leaf.chunk) + [n % leaf.chunk] * (n % leaf.chunk > 0)
+    count = sum(min(c, max(1, round(c * leaf.density))) for c in chunks)
+    places, codes = packed(count, math.ceil(math.log2(leaf.chunk))), packed(count, leaf.bits)
+    return (Asked("gather", ((2**leaf.bits * (n > 0), 4), (places, 1), (codes, 1))),)
+
+
+@asks.register
+def _(leaf: DeMo, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n = tensor.numel()
+    if n == 0:
+        return (Asked("gather", ((0, 4), (0, 1))),)
+    rows = tensor.shape[0] if tensor.dim() > 1 else 1
+    sides = (max(d for d in range(1, leaf.chunk + 1) if m % d == 0) for m in (rows, n // rows))
+    block = math.prod(sides)
+    count = n // block * min(leaf.k, block)
+    return (Asked("gather", ((count, 4), (packed(count, max(1, math.ceil(math.log2(block)))), 1))),)
+
+
+IN_THE_NORM = {"contraction": "contracts in the norm, not value by value: its own test says so"}
+_DECAYS = {"conservation": "the residual decays: test_the_residual_decays_as_in_the_paper"}
+
+SETTINGS += (
+    *(
+        Setting(f"sparseloco-{m.density:g}-{m.chunk}-{m.bits}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
+        for m in (SparseLoCo(), SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 1))
+    ),
+    Setting("ef-sparseloco", ErrorFeedback(SparseLoCo(0.1)), excuses=FED_BACK),
+    Setting(
+        "ef-sparseloco-decays",
+        ErrorFeedback(SparseLoCo(0.1, 64), decay=0.95),
+        excuses=FED_BACK | _DECAYS,
+    ),
+    Setting(
+        "ef-sparseloco-ladder-chooses",
+        ErrorFeedback(Ladder((Dense(), SparseLoCo(0.5, 256), SparseLoCo(0.05, 256)))),
+        _PROBE,
+        _sees_energies,
+        FED_BACK,
+    ),
+)  # fmt: skip
+
+
+def _cosines(name: str, *arguments: object, **more: object) -> Setting:
+    """A value is a sum of products that may cancel: of h w = 64^2 at most, each rounded about 8 times, of the
+    tensor's largest value at most sqrt(h w) times."""
+    return Setting(name, *arguments, cancelled=8 * 64 * EPS, **more)  # type: ignore[arg-type]
+
+
+_SIGNS = {
+    "averaging": "the sign of the mean: test_demo.py, test_the_answer_is_the_sign_of_the_mean"
+}
+SETTINGS += (
+    *(
+        _cosines(f"demo-{m.k}-{m.chunk}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
+        for m in (DeMo(sign=False), DeMo(3, 8, sign=False), DeMo(500, 33, sign=False))
+    ),
+    Setting("demo-sign", DeMo(4), excuses=_NO_RESIDUAL | IN_THE_NORM | _SIGNS),
+    _cosines("ef-demo", ErrorFeedback(DeMo(4, sign=False)), excuses=FED_BACK),
+    Setting(
+        "ef-demo-sign", ErrorFeedback(DeMo(4), decay=0.999), excuses=FED_BACK | _DECAYS | _SIGNS
     ),
 )

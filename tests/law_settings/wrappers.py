@@ -11,12 +11,15 @@ from dgc_repro import (
     EFSignSGD,
     ErrorFeedback,
     Ladder,
+    LoCo,
     MomentumCorrection,
     OneBit,
+    OneBitAdam,
     PerLayer,
     TopK,
     Uniform,
 )
+from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.policy.interface import Plan
 from law_settings.base import FED_BACK, Setting
 
@@ -28,6 +31,14 @@ _WARMUP = Ladder((Dense(), *(DGCSampled(d) for d in (0.25, 0.0625, 0.015625, 0.0
 _FACTORS = {
     "contraction": "what is sent is the momentum of many gradients",
     "conservation": _OF_VELOCITY["conservation"],
+}
+
+_AVERAGED = FED_BACK | {
+    "conservation": "the error is an average of past ones, in 8 bits: tests/compressor/test_loco.py"
+}
+
+_RECOVERED = _FACTORS | {
+    "averaging": "the mean is the gradient for Adam's momentum: tests/compressor/test_onebit_adam.py"
 }
 
 _EF_TOPK, _EF_WARMUP = ErrorFeedback(TopK(0.1)), ErrorFeedback(_WARMUP)
@@ -50,6 +61,12 @@ SETTINGS: tuple[Setting, ...] = tuple(
         ("block-momentum-ef_signsgd", BlockMomentum(EFSignSGD()), Plan(0), _OF_VELOCITY),
         ("block-momentum", BlockMomentum(Uniform(4, block=7)), Plan(0), _OF_VELOCITY),
         ("block-momentum-dense", BlockMomentum(PerLayer(Dense())), Plan(0), _OF_VELOCITY),
+        ("onebit-adam", OneBitAdam(PerLayer(ErrorFeedback(EFSignSGD())), 0.9, 0), Plan(0), _RECOVERED),
+        ("onebit-adam-sharded", OneBitAdam(ErrorFeedback(Sharded(EFSignSGD())), 0.5, 0), Plan(0), _RECOVERED),
+        ("loco", LoCo(Uniform(4, block=512)), Plan(0), _AVERAGED),
+        ("loco-resets", PerLayer(LoCo(Uniform(4), 0.5, 2)), Plan(0), _AVERAGED),
+        ("loco-ladder", LoCo(Ladder((Dense(), Uniform(8), Uniform(4)))), Plan(2, {"mixed": 0}), _AVERAGED),
+        ("momentum-loco", MomentumCorrection(LoCo(TopK(0.1))), Plan(0), _OF_VELOCITY),
         ("dgc", MomentumCorrection(PerLayer(_EF_WARMUP)), Plan(3), _OF_VELOCITY),
         ("dgc-clipped", ClipLocal(MomentumCorrection(_EF_WARMUP, nesterov=True), 1e38),
          Plan(5, {"mixed": 1}), _OF_VELOCITY),

@@ -369,8 +369,9 @@ def test_resharding_keeps_the_mean_of_the_residuals(folder: Path, workers: int) 
         assert torch.allclose(after, mean, rtol=1e-6, atol=0)
 
 
-def test_the_residuals_of_owners_belong_to_one_number_of_workers(tmp_path: Path) -> None:
-    shards = SETTINGS["shards"]
+@pytest.mark.parametrize("name", ["shards", "loco"])
+def test_what_has_no_mean_belongs_to_one_number_of_workers(name: str, tmp_path: Path) -> None:
+    shards = SETTINGS[name]
     old = built(*shards)
     play(old, until=2)
     checkpoint.save(old, tmp_path, HASH)

@@ -23,11 +23,15 @@ FACTORS = ("factor", 2, 8)
 LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     # compressor: its setting, a weak value and a strong one; None: it has no setting
     **dict.fromkeys(("dense", "bf16", "fp16", "natural", "onebit", "signsgd", "ef_signsgd"), None),
+    "onebit_adam": None,
     **dict.fromkeys(("topk", "dgc_sampled", "threshold", "redsync", "sidco", "randomk"), FACTORS),
     "magnitude": FACTORS,
     "dgc": FACTORS,
     "powersgd": ("rank", 4, 1),
     "qsgd": ("levels", 127, 7),
+    "loco": ("bits", 8, 4),
+    "demo": ("k", 8, 2),
+    "sparseloco": ("density", 0.5, 0.1),
     "terngrad": ("clip", 3.5, 2.5),
     "uniform": ("bits", 8, 4),
 }

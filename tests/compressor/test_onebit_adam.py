@@ -1,0 +1,97 @@
+"""1-bit Adam, exchange and optimizer together, against the paper's algorithm in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from law_settings.base import Setting
+from laws import play, played, simulation
+from numeric import EPS, Array, random_steps
+from tiny_run import tiny
+from torch import nn
+
+from dgc_repro import Dense, EFSignSGD, ErrorFeedback, OneBitAdam
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.optimizer.adam import Adam
+
+SIZE, WORKERS, STEPS, WARMUP = 200, 3, 12, 5
+BETA1, BETA2, EPSILON, RATE = 0.9, 0.99, 1e-8, 0.01
+
+
+def scaled_sign(x: Array) -> Array:
+    return np.abs(x).mean() * np.where(x >= 0, 1.0, -1.0)
+
+
+def onebit_adam(gradients: list[list[Array]], weights: Array) -> list[Array]:
+    """Algorithm 1 of the paper, one server that does not compress, with Adam's bias correction: the weights
+    after each step."""
+    m, v, found = np.zeros(SIZE), np.zeros(SIZE), []
+    errors = [np.zeros(SIZE) for _ in gradients[0]]
+    for t, given in enumerate(gradients, 1):
+        if t <= WARMUP:
+            g = np.mean(given, axis=0)
+            m, v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+        else:
+            sent = []
+            for worker, g in enumerate(given):
+                own = BETA1 * m + (1 - BETA1) * g + errors[worker]
+                sent.append(scaled_sign(own))
+                errors[worker] = own - sent[-1]
+            m = np.mean(sent, axis=0)
+        deviation = np.sqrt(v / (1 - BETA2 ** min(t, WARMUP))) + EPSILON
+        weights = weights - RATE * m / (1 - BETA1**t) / deviation
+        found.append(weights)
+    return found
+
+
+def test_exchange_and_optimizer_are_the_papers_algorithm() -> None:
+    given = random_steps(SIZE, WORKERS, STEPS)
+    weight = nn.Parameter(torch.linspace(-1, 1, SIZE))
+    exact = [[own.double().numpy() for own in step] for step in given]
+    expected = onebit_adam(exact, weight.detach().double().numpy())
+
+    setting = Setting("adam", OneBitAdam(ErrorFeedback(EFSignSGD()), BETA1, WARMUP))
+    exchange = simulation(setting, WORKERS, {"x": weight.detach()})
+    adam = Adam(RATE, 0.0, beta1=BETA1, beta2=BETA2, eps=EPSILON, freeze_steps=WARMUP)
+    optimizer = adam.of([weight], RATE)
+    for step, wanted in zip(given, expected, strict=True):
+        weight.grad = play(exchange, setting, [{"x": own} for own in step])["x"]
+        optimizer.step()
+        # A step of 0.01 a coordinate, over deviations of 0.2 and more; momenta below 8 with 10 roundings.
+        np.testing.assert_allclose(
+            weight.detach().double().numpy(), wanted, rtol=0, atol=STEPS * 10 * 8 * EPS
+        )
+    momentum = optimizer.state[weight]["mean"] / (1 - BETA1)
+    for state in exchange.states:
+        torch.testing.assert_close(state["x"]["momentum"], momentum, rtol=0, atol=1e-5)
+
+
+def test_nothing_is_compressed_in_the_warm_up() -> None:
+    given = random_steps(SIZE, WORKERS, 4)
+    ours, states = played(OneBitAdam(ErrorFeedback(EFSignSGD()), 0.9, 4), given)
+    dense, _ = played(Dense(), given)
+    assert all(torch.equal(one, other) for one, other in zip(ours, dense, strict=True))
+    assert not states[0]["inner"]["residual"].any()
+    compressed, _ = played(OneBitAdam(ErrorFeedback(EFSignSGD()), 0.9, 3), given)
+    assert torch.equal(compressed[2], dense[2])
+    assert not torch.equal(compressed[3], dense[3])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (
+            "compressor=onebit_adam",
+            "optimizer.freeze_steps=7",
+            "wrapper.onebit_adam.warmup_steps=5",
+        ),
+        ("compressor=ef_signsgd", "wrap=[onebit_adam,error_feedback]"),
+    ],
+)
+def test_another_optimizer_is_refused(given: tuple[str, ...]) -> None:
+    with pytest.raises(
+        UserError, match=r"^optimizer\.freeze_steps: onebit_adam needs optimizer=adam"
+    ):
+        validate(tiny(*given))
