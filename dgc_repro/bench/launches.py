@@ -95,7 +95,9 @@ def table(options: Namespace) -> Table:
 def methods() -> dict[str, list[str]]:
     """Overrides by method: every compressor as its YAML has it, and 8 bits with error feedback."""
     found = {name: [f"compressor={name}"] for name in options("compressor")}
-    found["onebit_adam"].append("wrapper.onebit_adam.warmup_steps=0")  # its warm-up is that of dense
+    found["onebit_adam"].append(
+        "wrapper.onebit_adam.warmup_steps=0"
+    )  # its warm-up is that of dense
     fed = ["compressor=uniform", "wrap=[per_layer,error_feedback]"]
     return {"dense": found.pop("dense"), **found, "uniform + error feedback": fed}
 

@@ -168,6 +168,11 @@ def check_low_rank(config: Config, model: Any, epochs: int) -> None:
     if low_rank is None:
         return
     assert low_rank.from_epoch is not None
+    if not isinstance(component(config["generalization"], "generalization"), Nothing):
+        raise UserError(
+            "generalization: distances from the initial weights need the same layers to the end; use none with "
+            "model.low_rank"
+        )
     if low_rank.from_epoch >= epochs:
         raise UserError(
             f"model.low_rank.from_epoch: below train.epochs={epochs}, got {low_rank.from_epoch}; null never "
