@@ -68,6 +68,8 @@ FAMILIES = {
     "lecture": "text/",
     "lecture/density": "",
     "lecture/density_fed": "",
+    **dict.fromkeys(("lecture/lowrank", "lecture/lowrank_fed"), ""),
+    **dict.fromkeys(("lecture/onebit", "lecture/onebit_dense"), ""),
     "gravac/table3_lstm": "text/",
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},

@@ -12,6 +12,7 @@ import pytest
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.ptb import Ptb
 from dgc_repro.dataset.pydoc import Pydoc
+from dgc_repro.measure.payloads import Payloads
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.model.resnet101 import ResNet101
@@ -23,6 +24,7 @@ from dgc_repro.sink.wandb import Wandb
 from dgc_repro.study.allreduce import Allreduce
 from dgc_repro.study.density import RandomSupports, RealSupports
 from dgc_repro.study.given import Gradients
+from dgc_repro.study.lowrank import LowRank
 from dgc_repro.study.saturation import Saturation
 from dgc_repro.study.scaling import Scaling
 from dgc_repro.study.waiting import Waiting
@@ -201,6 +203,11 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ((500, [2], [1]), "factors: "),
     ],
     RealSupports: [(([2], [10], [1], 1), "bits: "), (([2], [10], [4], 0), "steps: ")],
+    LowRank: [
+        (([2, 1], 5, [1], 4), "ranks: "),
+        (([1], 5, [6], 4), "spectra: steps up to 5, got 6"),
+    ],
+    Payloads: [((1.5, 161, 8), "density: "), ((0.001, 0, 8), "gru_inputs: ")],
     Gradients: [(((3,), np.zeros((2, 4), dtype=np.float32), False), "values: ")],
     pairs: [(({}, [1], [1]), "workers: "), (({}, [2], [0]), "sizes: ")],
     Scaling: [

@@ -23,7 +23,6 @@ from dgc_repro.checked import Count, checked, within
 from dgc_repro.kernel.sparse import VALUES
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.payload.sparse import SparseLayout
-from dgc_repro.study.given import NOTHING, Row
 
 MIB, VALUE_BYTES = 2**20, 4
 CODINGS = ("int32", "auto")
@@ -38,16 +37,16 @@ class Payloads:
     density: Annotated[float, within(0, 1)]
     gru_inputs: Count
     gru_hidden: Count
-    takes = NOTHING
+    takes = "nothing"  # of a config's model: a component of launch/study.py
 
-    def run(self, seed: int) -> list[Row]:
+    def run(self, seed: int) -> list[dict[str, float | int | str]]:
         """A row for each model and coding, the same for every seed."""
         models: dict[str, Callable[[], nn.Module]] = {
             "resnet50": torchvision.models.resnet50,
             "deepspeech": lambda: gru(self.gru_inputs, self.gru_hidden),
             "lstm_ptb": lambda: LSTM(width=1500, tied=True).build(WORDS),
         }
-        rows: list[Row] = []
+        rows: list[dict[str, float | int | str]] = []
         for name, build in models.items():
             with torch.device("meta"):  # sizes alone
                 sizes = tuple(p.numel() for p in build().parameters())
@@ -69,10 +68,10 @@ class Payloads:
 
 
 def payload_bytes(sizes: Sequence[int], density: float, coding: str) -> int:
-    """Bytes of the payload of tensors of these sizes. ``coding``: of `CODINGS`."""
+    """Bytes of the payload of tensors of these sizes, as the ledger counts them: filling included.
+    ``coding``: of `CODINGS`."""
     counts = tuple(max(1, round(n * density)) for n in sizes)
-    layout = SparseLayout(tuple(sizes), counts, coding, VALUES["fp32"])
-    return int(layout.tensor_bytes.sum())
+    return SparseLayout(tuple(sizes), counts, coding, VALUES["fp32"]).size
 
 
 def gru(inputs: int, hidden: int) -> nn.Module:
