@@ -23,8 +23,8 @@ from dgc_repro.launch.parent import end_with_parent
 
 
 class Forked:
-    """A fork of the server, with those of subprocess.Popen's methods that a launcher needs. ``answers``: where
-    the server will write its exit code."""
+    """A fork of the server, with those of subprocess.Popen's methods that a launcher needs. ``answers``: the
+    pipe to which the server will write its exit code."""
 
     def __init__(self, pid: int, answers: int) -> None:
         self.pid, self._answers = pid, answers
@@ -124,7 +124,7 @@ def main() -> None:
     end_with_parent(signal.SIGKILL, parent)
     import torch._dynamo  # noqa: F401  # which every optimizer loads
 
-    import dgc_repro.launch.worker
+    import dgc_repro.launch.worker  # noqa: F401
 
     own = os.getpid()
     for line in _lines(requests):
