@@ -42,7 +42,7 @@ class Measured:
     ) -> dict[str, float]:
         """All measures by name. ``initial``: the network before training. inputs f32[m,...] and labels
         i64[m]: all training images, not augmented. Parameters are perturbed and restored; ``seed`` is that
-        of the noise. A magnitude-aware scale at the lower end of its range means that eps alone is too much."""
+        of the noise. Where eps alone is too much, a magnitude-aware scale is 2^-14."""
         was_training = module.training
         module.eval()
         try:

@@ -129,7 +129,8 @@ def main() -> None:
     own = os.getpid()
     for line in _lines(requests):
         if (pid := os.fork()) == 0:
-            _work(*json.loads(line), own)
+            folder, log = json.loads(line)
+            _work(folder, log, own)
         os.write(answers, f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())

@@ -138,12 +138,12 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         grid = {REACHED: len(own) / len(tried), NETWORKS: float(len(own))}
         if len(own) > 1:
             grid |= {GAP: float(np.mean([gap(run) for run in own]))}
-            for row, coefficients in _coefficients(own, seed).items():
-                found += [_line(row, seed, name, value) for name, value in coefficients.items()]
+            coefficients = _coefficients(own, seed)
+            for row, values in coefficients.items():
+                found += [_line(row, seed, name, value) for name, value in values.items()]
             for table, rows in TABLES.items():
-                taus = [line["value"] for line in found if line["seed"] == seed
-                        and line["row"] in rows and line["quantity"] == TAU]  # fmt: skip
-                found.append(_line(table, seed, BEST, max(taus)))
+                best = max(coefficients[row][TAU] for row in rows)
+                found.append(_line(table, seed, BEST, best))
         found += [_line("grid", seed, name, value) for name, value in grid.items()]
     return frames.lines(found)
 
