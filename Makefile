@@ -18,7 +18,7 @@ OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
 REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
-	$(addprefix reproduce-lecture-,density waiting allreduce batch_size large_batch onebit lowrank dgc pufferfish)
+	$(addprefix reproduce-lecture-,density waiting allreduce batch_size large_batch sharpness generalization onebit lowrank dgc pufferfish)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -113,6 +113,8 @@ reproduce-lecture-large_batch: ## train and draw test accuracy against batch siz
 reproduce-lecture-onebit: ## train and draw 1-bit SGD with and without its accumulated error (lecture)
 reproduce-lecture-lowrank: ## train and draw how much low-rank factors keep of gradients (lecture)
 reproduce-lecture-dgc: ## build models and count DGC's payloads (lecture)
+reproduce-lecture-sharpness: ## train and draw sharpness against batch size (lecture)
+reproduce-lecture-generalization: ## train 128 networks and rank measures of generalization (lecture)
 reproduce-lecture-allreduce: ## model ring, tree and halving-doubling allreduce (lecture)
 reproduce-lecture-pufferfish: ## train and compare Pufferfish, dense training and PowerSGD at equal bytes (lecture)
 

@@ -59,7 +59,8 @@ class Digits(ImageSettings):
 
 def _all_digits() -> Images:
     spec = importlib.util.find_spec("sklearn")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
     folder = Path(spec.submodule_search_locations[0])  # importing sklearn takes seconds
     table = np.loadtxt(
         folder / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32

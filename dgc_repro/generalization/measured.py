@@ -1,4 +1,4 @@
-"""The measures of a trained network, as a component: ``generalization=measured``; ``none`` measures nothing."""
+"""The measures of a trained network, as a component: ``generalization=measured``; ``none`` for nothing."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Measured:
     def measure(
         self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor, seed: int
     ) -> dict[str, float]:
-        """All measures by name. ``initial``: the network before training. inputs f32[m,...] and labels i64[m]:
-        all training images, not augmented. Parameters are perturbed and restored; ``seed`` is that of the
-        noise. A scale of magnitude-aware perturbation at its lower end means that eps alone is too much."""
+        """All measures by name. ``initial``: the network before training. inputs f32[m,...] and labels
+        i64[m]: all training images, not augmented. Parameters are perturbed and restored; ``seed`` is that
+        of the noise. Where eps alone is too much, a magnitude-aware scale is 2^-14."""
         was_training = module.training
         module.eval()
         try:

@@ -85,7 +85,8 @@ def path_norm(module: nn.Module, shape: Sequence[int]) -> float:
 
 def fisher_rao(module: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """(d + 1)^2 / m sum_x <w, grad_w loss(x)>^2. All products at once: with G(u) = grad_w sum_x u_x loss(x),
-    linear in u, they are grad_u <w, G(u)>. Liang, Poggio, Rakhlin, Stokes, 2017, arXiv:1711.01530, as Jiang et al. write it."""
+    linear in u, they are grad_u <w, G(u)>. Liang, Poggio, Rakhlin, Stokes, 2017, arXiv:1711.01530, as Jiang
+    et al. write it."""
     parameters = list(module.parameters())
     losses = F.cross_entropy(module(inputs), labels, reduction="none")
     u = torch.ones_like(losses, requires_grad=True)

@@ -23,8 +23,8 @@ from dgc_repro.launch.parent import end_with_parent
 
 
 class Forked:
-    """A fork of the server, with those of subprocess.Popen's methods that a launcher needs. ``answers``: where
-    the server will write its exit code."""
+    """A fork of the server, with those of subprocess.Popen's methods that a launcher needs. ``answers``: the
+    pipe to which the server will write its exit code."""
 
     def __init__(self, pid: int, answers: int) -> None:
         self.pid, self._answers = pid, answers
@@ -124,12 +124,13 @@ def main() -> None:
     end_with_parent(signal.SIGKILL, parent)
     import torch._dynamo  # noqa: F401  # which every optimizer loads
 
-    import dgc_repro.launch.worker
+    import dgc_repro.launch.worker  # noqa: F401
 
     own = os.getpid()
     for line in _lines(requests):
         if (pid := os.fork()) == 0:
-            _work(*json.loads(line), own)
+            folder, log = json.loads(line)
+            _work(folder, log, own)
         os.write(answers, f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())

@@ -1,14 +1,296 @@
-"""Three tables of generalization measures, over a grid of seven hyper-parameters with two values each."""
+"""Three tables of generalization measures, over a grid of seven hyper-parameters with two values each.
+
+Jiang, Neyshabur, Mobahi, Krishnan, Bengio, "Fantastic generalization measures and where to find them", 2019,
+arXiv:1912.02178. The measures are in dgc_repro/generalization, the coefficients in ranking.py. Every network
+is trained to the same cross-entropy of the training images; a network that does not reach it is left out.
+The gap is training minus test accuracy, as a share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.page import Page, made
-from dgc_repro.paper.records import Run
+from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.frame import Column, pivot
+from dgc_repro.paper.lecture import ranking
+from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.records import Run, require_alike
+
+ALIKE = ("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization")
+HYPER: Mapping[str, tuple[Callable[[Run], float], int]] = {
+    "batch size": (lambda run: int(run.setting("train.batch_size")), 1),
+    "dropout": (lambda run: float(run.setting("model.dropout")), -1),
+    "learning rate": (lambda run: float(run.setting("optimizer.lr")), -1),
+    "depth": (lambda run: int(run.setting("model.layers")), -1),
+    "optimizer": (lambda run: run.setting("experiment.optimizer") != "sgd", 1),
+    "weight decay": (lambda run: float(run.setting("optimizer.weight_decay")) > 0, -1),
+    "width": (lambda run: int(run.setting("model.width")), -1),
+}
+"""Each hyper-parameter, and whether a larger value is expected to widen the gap (1) or to narrow it (-1); of
+the optimizer the larger value is LAMB. The canonical ordering adds the expected directions up."""
+OUTPUTS = {
+    "vc_dimension": "VC dimension", "parameters": "number of parameters", "inverse_margin": "1 / margin",
+    "entropy": "entropy of the outputs", "cross_entropy": "cross-entropy",
+}  # fmt: skip
+NORMS = {
+    "frobenius_distance": "Frobenius distance", "spectral_distance": "spectral distance",
+    "spectral_product": "product of spectral norms", "spectral_sum": "sum of spectral norms",
+    "spectral_init": "spectral, init", "spectral_orig": "spectral, orig",
+    "parameter_norm": "parameter norm", "path_norm": "path norm", "fisher_rao": "Fisher-Rao",
+}  # fmt: skip
+SHARPNESS = {
+    f"{kind}{suffix}_{start}": f"{name}{aware}, {start}"
+    for kind, name in (("pac_bayes", "PAC-Bayes"), ("sharpness", "worst case"))
+    for suffix, aware in (("", ""), ("_mag", ", magnitude-aware"))
+    for start in ("init", "orig", "flatness")
+}
+ORACLES = {"oracle_0.02": 0.02, "oracle_0.05": 0.05}
+CONTROLS = {
+    **{name: name.replace("_", " ") for name in ORACLES},
+    "canonical": "canonical ordering",
+    "random": "random",
+}
+TABLES = {"outputs": OUTPUTS, "norms": NORMS, "sharpness": SHARPNESS}
+LABELS = {
+    **OUTPUTS, **NORMS, **SHARPNESS, **CONTROLS, "grid": "the grid",
+    "outputs": "sizes and outputs", "norms": "norms and margins",
+}  # fmt: skip
+TAU, GRANULATED, INFORMATION = "Kendall's tau", "mean of Psi", "conditional information"
+BEST = "largest Kendall's tau of the table"
+REACHED, NETWORKS, GAP = "share that reaches the cross-entropy", "networks", "generalization gap"
+DRAWS = 10
+"""Of the oracles and of the random measure; their coefficients are means over the draws."""
+_enough = (Check(REACHED, "grid", above=0.8),)
+_where = "tables of generalization measures; Jiang et al., 2019"
+
+
+def _claim(name: str, text: str, checks: Sequence[Check], reading: str) -> Claim:
+    return Claim(name, text, _where, tuple(checks), reading, _enough)
+
+
+CLAIMS = (
+    _claim(
+        "sharpness.positive", "Measures of sharpness grow with the gap.",
+        [
+            Check(TAU, f"{kind}{end}")
+            for kind in ("pac_bayes", "sharpness") for end in ("_orig", "_mag_flatness")
+        ],
+        "Kendall's tau above 0 for PAC-Bayes and worst case, of the bound from the origin and of 1 / scale^2 "
+        "with magnitude.",
+    ),
+    *(
+        _claim(
+            f"sharpness.above_{other}",
+            f"The best sharpness measure orders networks better than {LABELS[other]}.",
+            [Check(BEST, "sharpness", other)], "Difference of the largest Kendall's tau of two tables.",
+        )
+        for other in ("outputs", "norms")
+    ),
+    _claim(
+        "norms.negative", "Norm measures fall where the gap grows.",
+        [Check(TAU, row, above=-1.1, below=0) for row in ("frobenius_distance", "spectral_orig")],
+        "Kendall's tau below 0 for the Frobenius distance and for the spectral measure.",
+    ),
+    _claim(
+        "size.negative", "Networks with more parameters have a smaller gap.",
+        [Check(TAU, row, above=-1.1, below=0) for row in ("vc_dimension", "parameters")],
+        "Kendall's tau below 0.",
+    ),
+    _claim(
+        "sharpness.magnitude", "Magnitude-aware sharpness orders networks better.",
+        [
+            Check(TAU, f"{kind}_mag_flatness", f"{kind}_flatness") for kind in ("pac_bayes", "sharpness")
+        ],
+        "Difference of Kendall's tau of 1 / scale^2 with and without magnitude.",
+    ),
+)  # fmt: skip
+
+
+def reached(run: Run) -> bool:
+    """Whether a network reached the cross-entropy."""
+    return bool((run.summary.get("stopping") or {}).get("reached"))
+
+
+def gap(run: Run) -> float:
+    """Training minus test accuracy, as a share. Without augmentation and dropout in both."""
+    summary = run.summary
+    trained, tested = (
+        float(summary[key]) for key in ("generalization/accuracy_percent", "test/accuracy_percent")
+    )
+    return (trained - tested) / 100
+
+
+def numbers(runs: Sequence[Run]) -> pd.DataFrame:
+    """The frame: for each seed the coefficients of each measure (a row), and of the grid the gaps."""
+    found: list[dict[str, object]] = []
+    for seed in sorted({run.seed for run in runs}):
+        tried = [run for run in runs if run.seed == seed]
+        own = [run for run in tried if reached(run)]
+        grid = {REACHED: len(own) / len(tried), NETWORKS: float(len(own))}
+        if len(own) > 1:
+            grid |= {GAP: float(np.mean([gap(run) for run in own]))}
+            coefficients = _coefficients(own, seed)
+            for row, values in coefficients.items():
+                found += [_line(row, seed, name, value) for name, value in values.items()]
+            for table, rows in TABLES.items():
+                best = max(coefficients[row][TAU] for row in rows)
+                found.append(_line(table, seed, BEST, best))
+        found += [_line("grid", seed, name, value) for name, value in grid.items()]
+    return frames.lines(found)
+
+
+def _line(row: str, seed: int, quantity: str, value: float) -> dict[str, object]:
+    return {"row": row, "seed": seed, "quantity": quantity, "value": value}
+
+
+def settings(runs: Sequence[Run]) -> NDArray[np.int64]:
+    """theta: by network and hyper-parameter, the number of its value, ascending; rates and decays within
+    their optimizer."""
+    columns = []
+    for name, (of, _) in HYPER.items():
+        values = [of(run) if name != "learning rate" else _rate(run, runs) for run in runs]
+        columns.append(np.unique(values, return_inverse=True)[1].reshape(-1))
+    return np.stack(columns, axis=1)
+
+
+def _rate(run: Run, runs: Sequence[Run]) -> int:
+    of, _ = HYPER["learning rate"]
+    optimizer = run.setting("experiment.optimizer")
+    rates = {of(other) for other in runs if other.setting("experiment.optimizer") == optimizer}
+    return sorted(rates).index(of(run))
+
+
+def _coefficients(runs: Sequence[Run], seed: int) -> dict[str, dict[str, float]]:
+    """By row, every coefficient of one seed's networks."""
+    theta, gaps = settings(runs), np.array([gap(run) for run in runs])
+    measures = {
+        row: np.array([float(run.summary[f"generalization/{row}"]) for run in runs])
+        for rows in TABLES.values()
+        for row in rows
+    }
+    directions = np.array([direction for _, direction in HYPER.values()])
+    measures["canonical"] = theta @ directions
+    found = {row: _of_measure(mu, gaps, theta) for row, mu in measures.items()}
+    draw = np.random.default_rng(seed)
+    for row in ("random", *ORACLES):
+        noise = [draw.normal(size=len(gaps)) for _ in range(DRAWS)]
+        drawn = [gaps + ORACLES[row] * n if row in ORACLES else n for n in noise]
+        each = [_of_measure(mu, gaps, theta) for mu in drawn]
+        found[row] = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+    return found
+
+
+def _of_measure(
+    mu: NDArray[np.float64], gaps: NDArray[np.float64], theta: NDArray[np.int64]
+) -> dict[str, float]:
+    of_axis = {name: ranking.psi(mu, gaps, theta, axis) for axis, name in enumerate(HYPER)}
+    return {
+        **of_axis,
+        TAU: ranking.tau(mu, gaps),
+        GRANULATED: float(np.nanmean(list(of_axis.values()))),
+        INFORMATION: ranking.conditional_information(mu, gaps, theta),
+    }
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale."""
-    return made(__file__, scale, runs, frames.lines([]), [])
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    if not runs:
+        raise UserError(
+            "experiment.artifact: at least one finished run of generalization, got none"
+        )
+    require_alike(runs, ALIKE)
+    found = numbers(runs)
+    targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
+    out = [run for run in runs if not reached(run)]
+    return made(
+        __file__,
+        scale,
+        runs,
+        found,
+        _sections(found),
+        CLAIMS,
+        labels=LABELS,
+        head=[
+            ("training cross-entropy to reach", targets),
+            ("networks left out", f"{len(out)} of {len(runs)} do not reach it"),
+        ],
+        figures={"generalization": lambda: _figure(found, runs, scale)},
+    )
+
+
+def _sections(found: pd.DataFrame) -> list[Section]:
+    columns = [
+        *(Column(name, name, 2) for name in HYPER),
+        Column("tau", TAU, 2),
+        Column("mean of Psi", GRANULATED, 2),
+        Column("cond. inf.", INFORMATION, frames.percent),
+    ]
+    titles = {
+        "outputs": "Sizes and outputs",
+        "norms": "Norms and margins",
+        "sharpness": "Sharpness",
+    }
+    tables = [
+        Section(titles[name], pivot(found, {**rows, **CONTROLS}, columns, "measure"))
+        for name, rows in TABLES.items()
+    ]
+    grid = (
+        frames.seeds(REACHED),
+        Column("networks", NETWORKS, 0),
+        Column("reach the cross-entropy", REACHED, frames.percent),
+        Column("mean gap", GAP, frames.percent),
+    )
+    return [*tables, Section("The grid", pivot(found, {"grid": "all"}, grid, "networks of"))]
+
+
+def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    """Kendall's tau and the mean of Psi by measure; Psi by measure and hyper-parameter."""
+    said = f"{facts.caption(runs, scale)}; mean over seeds"
+    panels: plot.Panels = [
+        ("Agreement with the gap's order", lambda axes: _bars(found, axes)),
+        ("Psi by hyper-parameter", lambda axes: _map(found, axes)),
+    ]
+    title = "Generalization measures against the generalization gap"
+    return plot.figure(title, said, panels, columns=2, size=(6.0, 8.0), legend=2)
+
+
+ROWS = {**CONTROLS, **OUTPUTS, **NORMS, **SHARPNESS}
+
+
+def _means(found: pd.DataFrame, quantity: str) -> list[float]:
+    values = [frames.of(found, quantity, row) for row in ROWS]
+    return [float(np.mean(v)) if v else float("nan") for v in values]
+
+
+def _bars(found: pd.DataFrame, axes: Axes) -> None:
+    places = np.arange(len(ROWS))
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    axes.plot(_means(found, TAU), places, "o", color=plot.BLUE, label=TAU)
+    axes.plot(
+        _means(found, GRANULATED), places, "s", color=plot.ORANGE, label=GRANULATED, markersize=4
+    )
+    axes.set_yticks(places, list(ROWS.values()))
+    axes.invert_yaxis()
+    axes.set_xlim(-1, 1)
+    plot.name_axes(axes, "coefficient")
+
+
+def _map(found: pd.DataFrame, axes: Axes) -> None:
+    table = np.array([_means(found, name) for name in HYPER]).T
+    axes.imshow(table, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(table):
+        if not np.isnan(value):
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5,
+                      color="white" if abs(value) > 0.6 else "black")  # fmt: skip
+    axes.set_yticks(np.arange(len(ROWS)), [""] * len(ROWS))
+    axes.set_xticks(np.arange(len(HYPER)), list(HYPER), rotation=35, ha="right")
+    axes.grid(visible=False)
