@@ -59,7 +59,10 @@ def read_images(
 
 @functools.lru_cache(maxsize=2)
 def _decoded(
-    written: tuple[tuple[Path, Path, int], ...], side_pixels: int, label_column: str, num_classes: int
+    written: tuple[tuple[Path, Path, int], ...],
+    side_pixels: int,
+    label_column: str,
+    num_classes: int,
 ) -> tuple[Images, bool]:
     """The same of files and the times of their last change."""
     files = [file for file, _, _ in written]

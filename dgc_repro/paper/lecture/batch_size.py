@@ -1,6 +1,6 @@
 """Steps to a target against batch size: perfect scaling, diminishing returns, a plateau.
 
-For each batch size the learning rate is the one with the fewest steps in the mean over seeds, of the rates that
+For each batch size the learning rate is the one with the fewest steps in the mean over seeds, of those that
 all seeds have tried. Seed 0 may try more rates, to find the range (`tuned_of`).
 
 The curve S(B) = S_min (1 + B_crit / B) follows from equation 2.11, with E = B S, of McCandlish, Kaplan,
@@ -231,8 +231,8 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     at_edge.
 
     The best rate has the fewest steps in the mean over seeds, among the rates that the most seeds have tried.
-    at_edge: it is the smallest or the largest rate that was tried, or a rate with fewer seeds needs fewer steps
-    in these seeds: a better rate may have been missed.
+    at_edge: it is the smallest or the largest rate that was tried, or a rate with fewer seeds needs
+    fewer steps in these seeds: a better rate may have been missed.
     """
     kept = []
     for _, own in tried.groupby("batch"):
@@ -272,22 +272,23 @@ def _sections(found: pd.DataFrame) -> list[Section]:
     steps = Section("Steps to the target", pivot(found, rows, columns, "batch size"))
     fits = (
         Column("critical batch size", CRITICAL, 0),
-        Column("95 % interval", CRITICAL, _interval),
+        Column("critical: 95 % interval", CRITICAL, _interval),
         Column("gradient noise scale", NOISE, 0),
-        Column("95 % interval ", NOISE, _interval),
+        Column("noise scale: 95 % interval", NOISE, _interval),
         Column("least steps", LEAST, 0),
         Column("best learning rates at an edge", EDGES, 0),
         Column("saved by the first doubling", FIRST, frames.times),
         Column("saved by the last doubling", LAST, frames.times),
     )
-    return [steps, Section("The curve", pivot(found, WORKLOADS, fits, "workload"))]
+    measured = {w: label for w, label in WORKLOADS.items() if _batches(found, w)}
+    return [steps, Section("The curve", pivot(found, measured, fits, "workload"))]
 
 
 def _interval(values: frames.Values) -> str:
     """Student's t interval over seeds, of the logarithms."""
     if len(values) < 2 or not np.isfinite(values).all():
         return "-"
-    _, low, high = interval(list(values), True)
+    _, low, high = interval(values, ratio=True)
     return f"{low:.0f} to {high:.0f}"
 
 
@@ -328,14 +329,18 @@ def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
     if least and critical:
         mean = curve(grid, float(np.mean(least)), float(np.mean(critical)))
         axes.plot(grid, mean, color=plot.ORANGE, label="fit, least steps x (1 + critical / batch)")
-        middle, low, high = interval(critical, True)
+        middle, low, high = interval(critical, ratio=True)
         axes.axvline(middle, color=plot.ORANGE, linewidth=0.9, label=CRITICAL)
         if len(critical) > 1:
             low, high = max(low, batches[0] / 2), min(high, 2 * batches[-1])
             axes.axvspan(low, high, color=plot.ORANGE, alpha=0.15, linewidth=0)
     if noise := frames.of(found, NOISE, workload):
         axes.axvline(
-            interval(noise, True)[0], color=plot.GREEN, linewidth=0.9, linestyle="--", label=NOISE
+            interval(noise, ratio=True)[0],
+            color=plot.GREEN,
+            linewidth=0.9,
+            linestyle="--",
+            label=NOISE,
         )
     axes.errorbar(
         batches,
