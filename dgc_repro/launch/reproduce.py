@@ -9,8 +9,8 @@ its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
 it is trained, and every printed number was measured here. ``optional_runs`` lists runs that an artifact uses
 if they are finished (or published, as above) and never trains. A line's own ``scale.seeds=`` replaces the
-artifact's; a line of ``sweeps`` takes those of the artifact's seeds that it names. ``roots.<dataset>=<folder>`` names
-the folder of a data set.
+artifact's; a line of ``sweeps`` takes those of the artifact's seeds that it names.
+``roots.<dataset>=<folder>`` names the folder of a data set.
 
 An artifact with ``measure`` is a measurement: each line is measured once (launch/measure.py), and
 ``measure.<key>=...`` overrides how. One with ``study`` is computed (launch/study.py): each part is a
