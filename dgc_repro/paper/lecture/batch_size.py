@@ -15,7 +15,7 @@ the gradients of N workers with b images (or columns of text) each:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -180,14 +180,7 @@ def target_of(run: Run) -> str:
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
-    tried = pd.DataFrame(
-        {
-            "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
-            "seed": run.seed, "steps": steps_of(run),
-        }
-        for run in runs
-        if is_timed(run)
-    )  # fmt: skip
+    tried = tried_of(run for run in runs if is_timed(run))
     noise = {(r.model, r.seed): noise_scale(r) for r in runs if not is_timed(r)}
     parts = []
     for workload, own in tried.groupby("workload"):
@@ -224,6 +217,17 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
                 )
             )
     return frames.join(*parts)
+
+
+def tried_of(runs: Iterable[Run]) -> pd.DataFrame:
+    """What each run tried: columns workload, batch, rate, seed, steps."""
+    return pd.DataFrame(
+        {
+            "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
+            "seed": run.seed, "steps": steps_of(run),
+        }
+        for run in runs
+    )  # fmt: skip
 
 
 def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
