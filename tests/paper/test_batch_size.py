@@ -23,17 +23,17 @@ def run_of(row: str, batch: int, rate: float, seed: int, steps: float, workers: 
     config = {
         "seed": seed, "scale": {"name": "quick"}, "dataset": {"name": "digits"}, "schedule": {},
         "model": {"_target_": "dgc_repro.model.cnn.CNN", "width": 4},
-        "experiment": {"paper": "lecture", "artifact": "batch_size", "row": f"cnn.{row}"},
+        "experiment": {"paper": "lecture", "artifact": "batch_size", "row": f"cnn_digits.{row}"},
         "train": {"batch_size": batch // workers, "accumulate": 1, "epochs": 9},
         "launch": {"workers": workers, "kind": "simulated"},
-        "optimizer": {"lr": rate, "momentum": 0.9}, "stopping": {"target": 95.0},
+        "optimizer": {"lr": rate, "momentum": 0.9}, "stopping": {"target": 95.0, "metric": "accuracy"},
     }  # fmt: skip
     stopping = {"target": 95.0, "reached": reached, **({"step": steps} if reached else {})}
     return Run(f"{row}-s{seed}", config, {"data": "digits"}, {"stopping": stopping})
 
 
 def noisy(seed: int, own: float, mean: float) -> Run:
-    run = run_of("noise_b16x8_lr0.01", 128, 0.01, seed, 40, workers=8)
+    run = run_of("b16x1x8_lr0.01", 128, 0.01, seed, 40, workers=8)
     run.decisions["own_square"], run.decisions["mean_square"] = [own] * 3, [mean] * 3
     return run
 
@@ -76,7 +76,8 @@ def test_the_noise_scale_is_that_of_known_moments() -> None:
 
 
 def test_a_rate_at_an_edge_of_its_grid_is_marked_and_nothing_is_judged() -> None:
-    assert set(words(runs(curved, best=0.03)).values()) == {"not tested"}
+    own = {k: v for k, v in words(runs(curved, best=0.03)).items() if k.startswith("cnn_digits.")}
+    assert set(own.values()) == {"not tested"}
     tried = pd.DataFrame(
         {"batch": 8, "rate": rate, "seed": 0, "steps": steps}
         for rate, steps in zip(RATES, (90.0, 50.0, math.inf), strict=True)
@@ -85,23 +86,53 @@ def test_a_rate_at_an_edge_of_its_grid_is_marked_and_nothing_is_judged() -> None
     assert (line["rate"], line["steps"], line["tried"], line["at_edge"]) == (0.01, 50, 3, False)
 
 
+def test_a_rate_that_only_seed_0_tried_is_not_chosen_but_shows_what_was_missed() -> None:
+    tried = pd.DataFrame(
+        {"batch": 8, "rate": rate, "seed": seed, "steps": steps}
+        for rate, of_seeds in {
+            0.003: (40.0,),
+            0.01: (50, 60, 70),
+            0.03: (60, 70, 70),
+            0.1: (90,),
+        }.items()
+        for seed, steps in enumerate(of_seeds)
+    )
+    found = batch_size.tuned_of(tried)
+    assert (list(found["rate"]), list(found["at_edge"])) == ([0.01] * 3, [True] * 3)
+    found = batch_size.tuned_of(tried.assign(steps=tried["steps"].replace(40.0, 51.0)))
+    assert (set(found["rate"]), set(found["at_edge"]), set(found["tried"])) == (
+        {0.01},
+        {False},
+        {4},
+    )
+
+
 def test_a_curve_that_bends_agrees_and_one_that_does_not_differs() -> None:
     def bends(batch: int) -> float:
         return 60 + 2 * max(0, 6400 / batch - 60)
 
-    assert words(runs(bends)) == {"cnn.perfect": "agrees", "cnn.plateau": "agrees"}
-    assert words(runs(lambda batch: 8000 / batch)) == {
-        "cnn.perfect": "agrees", "cnn.plateau": "differs"
-    }  # fmt: skip
-    assert words(runs(lambda batch: 100))["cnn.perfect"] == "differs"
+    bent, straight = words(runs(bends)), words(runs(lambda batch: 8000 / batch))
+    assert (bent["cnn_digits.perfect"], bent["cnn_digits.plateau"]) == ("agrees", "agrees")
+    assert (straight["cnn_digits.perfect"], straight["cnn_digits.plateau"]) == ("agrees", "differs")
+    assert words(runs(lambda batch: 100))["cnn_digits.perfect"] == "differs"
+
+
+def test_the_noise_scale_is_judged_against_the_critical_batch_size() -> None:
+    """Noise scale: 16 (2 x 128 - 128) / ... of squares 2 and 1 with 16 and 128 images; critical: 40."""
+    assert words(runs(curved))["cnn_digits.noise"] == "agrees"
+    far = [run for run in runs(curved) if batch_size.is_timed(run)]
+    far += [noisy(seed, 1000.0, 126.0) for seed in range(3)]
+    assert words(far)["cnn_digits.noise"] == "differs"
 
 
 def test_a_largest_batch_that_never_reaches_the_target_shows_no_plateau() -> None:
     never = runs(lambda batch: math.inf if batch == BATCHES[-1] else curved(batch))
-    assert words(never)["cnn.plateau"] in ("not run", "not tested", "inconclusive")
+    assert words(never)["cnn_digits.plateau"] in ("not run", "not tested", "inconclusive")
 
 
 def test_the_page_is_written_with_its_figure(tmp_path: Path) -> None:
     pages.write(batch_size.page(runs(curved), "quick"), tmp_path)
     assert (tmp_path / "batch_size.png").is_file()
-    assert "| small CNN | 40 |" in (tmp_path / "table.md").read_text().replace(" ± 0", "")
+    assert "| small CNN, digits | 40 | 40 to 40 |" in (tmp_path / "table.md").read_text().replace(
+        " ± 0", ""
+    )

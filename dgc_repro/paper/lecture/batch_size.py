@@ -1,11 +1,12 @@
 """Steps to a target against batch size: perfect scaling, diminishing returns, a plateau.
 
-For each batch size the learning rate is the one of the grid with the fewest steps, in the mean over seeds.
+For each batch size the learning rate is the one with the fewest steps in the mean over seeds, of those that
+all seeds have tried. Seed 0 may try more rates, to find the range (`tuned_of`).
 
 The curve S(B) = S_min (1 + B_crit / B) follows from equation 2.11, with E = B S, of McCandlish, Kaplan,
 Amodei et al., "An empirical model of large-batch training", 2018, arXiv:1812.06162: at B_crit twice
 S_min steps are needed. The gradient noise scale tr(Sigma) / ||G||^2 (appendix A.1 there) is estimated from
-the gradients of N workers with b images each:
+the gradients of N workers with b images (or columns of text) each:
 
     ||G||^2   = (N b |mean|^2 - b mean |g_i|^2) / (N b - b)
     tr(Sigma) = (mean |g_i|^2 - |mean|^2) / (1 / b - 1 / (N b))
@@ -14,7 +15,7 @@ the gradients of N workers with b images each:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,18 +31,28 @@ from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, pivot
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import interval
 
 ALIKE = ("scale.name", "dataset", "model", "stopping.target", "optimizer.momentum", "schedule")
-WORKLOADS = {"cnn": "small CNN"}
+WORKLOADS = {
+    "cnn_digits": "small CNN, digits",
+    "cnn_cifar10": "small CNN, CIFAR-10",
+    "resnet_cifar10": "slim ResNet, CIFAR-10",
+    "transformer_text": "small transformer, text",
+    "lstm_text": "small LSTM, text",
+}
 STEPS, RATE = "steps to the target", "learning rate with the fewest steps"
 TRIED, EDGES = (
     "learning rates tried",
-    "batch sizes whose best learning rate is at an edge of its grid",
+    "batch sizes with a best learning rate at an edge",
 )
 FIRST, LAST = "steps saved by doubling the smallest batch", "steps saved by the last doubling"
 CRITICAL, LEAST, NOISE = "critical batch size", "least steps", "gradient noise scale"
+NOISE_RATIO = "gradient noise scale over critical batch size"
 PERFECT, FLAT = (1.6, 2.5), 1.25
 """Ours: the range around 2 that counts as perfect scaling, and the most that a plateau still saves."""
+ORDER = 10.0
+"""McCandlish et al. say that the noise scale gives the order of magnitude of the critical batch size."""
 _source = "steps to a target against batch size"
 
 
@@ -66,14 +77,26 @@ CLAIMS = tuple(
             f"Steps at half of the largest batch over steps at the largest, below {FLAT:g}.",
             _inside(workload), OURS,
         ),
+        Claim(
+            f"{workload}.noise", f"{label}: the noise scale and the critical batch size are of one order of "
+            "magnitude.", "McCandlish et al., 2018, abstract",
+            (Check(NOISE_RATIO, workload, above=1 / ORDER, below=ORDER, printed=1.0),),
+            f"Noise scale over critical batch size of the same seed, between 1 / {ORDER:g} and {ORDER:g}.",
+            _inside(workload), OURS,
+        ),
     )
 )  # fmt: skip
 
 
 def batch_of(run: Run) -> int:
-    """Images of a step, over all workers and micro-steps."""
+    """Images, or columns of text, of a step, over all workers and micro-steps."""
     keys = ("train.batch_size", "train.accumulate", "launch.workers")
     return math.prod(int(run.setting(key)) for key in keys)
+
+
+def is_timed(run: Run) -> bool:
+    """Whether the steps of a run count. A run of several workers measures the noise scale."""
+    return int(run.setting("launch.workers")) == 1
 
 
 def steps_of(run: Run) -> float:
@@ -114,7 +137,7 @@ def saved(batches: Sequence[int], steps: Sequence[float]) -> float:
 
 
 def noise_scale(run: Run) -> float:
-    """tr(Sigma) / ||G||^2 of the mean squares of all recorded steps, in images."""
+    """tr(Sigma) / ||G||^2 of the mean squares of all recorded steps, in images or columns of text."""
     table = run.decisions[["own_square", "mean_square"]].dropna()
     own, mean = table["own_square"].mean(), table["mean_square"].mean()
     small, whole = batch_of(run) / int(run.setting("launch.workers")), float(batch_of(run))
@@ -129,7 +152,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         raise UserError("experiment.artifact: at least one finished run of batch_size, got none")
     for workload in WORKLOADS:
         require_alike([run for run in runs if run.model == workload], ALIKE)
-    timed = [run for run in runs if not run.method.startswith("noise")]
+    timed = [run for run in runs if is_timed(run)]
     found = numbers(runs)
     return made(
         __file__,
@@ -142,30 +165,24 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         head=[
             (
                 "target",
-                facts.distinct(f"{r.setting('stopping.target'):g} % test accuracy" for r in timed),
+                facts.distinct(f"{WORKLOADS[r.model]}: {target_of(r)}" for r in timed),
             )
         ],
         figures={"batch_size": lambda: _figure(found, runs, scale)},
     )
 
 
+def target_of(run: Run) -> str:
+    """The target in words."""
+    value, metric = run.setting("stopping.target"), run.setting("stopping.metric")
+    return f"test perplexity {value:g}" if metric == "perplexity" else f"{value:g} % test accuracy"
+
+
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
-    tried = pd.DataFrame(
-        {
-            "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
-            "seed": run.seed, "steps": steps_of(run),
-        }
-        for run in runs
-        if not run.method.startswith("noise")
-    )  # fmt: skip
-    parts = [
-        frames.measure(
-            (run for run in runs if run.method.startswith("noise")),
-            {NOISE: frames.Quantity("images", noise_scale)},
-        )
-    ]
-    parts[0]["row"] = parts[0]["row"].str.partition(".")[0]
+    tried = tried_of(run for run in runs if is_timed(run))
+    noise = {(r.model, r.seed): noise_scale(r) for r in runs if not is_timed(r)}
+    parts = []
     for workload, own in tried.groupby("workload"):
         tuned = tuned_of(own)
         tuned["row"] = [f"{workload}.b{batch}" for batch in tuned["batch"]]
@@ -179,11 +196,14 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
             batches, steps = list(points["batch"]), list(points["steps"])
             least, critical = fitted(batches, steps)
             of_seed = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
+            if (workload, seed) in noise:
+                scale = noise[workload, seed]
+                of_seed |= {NOISE: scale, NOISE_RATIO: scale / critical}
             if len(steps) > 1:
                 of_seed |= {
                     FIRST: saved(batches[:2], steps[:2]), LAST: saved(batches[-2:], steps[-2:])
                 }  # fmt: skip
-            units = {LEAST: "steps", CRITICAL: "images", EDGES: ""}
+            units = {LEAST: "steps", CRITICAL: "samples", NOISE: "samples", EDGES: ""}
             parts.append(
                 frames.lines(
                     {
@@ -199,15 +219,38 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     return frames.join(*parts)
 
 
+def tried_of(runs: Iterable[Run]) -> pd.DataFrame:
+    """What each run tried: columns workload, batch, rate, seed, steps."""
+    return pd.DataFrame(
+        {
+            "workload": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
+            "seed": run.seed, "steps": steps_of(run),
+        }
+        for run in runs
+    )  # fmt: skip
+
+
 def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     """The runs with the best learning rate of each batch size: columns batch, seed, steps, rate, tried,
-    at_edge (whether the best rate is the smallest or the largest that was tried)."""
+    at_edge.
+
+    The best rate has the fewest steps in the mean over seeds, among the rates that the most seeds have tried.
+    at_edge: it is the smallest or the largest rate that was tried, or a rate with fewer seeds needs
+    fewer steps in these seeds: a better rate may have been missed.
+    """
     kept = []
     for _, own in tried.groupby("batch"):
-        means = own.groupby("rate")["steps"].mean()
+        table = own.pivot(index="rate", columns="seed", values="steps")
+        seeds = table.notna().sum(axis=1)
+        means = table[seeds == seeds.max()].mean(axis=1)
         rate = means.idxmin()
-        at_edge = rate in (means.index.min(), means.index.max())
-        kept.append(own[own["rate"] == rate].assign(tried=len(means), at_edge=at_edge))
+        best = table.loc[rate]
+        missed = any(
+            other[other.notna()].mean() < best[other.notna()].mean()
+            for _, other in table[seeds < seeds.max()].iterrows()
+        )
+        at_edge = missed or rate in (table.index.min(), table.index.max())
+        kept.append(own[own["rate"] == rate].assign(tried=len(table), at_edge=at_edge))
     return pd.concat(kept, ignore_index=True)
 
 
@@ -233,24 +276,39 @@ def _sections(found: pd.DataFrame) -> list[Section]:
     steps = Section("Steps to the target", pivot(found, rows, columns, "batch size"))
     fits = (
         Column("critical batch size", CRITICAL, 0),
+        Column("critical: 95 % interval", CRITICAL, _interval),
         Column("gradient noise scale", NOISE, 0),
+        Column("noise scale: 95 % interval", NOISE, _interval),
         Column("least steps", LEAST, 0),
         Column("best learning rates at an edge", EDGES, 0),
         Column("saved by the first doubling", FIRST, frames.times),
         Column("saved by the last doubling", LAST, frames.times),
     )
-    return [steps, Section("The curve", pivot(found, WORKLOADS, fits, "workload"))]
+    measured = {w: label for w, label in WORKLOADS.items() if _batches(found, w)}
+    return [steps, Section("The curve", pivot(found, measured, fits, "workload"))]
+
+
+def _interval(values: frames.Values) -> str:
+    """Student's t interval over seeds, of the logarithms."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return "-"
+    _, low, high = interval(values, ratio=True)
+    return f"{low:.0f} to {high:.0f}"
 
 
 def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """By workload: steps by batch size with perfect scaling and the fit; the best learning rates."""
-    panels: plot.Panels = []
-    for workload, label in WORKLOADS.items():
-        panels.append((f"{label}: steps to the target", partial(_steps, found, workload)))
-        panels.append((f"{label}: best learning rate", partial(_rates, found, workload)))
+    """By workload: steps by batch size with perfect scaling, the fit, and the noise scale."""
+    panels: plot.Panels = [
+        (label, partial(_steps, found, workload))
+        for workload, label in WORKLOADS.items()
+        if _batches(found, workload)
+    ]
     title = "Steps to a target against batch size (learning rate tuned for each batch size)"
-    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
-    return plot.figure(title, said, panels, columns=2, legend=3)
+    said = (
+        f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation, shaded: 95 % interval of "
+        "the critical batch size"
+    )
+    return plot.figure(title, said, panels, columns=3, legend=3)
 
 
 def _points(
@@ -275,12 +333,18 @@ def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
     if least and critical:
         mean = curve(grid, float(np.mean(least)), float(np.mean(critical)))
         axes.plot(grid, mean, color=plot.ORANGE, label="fit, least steps x (1 + critical / batch)")
-        axes.axvline(
-            float(np.mean(critical)), color=plot.ORANGE, linewidth=0.9, label="critical batch size"
-        )
+        middle, low, high = interval(critical, ratio=True)
+        axes.axvline(middle, color=plot.ORANGE, linewidth=0.9, label=CRITICAL)
+        if len(critical) > 1:
+            low, high = max(low, batches[0] / 2), min(high, 2 * batches[-1])
+            axes.axvspan(low, high, color=plot.ORANGE, alpha=0.15, linewidth=0)
     if noise := frames.of(found, NOISE, workload):
         axes.axvline(
-            float(np.mean(noise)), color=plot.GREEN, linewidth=0.9, linestyle="--", label=NOISE
+            interval(noise, ratio=True)[0],
+            color=plot.GREEN,
+            linewidth=0.9,
+            linestyle="--",
+            label=NOISE,
         )
     axes.errorbar(
         batches,
@@ -293,15 +357,3 @@ def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
         zorder=3,
     )
     plot.name_axes(axes, "batch size", "steps to the target", "xy")
-
-
-def _rates(found: pd.DataFrame, workload: str, axes: Axes) -> None:
-    batches, rates = _points(found, workload, RATE)
-    if not batches:
-        plot.empty(axes, "no batch size reaches the target")
-        return
-    best = [values[0] for values in rates]
-    axes.plot(batches, best, "o", color=plot.BLUE)
-    linear = [best[0] * b / batches[0] for b in batches]
-    axes.plot(batches, linear, ":", color="#888888", label="linear scaling from the smallest batch")
-    plot.name_axes(axes, "batch size", "learning rate", "xy")

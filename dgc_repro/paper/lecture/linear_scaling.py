@@ -1,0 +1,213 @@
+"""The linear learning-rate scaling rule, with and without warm-up, against the tuned learning rate.
+
+Paper: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, sections 2.1 and 2.2: when the batch
+is k times as large, multiply the learning rate by k; begin with a gradual warm-up.
+
+The tuned rates, and the base rate, are those of batch_size.py. The rule holds at a batch size where it needs at
+most `HOLDS` times the steps of the tuned rate.
+
+Differs: the warm-up begins at 0 and not at the base rate. We count steps to a target; the paper compares the
+accuracy after 90 epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dgc_repro.errors import UserError
+from dgc_repro.paper import facts, plot
+from dgc_repro.paper import frame as frames
+from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.frame import Column, pivot
+from dgc_repro.paper.lecture import batch_size
+from dgc_repro.paper.lecture.batch_size import RATE, STEPS, tried_of, tuned_of
+from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run, require_alike
+
+POOL = "batch_size"
+WORKLOADS = {name: batch_size.WORKLOADS[name] for name in ("cnn_digits", "cnn_cifar10")}
+BASE = 8
+"""The batch size that the rule starts from."""
+TUNED, RULE, WARM = "tuned", "rule", "rule_warmup"
+LOOKS = {
+    TUNED: Look("tuned for each batch size", plot.BLACK, "o"),
+    RULE: Look("linear rule", plot.ORANGE, "s"),
+    WARM: Look("linear rule with warm-up", plot.BLUE, "^"),
+}
+OVER = "steps over those of the tuned rate"
+LARGEST = "largest batch size at which the rule holds"
+HOLDS = 1.25
+"""Ours: the rule holds where it needs at most so many times the steps of the tuned rate."""
+_source = "linear scaling and warm-up (Goyal et al., 2017)"
+
+CLAIMS = tuple(
+    claim
+    for workload, label in WORKLOADS.items()
+    for claim in (
+        Claim(
+            f"{workload}.twice", f"{label}: twice the batch needs twice the learning rate.", _source,
+            (Check(OVER, f"{workload}.{RULE}", above=0, below=HOLDS, setting=str(2 * BASE), printed=1.0),),
+            f"Steps with the rule over steps with the tuned rate at batch size {2 * BASE}, below {HOLDS:g}.",
+            margin=OURS,
+        ),
+        Claim(
+            f"{workload}.breaks", f"{label}: the rule breaks at large batch sizes.", _source,
+            (Check(LARGEST, f"{workload}.{TUNED}", f"{workload}.{RULE}", above=1, ratio=True),),
+            f"The largest batch size measured over the largest one at which the rule holds (at most "
+            f"{HOLDS:g} times the steps of the tuned rate), above 1.", margin=OURS,
+        ),
+        Claim(
+            f"{workload}.warmup", f"{label}: with warm-up the rule holds at larger batch sizes.", _source,
+            (Check(LARGEST, f"{workload}.{WARM}", f"{workload}.{RULE}", above=1, ratio=True),),
+            "The largest batch size at which the rule holds with warm-up over the one without, above 1.",
+            margin=OURS,
+        ),
+    )
+)  # fmt: skip
+
+
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    runs = [run for run in runs if batch_size.is_timed(run) and run.model in WORKLOADS]
+    if not runs:
+        raise UserError("experiment.artifact: at least one finished run of batch_size, got none")
+    for workload in WORKLOADS:
+        alike = [key for key in batch_size.ALIKE if key != "schedule"]
+        require_alike([run for run in runs if run.model == workload], alike)
+    found = numbers(runs)
+    labels = {
+        f"{w}.{m}": f"{WORKLOADS[w]}: {look.label}" for w in WORKLOADS for m, look in LOOKS.items()
+    }
+    return made(
+        __file__,
+        scale,
+        runs,
+        found,
+        _sections(found),
+        CLAIMS,
+        labels=labels,
+        said={"base": BASE},
+        figures={"linear_scaling": lambda: _figure(found, runs, scale)},
+    )
+
+
+def warmup_of(run: Run) -> float:
+    """Epochs of warm-up."""
+    return float(run.setting("schedule.warmup_epochs"))
+
+
+def numbers(runs: Sequence[Run]) -> pd.DataFrame:
+    """The frame: rows ``<workload>.<tuned, rule, rule_warmup>``, settings are batch sizes."""
+    parts = [frames.lines([])]
+    for workload in dict.fromkeys(run.model for run in runs):
+        own = [run for run in runs if run.model == workload]
+        plain = tried_of(run for run in own if warmup_of(run) == 0)
+        warm = tried_of(run for run in own if warmup_of(run) > 0)
+        tuned = tuned_of(plain)
+        base = tuned.loc[tuned["batch"] == BASE, "rate"]
+        if base.empty:
+            continue
+        tables = {
+            TUNED: tuned,
+            RULE: _with_rates(plain, float(base.iloc[0]) / BASE),
+            WARM: _with_rates(warm, float(base.iloc[0]) / BASE),
+        }
+        parts += [_lines(f"{workload}.{name}", table, tuned) for name, table in tables.items()]
+    return frames.join(*parts)
+
+
+def _with_rates(tried: pd.DataFrame, a_sample: float) -> pd.DataFrame:
+    """The runs above the base batch size whose learning rate is proportional to it."""
+    above = tried[tried["batch"] > BASE] if len(tried) else tried
+    return above[np.isclose(above["rate"], a_sample * above["batch"])] if len(above) else above
+
+
+def _lines(row: str, table: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
+    """Steps and rates of a row; its steps over the tuned ones; the largest batch size where it holds."""
+    found = []
+    best = tuned.set_index(["batch", "seed"])["steps"]
+    by_seed: dict[int, dict[int, float]] = {}
+    for line in table[table["batch"] >= BASE].itertuples() if len(table) else ():
+        at = {"row": row, "seed": line.seed, "setting": str(line.batch)}
+        found += [
+            {**at, "quantity": STEPS, "unit": "steps", "value": line.steps},
+            {**at, "quantity": RATE, "value": line.rate},
+        ]
+        steps = float(best.get((line.batch, line.seed), math.nan))
+        if math.isfinite(steps):
+            over = by_seed.setdefault(line.seed, {})
+            over[line.batch] = line.steps / steps
+            found.append({**at, "quantity": OVER, "unit": "x", "value": over[line.batch]})
+    for seed, over in by_seed.items():
+        at = {"row": row, "seed": seed, "quantity": LARGEST, "unit": "samples"}
+        found.append({**at, "value": float(largest(over))})
+    return frames.lines(found)
+
+
+def largest(over: Mapping[int, float]) -> int:
+    """The largest batch size with at most `HOLDS` times the steps; the base one for none."""
+    return max([BASE, *(batch for batch, times in over.items() if times <= HOLDS)])
+
+
+def _batches(found: pd.DataFrame, workload: str) -> list[int]:
+    own = found[found["row"].str.startswith(f"{workload}.") & (found["quantity"] == STEPS)]
+    return sorted({int(batch) for batch in own["setting"]})
+
+
+def _sections(found: pd.DataFrame) -> list[Section]:
+    sections = []
+    rows = {w: label for w, label in WORKLOADS.items() if _batches(found, w)}
+    lines = []
+    for workload, label in rows.items():
+        for batch in _batches(found, workload):
+            cells: dict[str, str] = {"workload, batch size": f"{label}, {batch}"}
+            for method, look in LOOKS.items():
+                row = f"{workload}.{method}"
+                rate = frames.of(found, RATE, row, str(batch))
+                cells[f"{look.label}: rate"] = f"{rate[0]:g}" if rate else "-"
+                cells[f"{look.label}: steps"] = frames.number(
+                    frames.of(found, STEPS, row, str(batch)), 0
+                )
+            lines.append(cells)
+    sections.append(Section("Steps to the target", pd.DataFrame(lines)))
+    largest_of = Column(
+        "largest batch size that holds", LARGEST, lambda v: f"{np.exp(np.mean(np.log(v))):.0f}"
+    )
+    every = {f"{w}.{m}": f"{rows[w]}: {LOOKS[m].label}" for w in rows for m in (RULE, WARM)}
+    columns = (frames.seeds(LARGEST), largest_of)
+    sections.append(Section("Where the rule holds", pivot(found, every, columns, "workload, rule")))
+    return sections
+
+
+def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    """By workload: steps, and learning rates, by batch size."""
+    panels: plot.Panels = []
+    for workload, label in WORKLOADS.items():
+        if _batches(found, workload):
+            for quantity, name in ((STEPS, STEPS), (RATE, "learning rate")):
+                panels.append(
+                    (f"{label}: {name}", partial(_panel, found, workload, quantity, name))
+                )
+    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    return plot.figure("Linear learning-rate scaling", said, panels, columns=2, legend=3)
+
+
+def _panel(found: pd.DataFrame, workload: str, quantity: str, name: str, axes: Axes) -> None:
+    for method, look in LOOKS.items():
+        row = f"{workload}.{method}"
+        known = {b: frames.of(found, quantity, row, str(b)) for b in _batches(found, workload)}
+        points = {b: v for b, v in known.items() if v and np.isfinite(v).all()}
+        if not points:
+            continue
+        spread = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in points.values()]
+        means = [float(np.mean(v)) for v in points.values()]
+        axes.errorbar(list(points), means, yerr=spread, elinewidth=0.8, **look.line)
+    plot.name_axes(axes, "batch size", name, "xy")
