@@ -10,8 +10,7 @@ With ``published=true`` a run that is not in runs/ is taken from the published p
 it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
 such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
 if they are finished (or published, as above) and never trains. A line's own ``scale.seeds=`` replaces the
-artifact's; a line of ``sweeps`` takes those of the artifact's seeds that it names.
-``roots.<dataset>=<folder>`` names the folder of a data set.
+artifact's. ``roots.<dataset>=<folder>`` names the folder of a data set.
 
 An artifact with ``measure`` is a measurement: each line is measured once (launch/measure.py), and
 ``measure.<key>=...`` overrides how. One with ``study`` is computed (launch/study.py): each part is a
@@ -300,17 +299,10 @@ def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
                 if sets(combination, "seed") and f"seed={seed}" not in combination:
                     continue
                 own = apart(combination, SEEDS)[0]
-                if own and listed == SWEEPS and seed not in _stated(own[-1]):
-                    continue
                 sized = [*sizes, *_of_family(family, given), *own]
                 stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]
                 jobs.append((_labelled(combination, stated, [*sized, f"seed={seed}"]), sized))
         return jobs
-
-
-def _stated(override: str) -> list[int]:
-    """The seeds of a line's own ``scale.seeds=[0,1]``."""
-    return list(yaml.safe_load(override.partition("=")[2]))
 
 
 def _line(
