@@ -283,9 +283,8 @@ def _refuse_optimizer_without_momentum(config: Config) -> None:
         name = str(config["optimizer"]["_target_"]).rpartition(".")[2]
         raise UserError(
             f"optimizer.{key}: {name} has no momentum, and compressor=dgc sets it to {of_dgc[key]} because "
-            "its wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, lars or sam "
-            "or give the parts of DGC without that wrapper: compressor=dgc_sampled policy=warmup "
-            "wrap=[per_layer,error_feedback]"
+            "its wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, or DGC "
+            "without that wrapper: compressor=dgc_sampled policy=warmup wrap=[per_layer,error_feedback]"
         ) from error
 
 
