@@ -52,7 +52,7 @@ class Perturbation:
         self, module: nn.Module, inputs: Tensor, labels: Tensor, *, magnitude: bool
     ) -> None:
         self.module, self.inputs, self.labels = module, inputs, labels
-        self.parameters = list(module.parameters())
+        self.parameters: list[Tensor] = list(module.parameters())
         self.before = [p.detach().clone() for p in self.parameters]
         self.magnitude = magnitude
 
