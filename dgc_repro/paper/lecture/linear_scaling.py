@@ -1,10 +1,10 @@
 """The linear learning-rate scaling rule, with and without warm-up, against the tuned learning rate.
 
-Paper: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, sections 2.1 and 2.2: when the batch
-is k times as large, multiply the learning rate by k; begin with a gradual warm-up.
+Paper: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, sections 2.1 and 2.2: when the
+batch is k times as large, multiply the learning rate by k; begin with a gradual warm-up.
 
-The tuned rates, and the base rate, are those of batch_size.py. The rule holds at a batch size where it needs at
-most `HOLDS` times the steps of the tuned rate.
+The tuned rates, and the base rate, are those of batch_size.py. The rule holds at a batch size where it needs
+at most `HOLDS` times the steps of the tuned rate.
 
 Differs: the warm-up begins at 0 and not at the base rate. We count steps to a target; the paper compares the
 accuracy after 90 epochs.
