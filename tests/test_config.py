@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 from tiny_run import FINISHED, SETTINGS, configured, tiny
 
 import dgc_repro.compressor
@@ -31,6 +32,7 @@ from dgc_repro.compressor.sparsifier import DensitySparsifier
 from dgc_repro.dataset.cifar import Cifar
 from dgc_repro.dataset.prose import Prose
 from dgc_repro.errors import UserError
+from dgc_repro.launch import reproduce
 from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
@@ -205,6 +207,18 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert (config["scale"]["name"], config["scale"]["family"]) == (name, "text")
             assert f"scale=text/{name}" in overrides
             assert config["model"]["_target_"].endswith("LSTM")
+
+
+def test_a_line_with_seeds_of_its_own_is_trained_with_these_seeds_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = ["train.batch_size=16 scale.seeds=[0]", "train.batch_size=64"]
+    made = OmegaConf.create({"sweeps": lines, "sizes": {"small": []}})
+    monkeypatch.setattr(reproduce, "_artifact", lambda name: made)
+    jobs = [config for config, _ in reproduce.runs_of("any", ["scale=small"])]
+    found = [(config["train"]["batch_size"], config["seed"]) for config in jobs]
+    assert found == [(16, 0), (64, 0), (64, 1), (64, 2)]
+    assert not [c for c, _ in reproduce.runs_of("any", ["scale=small", "seed=5"])][1:]
 
 
 def test_without_a_scale_sizes_are_the_components_and_what_is_given_wins_over_a_scale() -> None:
