@@ -18,7 +18,7 @@ OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
 REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
-	$(addprefix reproduce-lecture-,density waiting allreduce batch_size large_batch sharpness generalization onebit lowrank dgc pufferfish)
+	$(addprefix reproduce-lecture-,density waiting allreduce batch_size linear_scaling large_batch sharpness generalization onebit lowrank dgc pufferfish)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -109,6 +109,7 @@ reproduce-dgc-ptb: ## train and print the lecture's DGC row on the Penn Treebank
 reproduce-lecture-density: ## train, and draw how dense sums of sparse gradients become (lecture; about 1 minute)
 reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lecture)
 reproduce-lecture-batch_size: ## train and draw steps to a target against batch size (lecture)
+reproduce-lecture-linear_scaling: ## train and compare linear learning-rate scaling with tuned rates (lecture)
 reproduce-lecture-large_batch: ## train and draw test accuracy against batch size for SGD, LARS, LAMB and SAM (lecture)
 reproduce-lecture-onebit: ## train and draw 1-bit SGD with and without its accumulated error (lecture)
 reproduce-lecture-lowrank: ## train and draw how much low-rank factors keep of gradients (lecture)

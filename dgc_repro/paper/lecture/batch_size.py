@@ -181,7 +181,7 @@ def target_of(run: Run) -> str:
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
     tried = tried_of(run for run in runs if is_timed(run))
-    noise = {(r.model, r.seed): noise_scale(r) for r in runs if not is_timed(r)}
+    noise = {f"{r.model} {r.seed}": noise_scale(r) for r in runs if not is_timed(r)}
     parts = []
     for workload, own in tried.groupby("workload"):
         tuned = tuned_of(own)
@@ -196,8 +196,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
             batches, steps = list(points["batch"]), list(points["steps"])
             least, critical = fitted(batches, steps)
             of_seed = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
-            if (workload, seed) in noise:
-                scale = noise[workload, seed]
+            if scale := noise.get(f"{workload} {seed}"):
                 of_seed |= {NOISE: scale, NOISE_RATIO: scale / critical}
             if len(steps) > 1:
                 of_seed |= {
@@ -238,7 +237,7 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     at_edge: it is the smallest or the largest rate that was tried, or a rate with fewer seeds needs
     fewer steps in these seeds: a better rate may have been missed.
     """
-    kept = []
+    kept: list[pd.DataFrame] = []
     for _, own in tried.groupby("batch"):
         table = own.pivot(index="rate", columns="seed", values="steps")
         seeds = table.notna().sum(axis=1)

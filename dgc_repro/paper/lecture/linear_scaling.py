@@ -1,10 +1,10 @@
 """The linear learning-rate scaling rule, with and without warm-up, against the tuned learning rate.
 
-Paper: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, sections 2.1 and 2.2: when the batch
-is k times as large, multiply the learning rate by k; begin with a gradual warm-up.
+Paper: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, sections 2.1 and 2.2: when the
+batch is k times as large, multiply the learning rate by k; begin with a gradual warm-up.
 
-The tuned rates, and the base rate, are those of batch_size.py. The rule holds at a batch size where it needs at
-most `HOLDS` times the steps of the tuned rate.
+The tuned rates, and the base rate, are those of batch_size.py. The rule holds at a batch size where it needs
+at most `HOLDS` times the steps of the tuned rate.
 
 Differs: the warm-up begins at 0 and not at the base rate. We count steps to a target; the paper compares the
 accuracy after 90 epochs.
@@ -132,20 +132,23 @@ def _with_rates(tried: pd.DataFrame, a_sample: float) -> pd.DataFrame:
 
 def _lines(row: str, table: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
     """Steps and rates of a row; its steps over the tuned ones; the largest batch size where it holds."""
-    found = []
-    best = tuned.set_index(["batch", "seed"])["steps"]
+    found: list[dict[str, object]] = []
+    keys = zip(tuned["batch"], tuned["seed"], strict=True)
+    best = dict(zip(keys, tuned["steps"], strict=True))
     by_seed: dict[int, dict[int, float]] = {}
-    for line in table[table["batch"] >= BASE].itertuples() if len(table) else ():
-        at = {"row": row, "seed": line.seed, "setting": str(line.batch)}
+    columns = ("batch", "seed", "rate", "steps")
+    for batch, seed, rate, steps in table.reindex(columns=columns).itertuples(index=False):
+        if batch < BASE:
+            continue
+        at = {"row": row, "seed": seed, "setting": str(batch)}
         found += [
-            {**at, "quantity": STEPS, "unit": "steps", "value": line.steps},
-            {**at, "quantity": RATE, "value": line.rate},
+            {**at, "quantity": STEPS, "unit": "steps", "value": steps},
+            {**at, "quantity": RATE, "value": rate},
         ]
-        steps = float(best.get((line.batch, line.seed), math.nan))
-        if math.isfinite(steps):
-            over = by_seed.setdefault(line.seed, {})
-            over[line.batch] = line.steps / steps
-            found.append({**at, "quantity": OVER, "unit": "x", "value": over[line.batch]})
+        if math.isfinite(best.get((batch, seed), math.nan)):
+            over = by_seed.setdefault(seed, {})
+            over[batch] = steps / best[batch, seed]
+            found.append({**at, "quantity": OVER, "unit": "x", "value": over[batch]})
     for seed, over in by_seed.items():
         at = {"row": row, "seed": seed, "quantity": LARGEST, "unit": "samples"}
         found.append({**at, "value": float(largest(over))})
