@@ -213,18 +213,6 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert config["model"]["_target_"].endswith("LSTM")
 
 
-def test_a_line_with_seeds_of_its_own_is_trained_with_these_seeds_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lines = ["train.batch_size=16 scale.seeds=[0]", "train.batch_size=64"]
-    made = OmegaConf.create({"sweeps": lines, "sizes": {"small": []}})
-    monkeypatch.setattr(reproduce, "_artifact", lambda name: made)
-    jobs = [config for config, _ in reproduce.runs_of("any", ["scale=small"])]
-    found = [(config["train"]["batch_size"], config["seed"]) for config in jobs]
-    assert found == [(16, 0), (64, 0), (64, 1), (64, 2)]
-    assert not [c for c, _ in reproduce.runs_of("any", ["scale=small", "seed=5"])][1:]
-
-
 def test_without_a_scale_sizes_are_the_components_and_what_is_given_wins_over_a_scale() -> None:
     config = configured("scale=none", "model=vgg16", "dataset=cifar10", "train.epochs=2")
     for group, name in (("model", "vgg16"), ("dataset", "cifar10")):

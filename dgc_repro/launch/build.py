@@ -170,8 +170,8 @@ def check_low_rank(config: Config, model: Any, epochs: int) -> None:
     assert low_rank.from_epoch is not None
     if not isinstance(component(config["generalization"], "generalization"), Nothing):
         raise UserError(
-            "generalization: distances from the initial weights need the same layers to the end; use none with "
-            "model.low_rank"
+            "generalization: distances from the initial weights need the same layers to the end; use none "
+            "with model.low_rank"
         )
     if low_rank.from_epoch >= epochs:
         raise UserError(
