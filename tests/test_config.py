@@ -68,6 +68,7 @@ FAMILIES = {
     "lecture/density": "",
     "lecture/density_fed": "",
     "gravac/table3_lstm": "text/",
+    **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
