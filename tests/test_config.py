@@ -73,6 +73,7 @@ FAMILIES = {
     **{f"lecture/{name}": "" for name in ("batch_size", "batch_size_cifar10", "batch_size_resnet")},
     **{f"lecture/linear_scaling{data}": "" for data in ("", "_cifar10")},
     "gravac/table3_lstm": "text/",
+    **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }

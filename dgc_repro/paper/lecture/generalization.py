@@ -279,7 +279,7 @@ def _bars(found: pd.DataFrame, axes: Axes) -> None:
         _means(found, GRANULATED), places, "s", color=plot.ORANGE, label=GRANULATED, markersize=4
     )
     axes.set_yticks(places, list(ROWS.values()))
-    axes.invert_yaxis()
+    axes.set_ylim(len(ROWS) - 0.5, -0.5)
     axes.set_xlim(-1, 1)
     plot.name_axes(axes, "coefficient")
 
