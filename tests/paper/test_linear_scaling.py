@@ -51,7 +51,9 @@ def runs(plain: dict[int, float], warm: dict[int, float]) -> list[Run]:
 def test_a_rule_that_breaks_and_holds_longer_with_warm_up_agrees() -> None:
     found = runs({16: 1.1, 32: 1.2, 64: math.inf}, {16: 3.0, 32: 1.2, 64: 1.1})
     told = words(linear_scaling.page(found, "quick"))
-    assert [told[f"cnn_digits.{name}"] for name in ("twice", "breaks", "warmup")] == ["agrees"] * 3
+    assert [told[f"cnn_digits.{name}"] for name in ("twice", "breaks", "warmup", "reaches")] == [
+        "agrees"
+    ] * 4
     assert told["cnn_cifar10.twice"] == "not run"
 
 
@@ -65,7 +67,7 @@ def test_a_rule_that_never_breaks_differs() -> None:
 
 @pytest.mark.parametrize(("over", "held"), [({16: 1.0, 32: 2.0}, 16), ({16: 2.0}, 8), ({}, 8)])
 def test_the_rule_holds_where_steps_are_few(over: dict[int, float], held: int) -> None:
-    assert linear_scaling.largest(over) == held
+    assert linear_scaling.largest(over, linear_scaling.HOLDS) == held
 
 
 def test_the_page_is_written_with_its_figure(tmp_path: Path) -> None:

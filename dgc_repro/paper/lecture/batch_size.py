@@ -356,3 +356,4 @@ def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
         zorder=3,
     )
     plot.name_axes(axes, "batch size", "steps to the target", "xy")
+    axes.set_ylim(bottom=min(means) / 2)
