@@ -85,6 +85,8 @@ SECTIONS = (
 )
 KEYS = sections.KEYS
 
+NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+
 
 def validate(config: Config) -> None:
     """Build everything that can be built without data or processes. Raises UserError."""
@@ -110,10 +112,8 @@ def validate(config: Config) -> None:
     stopping = made(Stopping, config["stopping"], "stopping")
     gives = getattr(dataset, "gives", "images")
     measures = component(config["generalization"], "generalization")
-    if gives != "images" and not isinstance(measures, Nothing):
-        raise UserError(
-            f"generalization: measured is for images, and the dataset gives {gives}; use none"
-        )
+    if not isinstance(measures, Nothing):
+        check_generalization(config, model, gives)
     try:
         refuse_stopping(stopping, gives)
     except ValueError as error:
@@ -162,17 +162,31 @@ def check_model(settings: Config, model: Any, available: int | None) -> None:
         )
 
 
+def check_generalization(config: Config, model: Any, gives: str) -> None:
+    """Refuse measures of generalization where they are not defined."""
+    if gives != "images":
+        raise UserError(
+            f"generalization: measured is for images, and the dataset gives {gives}; use none"
+        )
+    if low_rank_of(config) is not None:
+        raise UserError(
+            "generalization: distances from the initial weights need the same layers to the end; use none "
+            "with model.low_rank"
+        )
+    with torch.device("meta"):
+        module = model.build(config["model"].get("num_classes") or WITHOUT_DATA)
+    if any(isinstance(layer, NORMALIZATIONS) for layer in module.modules()):
+        raise UserError(
+            "generalization: measured is for networks without normalization, such as model=cnn; use none"
+        )
+
+
 def check_low_rank(config: Config, model: Any, epochs: int) -> None:
     """Refuse to factorize a model after its last epoch, or one without layers for it."""
     low_rank = low_rank_of(config)
     if low_rank is None:
         return
     assert low_rank.from_epoch is not None
-    if not isinstance(component(config["generalization"], "generalization"), Nothing):
-        raise UserError(
-            "generalization: distances from the initial weights need the same layers to the end; use none "
-            "with model.low_rank"
-        )
     if low_rank.from_epoch >= epochs:
         raise UserError(
             f"model.low_rank.from_epoch: below train.epochs={epochs}, got {low_rank.from_epoch}; null never "
@@ -254,6 +268,11 @@ def _check_together(
         )
     on_workers = momentum_of(compressor)
     if isinstance(on_workers, OneBitAdam):
+        if low_rank_of(config) is not None:
+            raise UserError(
+                "model.low_rank: the factors would begin without the variance that onebit_adam has frozen; "
+                "use model.low_rank.from_epoch=null or another compressor"
+            )
         for key, name in (("freeze_steps", "warmup_steps"), ("beta1", "beta1")):
             if optimizer.get(key) != getattr(on_workers, name):
                 raise UserError(
@@ -441,8 +460,6 @@ def build_run(
             module = module.to(memory_format=torch.channels_last)
         named = dict(module.named_parameters())
         compressor = build_compressor(config, policy, named, notes)
-        if simulated:
-            check_memory(compressor, named, wire.world_size // node_size, available_bytes())
         parameters = {name: p for name, p in named.items() if p.requires_grad}
         exchange = GradientExchange(
             compressor,
@@ -483,6 +500,10 @@ def build_run(
         )
 
     first = trained(module, notes)
+    if simulated:  # factors take no more than the whole model
+        named = dict(first.module.named_parameters())
+        workers = wire.world_size // node_size
+        check_memory(first.exchange.compressor, named, workers, available_bytes())
     notes += unexpected(config, policy, first.exchange.compressor)
     in_a_lab = config["launch"]["kind"] == NETLAB
     meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
@@ -498,7 +519,7 @@ def build_run(
         progress=progress,
         seed=config["seed"],
         steps_per_epoch=steps,
-        trained=lambda module: trained(module, []),  # what the notes say has been said
+        trained=lambda module: trained(module, []),  # its notes are those of the first model
         sam=sam,
         low_rank=low_rank_of(config),
         workers_per_node=node_size,

@@ -1,8 +1,8 @@
 """Simulated runs of one command after its first: each is forked from a server that has imported torch.
 
 Importing torch and the rest takes 5 to 10 seconds of a core, more than the smallest runs train. The server
-imports once, has one thread, and touches no GPU, so that a fork of it is as good as a new process. A fork
-ends with the server, and the server with the command (Linux).
+imports once, has one thread, and touches no GPU. A fork ends with the server, and the server with the
+command. Only Linux can end them so; elsewhere every run is a new process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dgc_repro.launch.parent import end_with_parent
+
+POLL_SECONDS = 0.05
 
 
 class Forked:
@@ -32,7 +34,7 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code (negative: a signal), None while it runs."""
-        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
+        if self.returncode is None and _is_readable(self._answers, 0):
             self.wait()
         return self.returncode
 
@@ -57,34 +59,59 @@ class Server:
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         command = [sys.executable, "-m", __name__, str(requests), str(answers), str(os.getpid())]
+        # A server that cannot start is replaced by new processes; their logs hold the reason.
         self.process = subprocess.Popen(
-            command, env=environment, pass_fds=(requests, answers), start_new_session=True
-        )
+            command, env=environment, pass_fds=(requests, answers), start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         os.close(requests)
         os.close(answers)
 
-    def start(self, folder: Path, log: Path) -> Forked | None:
-        """A worker of a run folder, its errors appended to ``log``; None where the server is lost."""
+    def start(self, folder: Path, log: Path, is_stopped: Callable[[], bool]) -> Forked | None:
+        """A worker of a run folder, its errors appended to ``log``. None where the server has ended, or where
+        the user stops the command while the server imports."""
         line = json.dumps([str(folder), str(log)]) + "\n"
         with contextlib.suppress(BrokenPipeError):
             os.write(self._requests, line.encode())
+            while not _is_readable(self._answers, POLL_SECONDS):
+                if is_stopped():
+                    self.process.kill()
             if (pid := _number(self._answers)) is not None:
                 return Forked(pid, self._answers)
         return None
 
+    def close(self) -> None:
+        """End the server. No fork of it may be running."""
+        os.close(self._requests)
+        os.close(self._answers)
+        self.process.wait()
 
-_servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
+
+_servers: dict[tuple[Any, ...], Server | None] = {}
 
 
 def server(environment: Mapping[str, str]) -> Server | None:
-    """The server of this environment and working folder; None the first time it is asked for: most commands
-    make one run."""
-    key = (("", os.getcwd()), *sorted(environment.items()))
+    """The server of this environment, working folder and code; None the first time it is asked for, because
+    most commands make one run. There is at most one server."""
+    if sys.platform != "linux":
+        return None
+    from dgc_repro.launch.agreement import (
+        code_hash,
+    )  # the server itself imports little before its torch
+
+    key = (os.getpid(), os.getcwd(), code_hash(), *sorted(environment.items()))
     if key not in _servers:
         _servers[key] = None
     elif _servers[key] is None:
+        for other in filter(None, _servers.values()):
+            other.close()
+        _servers.clear()
         _servers[key] = Server(environment)
     return _servers[key]
+
+
+def _is_readable(file: int, seconds: float) -> bool:
+    return bool(select.select([file], [], [], seconds)[0])
 
 
 def _number(file: int) -> int | None:

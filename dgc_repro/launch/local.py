@@ -169,7 +169,8 @@ class Simulated(Ranks):
         self, rank: int, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes] | Forked:
         found = forks.server(environment)
-        forked = found and found.start(self.folder, self.folder / LOG_FILE)
+        log = self.folder / LOG_FILE
+        forked = found and found.start(self.folder, log, lambda: self.num_stops > 0)
         return forked or super().popen(rank, command, environment)
 
 

@@ -107,6 +107,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     else:
         jobs, make = runs_of(name, given), run_config
         optional = runs_of(name, given, OPTIONAL_RUNS)
+        if sets(given, "seed"):  # lines of another seed, such as tuning
+            optional += runs_of(name, apart(given, "seed")[1])
     for config, _ in jobs:
         refuse_slurm(config)
     paper, _, artifact = name.partition("/")

@@ -18,6 +18,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -266,7 +267,8 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
 
 def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
     """What ``generalization`` measures of the trained network, as ``generalization/<name>``. The network
-    before training is built again from the seed."""
+    before training is built again from the seed. A stop signal is not answered meanwhile: the last checkpoint
+    is there, and the same command measures again."""
     measures = component(config["generalization"], "generalization")
     if isinstance(measures, Nothing):
         return {}
@@ -274,7 +276,8 @@ def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
     initial = model_of(config).build(run.task.splits.num_classes)
     batches = list(run.task.evaluation_batches(run.splits.train, [0], 1))
     inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-    found = measures.measure(run.module, initial.to(run.device), inputs, labels, config["seed"])
+    module = deepcopy(run.module)  # a copy is not compiled: torch compiles no second derivatives
+    found = measures.measure(module, initial.to(run.device), inputs, labels, config["seed"])
     return {f"generalization/{name}": value for name, value in found.items()}
 
 

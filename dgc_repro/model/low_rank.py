@@ -67,7 +67,7 @@ class LowRank:
         return found
 
     def rank(self, rows: int, columns: int) -> int:
-        """Of the factors of a matrix."""
+        """The rank of the factors of a matrix."""
         return max(1, math.floor(self.rank_ratio * min(rows, columns)))
 
     def _shrinks(self, layer: Layer) -> bool:

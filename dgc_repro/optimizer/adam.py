@@ -8,7 +8,7 @@ Hutter, "Decoupled weight decay regularization", ICLR 2019 (arXiv:1711.05101). `
     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2, in the first ``freeze_steps`` steps
     w = w - eta (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^T)) + eps) + lambda w)
 
-t = steps so far, T = of these the ones that changed v. It is LAMB with a ratio of 1 for every tensor.
+t = steps so far, T = those among them that changed v. It is LAMB with a ratio of 1 for every tensor.
 """
 
 from __future__ import annotations
