@@ -71,7 +71,8 @@ def _layers(name: str, model: Mapping[str, Any]) -> int:
 
 def world_text(run: Run) -> str:
     """How many workers of which kind."""
-    return f"{run.setting('launch.workers')} {run.setting('launch.kind')} workers"
+    count = run.setting("launch.workers")
+    return f"{count} {run.setting('launch.kind')} worker{'s' if count != 1 else ''}"
 
 
 def data_text(runs: Sequence[Run]) -> str:
