@@ -135,9 +135,12 @@ def facts(
     continued = sum(bool(e.get("before")) for e in environments)
     stopped = f"; {continued} of {len(runs)} runs were stopped and continued" if continued else ""
     full = scale == PAPER_SCALE
+    texts = list(dict.fromkeys(models.values()))
+    if len(texts) == len(models):  # else a name is of a method, or of a setting
+        texts = [f"{name}: {text}" if name else text for name, text in models.items()]
     found = {
         "scale": scale_text(scale) + ("" if full else ", not the paper's setting"),
-        "model": "; ".join(f"{name}: {text}" if name else text for name, text in models.items()),
+        "model": "; ".join(texts),
         "data": data_text(runs).strip("-"),
         "workers": distinct(map(world_text, runs)) if models else "",
         "seconds": time_text(runs) if models else "",
