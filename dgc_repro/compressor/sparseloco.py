@@ -49,7 +49,7 @@ class SparseLoCo(Quantizer):
 
     density: Annotated[Share, "0.01 sends 1 %"] = 1 / 64
     chunk: Annotated[int, within(2, chunks.LARGEST_CHUNK)] = 4096
-    bits: Annotated[int, within(1, 8)] = 2
+    bits: Annotated[int, within(2, 8)] = 2
     gather_only = True  # levels are of a whole tensor
 
     def encode_batch(self, batch: Batch, context: Context) -> Chunked:

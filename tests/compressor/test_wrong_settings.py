@@ -98,8 +98,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
       for value in (0, 1.01, None)),
     *((SparseLoCo, {"chunk": value}, f"chunk: a whole number from 2 to 65536, got {value}")
       for value in (1, 65537, 64.0)),
-    *((SparseLoCo, {"bits": value}, f"bits: a whole number from 1 to 8, got {value}")
-      for value in (0, 9)),
+    *((SparseLoCo, {"bits": value}, f"bits: a whole number from 2 to 8, got {value}")
+      for value in (1, 9)),
     *((DeMo, {"k": value}, f"k: a whole number from 1, got {value}") for value in (0, 2.5, True)),
     *((DeMo, {"chunk": value}, f"chunk: a whole number from 1 to 256, got {value}")
       for value in (0, 257)),

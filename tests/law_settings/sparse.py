@@ -191,7 +191,7 @@ _DECAYS = {"conservation": "the residual decays: test_the_residual_decays_as_in_
 SETTINGS += (
     *(
         Setting(f"sparseloco-{m.density:g}-{m.chunk}-{m.bits}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
-        for m in (SparseLoCo(), SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 1))
+        for m in (SparseLoCo(), SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 8))
     ),
     Setting("ef-sparseloco", ErrorFeedback(SparseLoCo(0.1)), excuses=FED_BACK),
     Setting(

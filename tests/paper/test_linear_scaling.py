@@ -49,7 +49,7 @@ def runs(plain: dict[int, float], warm: dict[int, float]) -> list[Run]:
 
 
 def test_a_rule_that_breaks_and_holds_longer_with_warm_up_agrees() -> None:
-    found = runs({16: 1.1, 32: 1.2, 64: math.inf}, {16: 3.0, 32: 1.2, 64: 1.1})
+    found = runs({16: 1.1, 32: 1.2, 64: math.inf}, {16: 1.2, 32: 1.2, 64: 1.1})
     told = words(linear_scaling.page(found, "quick"))
     assert [told[f"cnn_digits.{name}"] for name in ("twice", "breaks", "warmup", "reaches")] == [
         "agrees"
@@ -65,7 +65,14 @@ def test_a_rule_that_never_breaks_differs() -> None:
     assert (worse["cnn_digits.twice"], worse["cnn_digits.warmup"]) == ("differs", "agrees")
 
 
-@pytest.mark.parametrize(("over", "held"), [({16: 1.0, 32: 2.0}, 16), ({16: 2.0}, 8), ({}, 8)])
+def test_a_rule_that_was_not_run_at_every_batch_size_is_not_judged() -> None:
+    found = words(linear_scaling.page(runs({16: 1.0}, {16: 1.0}), "quick"))
+    assert {found[f"cnn_digits.{name}"] for name in ("breaks", "warmup", "reaches")} == {"not run"}
+
+
+@pytest.mark.parametrize(
+    ("over", "held"), [({16: 1.0, 32: 2.0, 64: 1.0}, 16), ({16: 2.0, 32: 1.0}, 8), ({}, 8)]
+)
 def test_the_rule_holds_where_steps_are_few(over: dict[int, float], held: int) -> None:
     assert linear_scaling.largest(over, linear_scaling.HOLDS) == held
 

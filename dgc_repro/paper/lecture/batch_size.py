@@ -51,6 +51,8 @@ CRITICAL, LEAST, NOISE = "critical batch size", "least steps", "gradient noise s
 NOISE_RATIO = "gradient noise scale over critical batch size"
 PERFECT, FLAT = (1.6, 2.5), 1.25
 """Ours: the range around 2 that counts as perfect scaling, and the most that a plateau still saves."""
+NEXT = 2.1
+"""Neighbours in a grid of learning rates are at most so many times apart: factors of two."""
 ORDER = 10.0
 """McCandlish et al. say that the noise scale gives the order of magnitude of the critical batch size."""
 _source = "steps to a target against batch size"
@@ -196,7 +198,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
             batches, steps = list(points["batch"]), list(points["steps"])
             least, critical = fitted(batches, steps)
             of_seed = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
-            if scale := noise.get(f"{workload} {seed}"):
+            if (scale := noise.get(f"{workload} {seed}")) is not None:
                 of_seed |= {NOISE: scale, NOISE_RATIO: scale / critical}
             if len(steps) > 1:
                 of_seed |= {
@@ -234,8 +236,8 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     at_edge.
 
     The best rate has the fewest steps in the mean over seeds, among the rates that the most seeds have tried.
-    at_edge: it is the smallest or the largest rate that was tried, or a rate with fewer seeds needs
-    fewer steps in these seeds: a better rate may have been missed.
+    at_edge: no rate up to twice as large, or none down to half as large, was tried, or a rate with fewer
+    seeds needs fewer steps in these seeds: a better rate may have been missed.
     """
     kept: list[pd.DataFrame] = []
     for _, own in tried.groupby("batch"):
@@ -248,7 +250,9 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
             other[other.notna()].mean() < best[other.notna()].mean()
             for _, other in table[seeds < seeds.max()].iterrows()
         )
-        at_edge = missed or rate in (table.index.min(), table.index.max())
+        apart = [float(other) / float(rate) for other in table.index]
+        is_inside = any(1 < a <= NEXT for a in apart) and any(1 / NEXT <= a < 1 for a in apart)
+        at_edge = missed or not is_inside
         kept.append(own[own["rate"] == rate].assign(tried=len(table), at_edge=at_edge))
     return pd.concat(kept, ignore_index=True)
 

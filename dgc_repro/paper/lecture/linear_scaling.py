@@ -28,7 +28,7 @@ from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, pivot
 from dgc_repro.paper.lecture import batch_size
-from dgc_repro.paper.lecture.batch_size import RATE, STEPS, tried_of, tuned_of
+from dgc_repro.paper.lecture.batch_size import EDGES, RATE, STEPS, tried_of, tuned_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
@@ -54,30 +54,31 @@ _source = "linear scaling and warm-up (Goyal et al., 2017)"
 CLAIMS = tuple(
     claim
     for workload, label in WORKLOADS.items()
+    for premises in ((Check(EDGES, f"{workload}.{TUNED}", above=-math.inf, below=0.5),),)
     for claim in (
         Claim(
             f"{workload}.twice", f"{label}: twice the batch needs twice the learning rate.", _source,
             (Check(OVER, f"{workload}.{RULE}", above=0, below=HOLDS, setting=str(2 * BASE), printed=1.0),),
             f"Steps with the rule over steps with the tuned rate at batch size {2 * BASE}, below {HOLDS:g}.",
-            margin=OURS,
+            premises, OURS,
         ),
         Claim(
             f"{workload}.breaks", f"{label}: the rule breaks at large batch sizes.", _source,
             (Check(LARGEST, f"{workload}.{TUNED}", f"{workload}.{RULE}", above=1, ratio=True),),
             f"The largest batch size measured over the largest one at which the rule holds (at most "
-            f"{HOLDS:g} times the steps of the tuned rate), above 1.", margin=OURS,
+            f"{HOLDS:g} times the steps of the tuned rate), above 1.", premises, OURS,
         ),
         Claim(
             f"{workload}.warmup", f"{label}: with warm-up the rule holds at larger batch sizes.", _source,
             (Check(LARGEST, f"{workload}.{WARM}", f"{workload}.{RULE}", above=1, ratio=True),),
             "The largest batch size at which the rule holds with warm-up over the one without, above 1.",
-            margin=OURS,
+            premises, OURS,
         ),
         Claim(
             f"{workload}.reaches", f"{label}: with warm-up the rule trains at larger batch sizes.", _source,
             (Check(REACHES, f"{workload}.{WARM}", f"{workload}.{RULE}", above=1, ratio=True),),
             "The largest batch size at which the rule reaches the target with warm-up over the one without, "
-            "above 1.", margin=OURS,
+            "above 1.", premises, OURS,
         ),
     )
 )  # fmt: skip
@@ -103,8 +104,17 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         _sections(found),
         CLAIMS,
         labels=labels,
-        said={"base": BASE},
+        said={"base": BASE, "holds": f"{HOLDS:g}", "warmup": _warmups(runs)},
         figures={"linear_scaling": lambda: _figure(found, runs, scale)},
+    )
+
+
+def _warmups(runs: Sequence[Run]) -> str:
+    """The epochs of warm-up by workload, and the epochs of the runs that have one."""
+    warm = [run for run in runs if warmup_of(run) > 0]
+    return facts.distinct(
+        f"{warmup_of(run):g} of at most {run.setting('train.epochs')} epochs ({WORKLOADS[run.model]})"
+        for run in warm
     )
 
 
@@ -158,7 +168,14 @@ def _lines(row: str, table: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
             over = by_seed.setdefault(seed, {})
             over[batch] = steps / best[batch, seed]
             found.append({**at, "quantity": OVER, "unit": "x", "value": over[batch]})
+    for seed, points in tuned[tuned["batch"] >= BASE].groupby("seed"):
+        value = float(points["at_edge"].sum())
+        if row.endswith(f".{TUNED}"):
+            found.append({"row": row, "seed": seed, "quantity": EDGES, "value": value})
+    above = tuned[(tuned["batch"] > BASE) & np.isfinite(tuned["steps"])]
     for seed, over in by_seed.items():
+        if not set(above.loc[above["seed"] == seed, "batch"]) <= over.keys():
+            continue  # a rule that was not run everywhere has no largest batch size
         for name, most in ((LARGEST, HOLDS), (REACHES, sys.float_info.max)):
             at = {"row": row, "seed": seed, "quantity": name, "unit": "samples"}
             found.append({**at, "value": float(largest(over, most))})
@@ -166,8 +183,14 @@ def _lines(row: str, table: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
 
 
 def largest(over: Mapping[int, float], most: float) -> int:
-    """The largest batch size with at most ``most`` times the steps; the base one for none."""
-    return max([BASE, *(batch for batch, times in over.items() if times <= most)])
+    """The largest batch size up to which all of them need at most ``most`` times the steps; the base one for
+    none."""
+    found = BASE
+    for batch in sorted(batch for batch in over if batch > BASE):
+        if over[batch] > most:
+            break
+        found = batch
+    return found
 
 
 def _batches(found: pd.DataFrame, workload: str) -> list[int]:
