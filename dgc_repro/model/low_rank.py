@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from copy import deepcopy
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +93,8 @@ class LowRank:
         u, v = factors(weight, rank)
         like = {"device": weight.device, "dtype": weight.dtype}
         biased = layer.bias is not None
-        first: nn.Module
-        second: nn.Module
+        first: nn.Conv2d | nn.Linear
+        second: nn.Conv2d | nn.Linear
         if isinstance(layer, nn.Conv2d):
             first = nn.utils.skip_init(
                 nn.Conv2d, layer.in_channels, rank, layer.kernel_size, layer.stride, layer.padding,
@@ -108,7 +108,7 @@ class LowRank:
         with torch.no_grad():
             for part, values in ((first, v), (second, u)):
                 part.weight.copy_(values.view_as(part.weight))
-            if biased:
+            if second.bias is not None and layer.bias is not None:
                 second.bias.copy_(layer.bias)
         return thin(OrderedDict({INPUT_FACTOR: first, OUTPUT_FACTOR: second}))
 
@@ -150,12 +150,13 @@ class ThinLinear(nn.Sequential):
 
     @property
     def weight(self) -> Tensor:
-        return self.u.weight @ self.v.weight
+        first, second = self.children()
+        return cast(nn.Linear, second).weight @ cast(nn.Linear, first).weight
 
     @property
     def bias(self) -> Tensor | None:
-        bias: Tensor | None = self.u.bias
-        return bias
+        _, second = self.children()
+        return cast(nn.Linear, second).bias
 
 
 class ThinLSTM(nn.Module):
@@ -197,7 +198,7 @@ class ThinLSTM(nn.Module):
             columns = inputs.shape[0 if self.batch_first else 1]
             zeros = inputs.new_zeros(self.runs, columns, self.hidden_size)
             state = zeros, zeros
-        found = torch._VF.lstm(  # type: ignore[attr-defined]
+        found = torch._VF.lstm(
             inputs, state, self.weights(), *self.called_with, self.training, *self.then
         )
         return found[0], found[1:]
