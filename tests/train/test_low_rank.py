@@ -47,7 +47,12 @@ def sizes(run: Run) -> int:
     return sum(p.numel() for p in run.module.parameters())
 
 
-@pytest.mark.parametrize("method", BY_METHOD)
+SLOW = [
+    pytest.param(method, marks=pytest.mark.slow) for method in BY_METHOD if method != "powersgd"
+]
+
+
+@pytest.mark.parametrize("method", ["powersgd", *SLOW])
 @pytest.mark.parametrize("stop", ["before", "after", "at"])
 def test_a_run_continues_across_the_factorization_bit_for_bit(
     method: str, stop: str, tmp_path: Path
