@@ -135,9 +135,7 @@ def test_pretrained_weights_of_another_run_are_factorized(tmp_path: Path) -> Non
 
 def test_without_it_a_run_keeps_the_hash_that_it_had() -> None:
     config = configured("train.epochs=2")
-    older = {key: dict(value) if key == "model" else value for key, value in config.items()}
-    del older["model"]["low_rank"]
-    assert config_hash(config) == config_hash(older)
+    assert "low_rank" not in config["model"]  # as before it existed
     assert config_hash(configured("train.epochs=2", "model.low_rank.from_epoch=1")) != config_hash(
         config
     )
