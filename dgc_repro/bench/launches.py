@@ -42,7 +42,7 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import on_gpu
-from dgc_repro.launch.components import build_compressor, build_policy, model_of
+from dgc_repro.launch.components import build_compressor, build_policy, component
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
 
@@ -128,7 +128,7 @@ def rows(
 def shapes_of(config: Config, classes: int) -> Shapes:
     """The parameters of a model at full size."""
     with torch.device("meta"):
-        model = model_of(config).build(classes)
+        model = component(config["model"], "model").build(classes)
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 

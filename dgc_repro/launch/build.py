@@ -40,7 +40,6 @@ from dgc_repro.launch.components import (
     build_policy,
     component,
     low_rank_of,
-    model_of,
 )
 from dgc_repro.launch.environment import available_bytes, available_cores, workers_here
 from dgc_repro.launch.netlab_config import KIND as NETLAB
@@ -100,7 +99,7 @@ def validate(config: Config) -> None:
     _refuse_optimizer_without_momentum(config)
     for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
-    dataset, model = component(config["dataset"], "dataset"), model_of(config)
+    dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
     try:
         refuse_misfit(model, dataset)
     except ValueError as error:
@@ -417,7 +416,7 @@ def build_run(
     stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)
     torch.manual_seed(config["seed"])
-    module = model_of(config).build(task.splits.num_classes).to(device)
+    module = component(config["model"], "model").build(task.splits.num_classes).to(device)
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     on_cpu = settings.precision == "bf16" and recurrent and device.type == "cpu"
     if (

@@ -51,8 +51,9 @@ Config = Mapping[str, Any]
 
 def component(config: Config, group: str, **more: Any) -> Any:
     """The object a config node describes. Raises UserError naming the key that is wrong."""
+    apart = ("_target_", LOW_RANK) if group == "model" else ("_target_",)
     settings = {
-        key: value for key, value in mapping(config, group).items() if key != "_target_"
+        key: value for key, value in mapping(config, group).items() if key not in apart
     } | more
     target = config.get("_target_")
     if target is None:
@@ -82,14 +83,6 @@ def _without_left_over(factory: type[Any], settings: Config, group: str) -> dict
         for key, value in settings.items()
         if key in own or not any(key in member and member[key] == value for member in members)
     }
-
-
-def model_of(config: Config) -> Any:
-    """The model of a run, as it is before `low_rank_of` factorizes it. Raises UserError."""
-    own = {
-        key: value for key, value in mapping(config["model"], "model").items() if key != LOW_RANK
-    }
-    return component(own, "model")
 
 
 def low_rank_of(config: Config) -> LowRank | None:

@@ -22,7 +22,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device, validate
-from dgc_repro.launch.components import component, model_of
+from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
@@ -222,7 +222,7 @@ def parameters(config: Mapping[str, Any]) -> int:
 def unallocated(config: Mapping[str, Any]) -> nn.Module:
     """The config's model, for its sizes alone."""
     with torch.device("meta"):
-        module: nn.Module = model_of(config).build(WITHOUT_DATA)
+        module: nn.Module = component(config["model"], "model").build(WITHOUT_DATA)
     return module
 
 

@@ -36,8 +36,13 @@ def config_of(overrides: Sequence[str]) -> DictConfig:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A run's settings in plain containers, interpolations resolved once, before any rank starts."""
+    """A run's settings in plain containers, interpolations resolved once, before any rank starts.
+    The defaults of ``model.low_rank`` are left out where it is off."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    model = plain.get("model")
+    low_rank = model.get("low_rank") if isinstance(model, dict) else None
+    if isinstance(low_rank, dict) and low_rank.get("from_epoch") is None:
+        del plain["model"]["low_rank"]
     return {key: value for key, value in plain.items() if key not in OF_SWEEPS}
 
 

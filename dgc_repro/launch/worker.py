@@ -33,7 +33,7 @@ from dgc_repro.generalization.measured import Nothing
 from dgc_repro.kernel import native
 from dgc_repro.launch import agreement, environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device
-from dgc_repro.launch.components import component, model_of
+from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
@@ -273,7 +273,7 @@ def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
     if isinstance(measures, Nothing):
         return {}
     torch.manual_seed(config["seed"])
-    initial = model_of(config).build(run.task.splits.num_classes)
+    initial = component(config["model"], "model").build(run.task.splits.num_classes)
     batches = list(run.task.evaluation_batches(run.splits.train, [0], 1))
     inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
     module = deepcopy(run.module)  # a copy is not compiled: torch compiles no second derivatives
