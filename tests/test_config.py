@@ -42,6 +42,7 @@ from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import _artifact, artifacts, runs_of
 from dgc_repro.launch.worker import make_sink
+from dgc_repro.measure import payloads
 from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.stopping import Stopping
@@ -68,6 +69,7 @@ FAMILIES = {
     "lecture": "text/",
     "lecture/density": "",
     "lecture/density_fed": "",
+    **{f"lecture/pufferfish{row}": "" for row in ("", "_dense", "_powersgd")},
     **dict.fromkeys(("lecture/lowrank", "lecture/lowrank_fed"), ""),
     **dict.fromkeys(("lecture/onebit", "lecture/onebit_dense"), ""),
     **{f"lecture/{name}": "" for name in ("batch_size", "batch_size_cifar10", "batch_size_resnet")},
@@ -99,7 +101,7 @@ def components_of(written: dict[str, Any]) -> list[dict[str, Any]]:
 
 def component_classes() -> set[type]:
     """Every public frozen dataclass of the component packages that can be built from a config."""
-    modules = [schedule]
+    modules = [schedule, payloads]
     for package in (
         *(dgc_repro.compressor, dgc_repro.dataset, dgc_repro.model, dgc_repro.network),
         *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer, dgc_repro.generalization),
@@ -176,6 +178,7 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
         "dataset=pydoc": ["scale=text/quick"],
         "dataset=ptb": ["scale=text/quick"],
         "launch=netlab": ["network=ethernet_1gbit"],
+        "generalization=measured": ["model=cnn"],
     }
     config = configured(override, *needs.get(override, []))
     validate(config)

@@ -254,12 +254,12 @@ def test_the_overlay_of_the_page_takes_a_policy_and_refuses_a_value_in_one_line(
 
 def test_the_make_targets_of_the_pages_exist() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.M))
+    targets = set(re.findall(r"^([a-z0-9_-]+):", makefile, re.M))
     named = {
         (page.name, target)
         for page in PAGES
         for target in re.findall(
-            r"(?:^|`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), re.M
+            r"(?:^|`)make ([a-z0-9_-]+)", page.read_text(encoding="utf-8"), re.M
         )
     }
     assert {"reproduce-table1", "test"} <= {target for _, target in named}

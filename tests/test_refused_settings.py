@@ -114,7 +114,10 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"reference_batch": 0}, "reference_batch: "),
     ],
     Stopping: [
-        ({"metric": "top1"}, "metric: one of accuracy, top5, perplexity, got 'top1'"),
+        (
+            {"metric": "top1"},
+            "metric: one of accuracy, top5, perplexity, train_cross_entropy, got 'top1'",
+        ),
         ({"target": 101}, "target: a number from 0 to 100 percent for metric accuracy"),
         ({"target": 0.5, "metric": "perplexity"}, "target: a number from 1 up"),
         ({"target": "high"}, "target: a number, or null, got 'high'"),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dgc_repro import QSGD, ErrorFeedback, TopK, Uniform
 from dgc_repro.compressor.interface import Compressor, nested
+from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.sharded import OWNER, Sharded, Shards
 from dgc_repro.exchange import gradients
 from dgc_repro.exchange.gradients import GradientExchange, fits, structure
@@ -129,7 +130,10 @@ SCATTERED = [
     (i, str(s))
     for i, s in enumerate(SETTINGS)
     # Which rung a chooser took is not in the transcript; its rungs are settings too.
-    if s.choose is None and any(isinstance(part, Sharded) for part in nested(s.compressor))
+    if s.choose is None
+    and any(isinstance(part, Sharded) for part in nested(s.compressor))
+    # 1-bit Adam answers with the gradient that gives the momentum, not with the mean of what was sent.
+    and not isinstance(s.compressor, OneBitAdam)
 ]
 
 

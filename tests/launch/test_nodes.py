@@ -86,7 +86,7 @@ def refused(
             "dgc_repro: rank 0 on node0 has {v} (code aaaa), rank 1 on node1 {v} (code bbbb); install",
         ),
         (
-            agreement, {"_version": by_rank("0.28", "0.30")},
+            agreement, {"torchvision_version": by_rank("0.28", "0.30")},
             "torchvision: rank 0 on node0 has 0.28, rank 1 on node1 0.30; install the same version",
         ),
         (

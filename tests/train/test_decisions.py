@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from replayed import replayed
 from tiny_run import PLAIN, SETTINGS, built, state_of, tiny
 from torch import Tensor
 
 from dgc_repro.launch.components import build_policy
 from dgc_repro.launch.single import run_config
-from dgc_repro.policy.gravac import GraVAC, replayed
+from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import State
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import decision, steps_left, train

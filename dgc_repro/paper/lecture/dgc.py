@@ -146,11 +146,11 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def printed_table() -> Section:
+def printed_table(title: str) -> Section:
     """The lecture's table, as printed."""
     units = TABLE_DGC.columns
     cells = [[row, *map(plain, values, units.values())] for row, values in TABLE_DGC.rows.items()]
-    return Section("Table on DGC as printed", pd.DataFrame(cells, columns=["task", *units]))
+    return Section(title, pd.DataFrame(cells, columns=["task", *units]))
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -174,7 +174,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         scale,
         runs,
         frame,
-        [Section("Payload, counted", _counted(frame, printed)), printed_table()],
+        [
+            Section("Payload, counted", _counted(frame, printed)),
+            printed_table("Table on DGC as printed"),
+        ],
         CLAIMS,
         labels=LABELS,
         said={

@@ -150,7 +150,7 @@ def _sections(frame: pd.DataFrame, printed: Known) -> list[Section]:
     return [
         Section("The PTB row, measured", pivot(frame, rows, results)),
         Section("Compression ratio", pivot(frame, rows, sent)),
-        printed_table(),
+        printed_table("Table on DGC as printed"),
     ]
 
 
