@@ -309,8 +309,8 @@ def _refuse_optimizer_without_momentum(config: Config) -> None:
 def _check_enough_data(config: Config, settings: TrainSettings) -> None:
     """Refuse too few data before thousands of processes are started that would each refuse them.
 
-    With at most one worker a core, or a text that has to be downloaded, the ranks check it, so that the data
-    set is not read twice."""
+    With at most one worker a core, simulated workers, or a text that has to be downloaded, the run checks it,
+    so that the data set is not read twice."""
     workers, dataset = config["launch"]["workers"], component(config["dataset"], "dataset")
     is_text = getattr(dataset, "gives", "images") == "words"
     size = config["dataset"].get("train_size")
@@ -318,8 +318,8 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
         text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
     elif size is not None:
         steps_per_epoch(size, settings.step_size, workers)
-    elif workers > available_cores() and not (
-        is_text and config["dataset"].get("root", "") is None
+    elif config["launch"]["kind"] != "simulated" and (
+        workers > available_cores() and not (is_text and config["dataset"].get("root", "") is None)
     ):
         _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
 
