@@ -99,6 +99,14 @@ class Ledger:
         """Wire bytes of each kind of collective, for one purpose or for all."""
         return _totals(self.moved, purpose)
 
+    def of_gradients(self) -> dict[str, dict[str, int]]:
+        """Of the gradient exchange, by collective: ``calls`` and ``payload_bytes``."""
+        calls = self.calls_by_collective(GRADIENT)
+        return {
+            name: {"calls": count, "payload_bytes": self.payload_by_collective.get(name, 0)}
+            for name, count in calls.items()
+        }
+
     @property
     def step_seconds(self) -> float | None:
         """Modelled communication of all steps: gradients, inside of nodes, signals; None without a

@@ -5,7 +5,8 @@ They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a mai
 
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by their
 config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
-its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
+its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it. All
+lines are repeated with each entry of ``across``.
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
 it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
 such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
@@ -23,6 +24,8 @@ import functools
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -291,20 +294,23 @@ def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
     with composing():
         scale = _scale(_of_family(whole, given))
         sizes = list(artifact.sizes[scale])
-        lines = [_line(words, whole, given) for words in _lines(artifact.get(listed), scale)]
+        every = _lines(artifact.get(listed), scale, artifact.get("across"))
+        lines = [_line(words, whole, given) for words in every]
         if not lines:
             return []
         family, first = lines[0]
-        jobs = []
-        for seed in _seeds([*apart(first, SEEDS, "seed")[1], *sizes, *_of_family(family, given)]):
-            for family, combination in lines:
-                if sets(combination, "seed") and f"seed={seed}" not in combination:
-                    continue
-                own = apart(combination, SEEDS)[0]
-                sized = [*sizes, *_of_family(family, given), *own]
-                stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]
-                jobs.append((_labelled(combination, stated, [*sized, f"seed={seed}"]), sized))
-        return jobs
+        seeds = _seeds([*apart(first, SEEDS, "seed")[1], *sizes, *_of_family(family, given)])
+        jobs: dict[int, list[Job]] = {seed: [] for seed in seeds}
+        for family, words in lines:
+            own_seed, combination = apart(words, "seed")
+            own = apart(combination, SEEDS)[0]
+            sized = [*sizes, *_of_family(family, given), *own]
+            stated = [*sizes, *_of_family(family, [f"scale={scale}"]), *own]
+            config = _labelled(combination, stated, sized)
+            for seed in seeds:
+                if own_seed in ([], [f"seed={seed}"]):
+                    jobs[seed].append(({**deepcopy(config), "seed": seed}, sized))
+        return list(chain.from_iterable(jobs.values()))
 
 
 def _line(
@@ -330,10 +336,16 @@ def _scale(given: Sequence[str]) -> str:
     return name
 
 
-def _lines(sweeps: Any, scale: str) -> list[list[str]]:
-    """The overrides of every run. ``sweeps``: a list of Hydra sweeps, or one for each scale."""
+def _lines(sweeps: Any, scale: str, across: Sequence[str] | None = None) -> list[list[str]]:
+    """The overrides of every run. ``sweeps``: a list of Hydra sweeps, or one for each scale; ``across``: what
+    all of them are repeated with."""
     listed = sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps or []
-    return [line for sweep in listed for line in expand(str(sweep).split())]
+    return [
+        line
+        for before in across or [""]
+        for sweep in listed
+        for line in expand(f"{before} {sweep}".split())
+    ]
 
 
 def _artifact(name: str) -> DictConfig:

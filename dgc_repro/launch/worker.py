@@ -260,6 +260,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
         "steps": run.progress.step,
         "epochs": run.progress.epoch,
         "state_bytes": run.exchange.state_bytes(),
+        "collectives": run.link.ledger.of_gradients(),
         "parameters": parameters,
         "classes": run.task.splits.num_classes,
     }
