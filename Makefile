@@ -24,7 +24,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network validate-network \
-	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 report publish docs notebook clean
+	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark report publish docs notebook clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ $(REPRODUCE): reproduce-%: $(INSTALLED)
 reproduce-gravac-fig1: reproduce-gravac-fig1a reproduce-gravac-fig1b ## both parts of GraVAC's figure 1
 
 reproduce-gravac: $(GRAVAC) ## all of GraVAC's tables and figures
+
+benchmark: $(INSTALLED) ## train all methods on three workloads: quality against bytes
+	$(BIN)/python -m dgc_repro reproduce benchmark/methods scale=$(SCALE) $(ARGS)
 
 report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduced/published/
 	$(BIN)/python -m dgc_repro.paper $(ARGS)

@@ -67,6 +67,7 @@ WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 SCALES = sorted(path.stem for path in (CONF / "scale").glob("*.yaml") if path.stem != "none")
 FAMILIES = {
     "lecture": "text/",
+    "benchmark": "benchmark/resnet/",
     "lecture/density": "",
     "lecture/density_fed": "",
     **{f"lecture/pufferfish{row}": "" for row in ("", "_dense", "_powersgd")},

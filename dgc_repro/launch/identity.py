@@ -29,8 +29,9 @@ WITHOUT_EFFECT = (
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),
 )
-"""Keys that do not change what is measured (rates: one of them is the run's ``optimizer.lr``). Wrappers that are not in ``wrap`` are left out too, a network
-that is not named, `stopping` without a target, and `generalization` that measures nothing."""
+"""Keys that do not change what is measured (rates: one of them is the run's ``optimizer.lr``). Wrappers that
+are not in ``wrap`` are left out too, a network that is not named, `stopping` without a target, and
+`generalization` that measures nothing."""
 ADDED = (
     ("model", "blocks", [3, 4, 23, 3], ""),
     ("network", "as_workers", None, ""),

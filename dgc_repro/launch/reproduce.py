@@ -5,8 +5,8 @@ They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a mai
 
 ``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by their
 config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
-its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it. All
-lines are repeated with each entry of ``across``.
+its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
+All lines are repeated with each entry of ``across``.
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
 it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
 such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
