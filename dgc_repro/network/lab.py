@@ -428,15 +428,15 @@ def _marked() -> Iterator[tuple[int, str]]:
     if os.readlink("/proc/self") != str(os.getpid()):
         return  # this /proc is another pid namespace's: its numbers are other processes here
     start = f"{MARK}=".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            pairs = path.read_bytes().split(b"\0")
+            pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue  # it has just ended, or is another user's
         for pair in pairs:
             lab = pair[len(start) :].decode(errors="replace")
             if pair.startswith(start) and lab.count("-") == 4 and lab.startswith("dgc-"):
-                yield int(path.parent.name), lab
+                yield int(pid), lab
 
 
 def _kill(pid: int) -> bool:

@@ -379,6 +379,21 @@ def test_no_more_open_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
         Lab([1e9])
 
 
+def test_a_process_that_ends_while_processes_are_listed_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux lists /proc/<number>, and asking for its files fails with ESRCH once the process has ended."""
+    mine, stat = f"/proc/{os.getpid()}/environ", os.stat
+
+    def ended(path: object, **more: bool) -> os.stat_result:
+        if str(path) == mine:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), mine)
+        return stat(path, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", ended)
+    clean()
+
+
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
