@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from tiny_run import TEXT, TINY
 
 import dgc_repro
+from dgc_repro.launch.environment import torchvision_version
 
 TIMEOUT_S = 200  # a busy machine starts Python ten times slower than an idle one
 slow = pytest.mark.slow
@@ -194,7 +195,9 @@ def test_a_text_is_learnt_where_torchvision_is_broken(repository: Path, tmp_path
     (broken / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms missing')\n")
     command = (sys.executable, "-m", "dgc_repro", *TINY, "train.epochs=1")
     succeed(*command, *TEXT, cwd=tmp_path, path=repository)
-    assert list(tmp_path.glob("runs/*/environment.json"))
+    (record,) = tmp_path.glob("runs/*/environment.json")
+    installed = torchvision_version()
+    assert json.loads(record.read_text(encoding="utf-8"))["torchvision"] == installed
     images = run(*command, cwd=tmp_path, path=repository)
     assert images.returncode == 2
     (line,) = images.stderr.splitlines()
