@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
     from dgc_repro.compressor.qsgd import QSGD
     from dgc_repro.compressor.randomk import RandomK
     from dgc_repro.compressor.redsync import RedSync
+    from dgc_repro.compressor.running_uniform import RunningUniform
     from dgc_repro.compressor.sidco import SIDCo
     from dgc_repro.compressor.signsgd import SignSGD
     from dgc_repro.compressor.sparseloco import SparseLoCo
@@ -80,6 +81,7 @@ __all__ = [
     "PowerSGD",
     "RandomK",
     "RedSync",
+    "RunningUniform",
     "SIDCo",
     "ScaDLES",
     "Scheduled",
@@ -120,6 +122,7 @@ _PUBLIC = {
     "QSGD": "compressor.qsgd",
     "RandomK": "compressor.randomk",
     "RedSync": "compressor.redsync",
+    "RunningUniform": "compressor.running_uniform",
     "SIDCo": "compressor.sidco",
     "SignSGD": "compressor.signsgd",
     "SparseLoCo": "compressor.sparseloco",

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import counter, native
@@ -50,9 +50,12 @@ def context(
     return Context(name, step, seed, rank, 2, 0, (0, 0), Workspace(), path)
 
 
-def run(compressor: Any, x: Tensor, where: Context | None = None) -> Outcome:
-    """An exchange between workers that all send the same."""
-    running = compressor.exchange(x, compressor.init(x), where or context())
+def run(
+    compressor: Any, x: Tensor, where: Context | None = None, state: State | None = None
+) -> Outcome:
+    """An exchange between workers that all send the same. ``state``: default, that of the first step."""
+    state = compressor.init(x) if state is None else state
+    running = compressor.exchange(x, state, where or context())
     asked = next(running)
     try:
         while True:

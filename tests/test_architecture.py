@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "model": (),
     "dataset": (),
     "sink": (),
-    "paper": ("network.units", "exchange.ledger"),
+    "paper": ("network", "exchange.ledger"),
     "kernel": (),
     "errors": (),
     "checked": (),

@@ -64,10 +64,12 @@ EXPERIMENTS = sorted(
     for path in (CONF / "experiment").rglob("*.yaml")
 )
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
-SCALES = sorted(path.stem for path in (CONF / "scale").glob("*.yaml") if path.stem != "none")
+SCALES = ("paper", "quick", "small")
+OTHER_SCALES = {"dynamic": ("medium",)}
+"""By paper, the scales that it has besides."""
 FAMILIES = {
     "lecture": "text/",
-    "benchmark": "benchmark/resnet/",
+    **{f"benchmark/{name}": f"benchmark/{name}/" for name in ("resnet", "lstm", "transformer")},
     "lecture/density": "",
     "lecture/density_fed": "",
     **{f"lecture/pufferfish{row}": "" for row in ("", "_dense", "_powersgd")},
@@ -86,6 +88,11 @@ MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
 """What several components inherit from."""
+
+
+def scales_of(name: str) -> tuple[str, ...]:
+    """The scales of an experiment or artifact."""
+    return SCALES + OTHER_SCALES.get(name.partition("/")[0], ())
 
 
 def name_of(path: Path) -> str:
@@ -195,8 +202,10 @@ def test_a_wrapper_builds(name: str) -> None:
     validate(configured(*given, *ladder))
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("experiment", "scale"),
+    [(name, scale) for name in EXPERIMENTS for scale in scales_of(name)],
+)
 def test_an_experiment_composes_at_every_scale(experiment: str, scale: str) -> None:
     family = FAMILIES.get(experiment, FAMILIES.get(experiment.partition("/")[0], ""))
     chosen = family + scale
@@ -250,7 +259,7 @@ WRAPS = {
     # Nothing is lost, or the method's expectation is the gradient: used as it is.
     **dict.fromkeys(("dense", "fp16", "bf16", "qsgd", "natural", "terngrad"), PLAIN_WRAP),
     # As its paper has it: a majority vote keeps no residual, the dynamic paper's quantizer none either.
-    **dict.fromkeys(("signsgd", "uniform"), PLAIN_WRAP),
+    **dict.fromkeys(("signsgd", "uniform", "running_uniform"), PLAIN_WRAP),
     # Biased: what is not sent would be lost.
     **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
     **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),
@@ -400,7 +409,7 @@ def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_
     [  # the pool's at small: tests/test_pool_config.py, which composes them anyway
         (artifact, scale)
         for artifact in TRAINED
-        for scale in SCALES
+        for scale in scales_of(artifact)
         if scale != "small" or artifact.removeprefix("gravac/") not in POOLED
     ],
 )

@@ -67,6 +67,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "demo": ("compressor=demo", "compressor.k=4", "compressor.chunk=8"),
     "sparseloco": ("compressor=sparseloco",),
     # Casts, quantizers, signs.
+    "running_uniform": ("compressor=running_uniform", "compressor.bits=4", "wrap=[]"),
     "fp16": ("compressor=fp16", "wrap=[]"),
     "bf16": ("compressor=bf16", "wrap=[]"),
     "qsgd": ("compressor=qsgd", "wrap=[]"),
@@ -157,6 +158,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "wrap=[error_feedback]",
     ),
     "one vector": (*UNIFORM4_EF, "exchange.unit=model"),
+    "local steps": (*UNIFORM4_EF, "train.local_steps=2"),
 }
 """One line for each compressor, wrapper and policy; test_config.py counts that none is missing."""
 
@@ -240,6 +242,7 @@ def state_of(run: Run) -> dict[str, list[Tensor]]:
     nests = {
         "model": run.module.state_dict(),
         "optimizer": run.optimizer.state_dict(),
+        "inner": [inner.state_dict() for inner in (run.local.inner if run.local else ())],
         "compressor": [run.exchange.state_dict(run.seat(i)) for i in range(len(run.workers.ranks))],
         "random": [run.workers.state_dict(i) for i in range(len(run.workers.ranks))],
         "epoch start": run.progress.epoch_start,

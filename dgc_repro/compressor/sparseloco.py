@@ -7,11 +7,12 @@ bins over 6 standard deviations.
 Asks: `Gather` of k = max(1, round(c density)) entries a chunk of c values (fewer of a shorter last chunk):
 4 x 2^b bytes of levels a tensor, then, of K entries of the tensor, log2(c) bits a place and b bits a value,
 each filled up to whole groups of codes: 3 ceil(K / 2) + ceil(K / 4) bytes for c = 4096 and b = 2.
-Differs: this is the compressor alone. It works on the gradients of every step, where the paper sends the
-difference of weights after many local steps of AdamW. The decay is `ErrorFeedback`'s. A chunk is a stretch
-of values as they lie in memory, the last one shorter; the authors cut a matrix into blocks whose sides
-divide its own, and a vector likewise. The mean is over all workers; the authors' code averages an entry over
-the workers that have sent it. Ties go to the lower place. Bins and levels are computed in float64.
+Differs: this is the compressor alone. It works on gradients, where the paper sends the difference of weights
+after many local steps of AdamW: give ``train.local_steps`` for that (docs/methods.md). The decay is
+`ErrorFeedback`'s. A chunk is a stretch of values as they lie in memory, the last one shorter; the authors cut
+a matrix into blocks whose sides divide its own, and a vector likewise. The mean is over all workers; the
+authors' code averages an entry over the workers that have sent it. Ties go to the lower place. Bins and
+levels are computed in float64.
 
     S = the k largest |x| of each chunk;  m, s = mean and standard deviation of x[S] in the tensor
     code = round((x[S] - m) / (6 s / 2^b) + 2^b / 2), from 0 to 2^b - 1

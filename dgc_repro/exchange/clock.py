@@ -82,7 +82,7 @@ class Clock:
             self._events.clear()
         if self._seen >= WARMUP_STEPS:
             self._steps += 1
-            self._steps_waited += self.measures_wait
+            self._steps_waited += self._now["wait"] > 0
             for name in SPANS:
                 self._sums[name] += self._now[name]
         self._seen += 1

@@ -16,7 +16,7 @@ from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text, text_steps_per_epoch
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     AfterBackward,
@@ -56,10 +56,11 @@ from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.policy.gravac import GraVAC
-from dgc_repro.policy.interface import Policy, measures
+from dgc_repro.policy.interface import SPREAD, Policy, measures
 from dgc_repro.policy.warmup import Warmup
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
+from dgc_repro.train.local_steps import LocalSteps, outer_optimizer
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.run import Progress, Run, Trained
@@ -265,6 +266,8 @@ def _check_together(
             "optimizer.compressed=first has exchanged the first gradient before the second is known; use "
             "raise, or optimizer.compressed=perturbed"
         )
+    if settings.local_steps > 1:
+        _check_local_steps(config, policy, compressor)
     on_workers = momentum_of(compressor)
     if isinstance(on_workers, OneBitAdam):
         if low_rank_of(config) is not None:
@@ -287,6 +290,30 @@ def _check_together(
                 f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer[key]:g} here "
                 f"too; use optimizer.{key}=0"
             )
+
+
+def _check_local_steps(config: Config, policy: Policy, compressor: Compressor) -> None:
+    """Refuse what needs the gradient of every step, where workers take several between two exchanges."""
+    on_workers = momentum_of(compressor)
+    name = None if on_workers is None else NAMES[type(on_workers)]
+    local = f"train.local_steps={config['train']['local_steps']}"
+    refuse_first_of(
+        {
+            f"exchange.overlap: with {local} nothing is sent during backward; use "
+            "exchange.overlap=false": config["exchange"]["overlap"],
+            f"launch.workers_per_node: with {local} there is no gradient of a node to exchange; use "
+            "launch.workers_per_node=null": (config["launch"]["workers_per_node"] or 1) > 1,
+            f"wrap: {name} applies momentum to the gradient of every step, and {local} exchanges the sum of "
+            "many, with a momentum of its own (train.outer_momentum); leave the wrapper out": name
+            is not None,
+            f"policy: with {local} there are no gradients and times of every step to judge by; use one that "
+            "plans ahead: fixed, scheduled, warmup, stepwise or accordion": measures(policy)
+            or policy.watches == SPREAD,
+            f"optimizer.compressed: first exchanges two gradients a step, and {local} exchanges none in most "
+            "steps; use optimizer.compressed=perturbed": config["optimizer"].get("compressed")
+            == "first",
+        }
+    )
 
 
 def _refuse_optimizer_without_momentum(config: Config) -> None:
@@ -412,6 +439,11 @@ def build_run(
         component(config["dataset"], "dataset").load().to(device), settings, config["seed"]
     )
     steps = task.steps_per_epoch(wire.world_size)
+    if settings.local_steps > steps:
+        raise UserError(
+            f"train.local_steps: at most the {steps} steps of an epoch, whose end ends a round, got "
+            f"{settings.local_steps}; use fewer, or a smaller train.batch_size"
+        )
 
     stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)
@@ -430,7 +462,9 @@ def build_run(
         settings = replace(settings, channels_last=False)
         task = _task(task.splits, settings, config["seed"])
     optimizer_settings = component(config["optimizer"], "optimizer")
-    global_batch = settings.step_size * wire.world_size
+    local = settings.local_steps > 1
+    # What one step of the optimizer learns from: local steps are each worker's own.
+    optimizer_batch = settings.step_size * (1 if local else wire.world_size)
     policy = build_policy(config)
     progress = Progress(policy=policy.init())
     notes: list[str] = []
@@ -488,28 +522,33 @@ def build_run(
             uncompressed = plain, AfterBackward(plain, parameters)
         if settings.compile:
             module.compile()
+        inner = [
+            optimizer_settings.build(module, optimizer_batch)
+            for _ in range(wire.local_workers if local else 1)
+        ]
         return Trained(
             module=module,
             forward=forward,
             parameters=parameters,
             exchange=exchange,
             junction=junction,
-            optimizer=optimizer_settings.build(module, global_batch),
+            optimizer=outer_optimizer(parameters.values(), settings) if local else inner[0],
             uncompressed=uncompressed,
+            local=LocalSteps(parameters.values(), inner) if local else None,
         )
 
     first = trained(module, notes)
     if simulated:  # factors take no more than the whole model
         named = dict(first.module.named_parameters())
         workers = wire.world_size // node_size
-        check_memory(first.exchange.compressor, named, workers, available_bytes())
+        check_memory(first.exchange.compressor, named, workers, available_bytes(), local=local)
     notes += unexpected(config, policy, first.exchange.compressor)
     in_a_lab = config["launch"]["kind"] == NETLAB
     meter = InterfaceMeter(link, Lab.interface) if in_a_lab else NoMeter()
     return Run(
         **vars(first),
         settings=settings,
-        base_lr=optimizer_settings.base_lr(global_batch),
+        base_lr=optimizer_settings.base_lr(optimizer_batch),
         schedule=component(config["schedule"], "schedule"),
         task=task,
         link=link,
@@ -551,19 +590,27 @@ def channels_last_corrupts(module: nn.Module, device: torch.device) -> bool:
 
 
 def check_memory(
-    compressor: Compressor, parameters: Mapping[str, Tensor], workers: int, available: int | None
+    compressor: Compressor,
+    parameters: Mapping[str, Tensor],
+    workers: int,
+    available: int | None,
+    *,
+    local: bool = False,
 ) -> None:
     """Refuse simulated workers whose states will not fit; payloads come on top.
 
-    Each worker keeps its states and, from the first step on, a spare of the same size.
+    Each worker keeps its states and, from the first step on, a spare of the same size; with ``local`` steps
+    also its weights and up to two moments of its optimizer.
     """
     shapes = [torch.empty(p.shape, device="meta") for p in parameters.values()]
     kept = sum(t.nbytes for shape in shapes for t in tensors_of(compressor.init(shape)))
-    needed = 2 * kept * workers
+    own = 3 * sum(shape.nbytes for shape in shapes) if local else 0
+    needed = (2 * kept + own) * workers
     if available is not None and needed > available:
+        more = f", and {own / 1e9:.2f} GB of weights and moments each" if local else ""
         raise UserError(
             f"launch.workers: {workers} simulated workers keep {needed / 1e9:.1f} GB of compressor state "
-            f"({kept / 1e9:.2f} GB each, twice), {available / 1e9:.1f} GB are available; use fewer"
+            f"({kept / 1e9:.2f} GB each, twice{more}), {available / 1e9:.1f} GB are available; use fewer"
         )
 
 

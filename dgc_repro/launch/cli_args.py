@@ -103,11 +103,30 @@ def positive(key: str, text: str) -> float:
     return value
 
 
+def from_zero(key: str, text: str) -> float:
+    """A number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UserError(f"{key}: a number from 0, got {text!r}")
+    return value
+
+
 def count(key: str, text: str) -> int:
     """A whole number from 1."""
     if not text.isdigit() or int(text) < 1:
         raise UserError(f"{key}: a whole number from 1, got {text!r}")
     return int(text)
+
+
+def share_of(key: str, text: str) -> tuple[int, int]:
+    """``2/3``: the second of three shares."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise UserError(f"{key}: a share such as 2/3, the second of three, got {text!r}")
+    return int(found[1]), int(found[2])
 
 
 def yes_no(key: str, text: str) -> bool:

@@ -40,6 +40,9 @@ ADDED = (
     ("goal", "every_steps", None, ""),
     ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
     ("wrapper.error_feedback", "decay", 1.0, ""),
+    ("train", "local_steps", 1, ""),
+    ("train", "outer_lr", 0.7, ""),
+    ("train", "outer_momentum", 0.9, ""),
 )
 """Settings that came later, with the value that every run had before: no other run for it. Last, how the
 ``_target_`` ends of the components that had no such setting before."""

@@ -46,12 +46,14 @@ from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
+from dgc_repro.predict.recommend import recommend
 
 USER_ERROR = 2
 COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "reproduce": reproduce,
     "compare": compare.main,
     "predict": predict,
+    "recommend": recommend,
     "calibrate": calibrate,
     "netlab": netlab.command,
     "new-paper": new_paper,

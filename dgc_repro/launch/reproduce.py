@@ -11,7 +11,8 @@ With ``published=true`` a run that is not in runs/ is taken from the published p
 it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
 such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
 if they are finished (or published, as above) and never trains. A line's own ``scale.seeds=`` replaces the
-artifact's. ``roots.<dataset>=<folder>`` names the folder of a data set.
+artifact's. ``roots.<dataset>=<folder>`` names the folder of a data set. ``share=2/3`` makes the second,
+fifth, ... run and no page: several machines then share the runs of an artifact.
 
 An artifact with ``measure`` is a measurement: each line is measured once (launch/measure.py), and
 ``measure.<key>=...`` overrides how. One with ``study`` is computed (launch/study.py): each part is a
@@ -23,7 +24,7 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -35,7 +36,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.cli_args import some_text, yes_no
+from dgc_repro.launch.cli_args import share_of, some_text, yes_no
 from dgc_repro.launch.identity import run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
 from dgc_repro.launch.mirror import mirror_of
@@ -75,7 +76,7 @@ SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", 
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure"
-FAMILY, ROOTS, SEEDS = "family", "roots", "scale.seeds"
+FAMILY, ROOTS, SEEDS, SHARE = "family", "roots", "scale.seeds", "share"
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 _pool = functools.cache(published)
@@ -114,6 +115,10 @@ def reproduce(arguments: Sequence[str]) -> None:
             optional += runs_of(name, apart(given, "seed")[1])
     for config, _ in jobs:
         refuse_slurm(config)
+    part, parts = own.get(SHARE, (1, 1))
+    if parts > len(jobs):
+        raise UserError(f"{SHARE}: at most {len(jobs)} shares of {len(jobs)} runs, got {parts}")
+    jobs = jobs[part - 1 :: parts]
     paper, _, artifact = name.partition("/")
     page = artifact_of(paper, artifact).page
     if isinstance(page, GenericPage):
@@ -141,6 +146,11 @@ def reproduce(arguments: Sequence[str]) -> None:
             run = read_run(make(config, overrides))
         time_left.advance(is_new[number - 1])
         runs[run.id] = run
+    if parts > 1:
+        print(
+            f"share {part} of {parts} is finished; the page is made without share, of the runs of all"
+        )
+        return
     others = [] if {STUDY, MEASURE} & set(sections) else other_seeds(jobs)
     if others:
         seeds = sorted({config["seed"] for config, _ in others})
@@ -170,7 +180,7 @@ def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
 def _own_settings(given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Settings of `reproduce` itself by key, and the other overrides. Raises UserError for a wrong value."""
     roots = dict.fromkeys([f"{ROOTS}.{data}" for data in options("dataset")], some_text)
-    readers = {"publish": yes_no, "published": yes_no, **roots}
+    readers = {"publish": yes_no, "published": yes_no, SHARE: share_of, **roots}
     own: dict[str, Any] = {}
     others = []
     for override in given:
@@ -292,7 +302,7 @@ def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
     artifact = _artifact(name)
     whole = artifact.get("family")
     with composing():
-        scale = _scale(_of_family(whole, given))
+        scale = _scale(name, artifact.sizes, _of_family(whole, given))
         sizes = list(artifact.sizes[scale])
         every = _lines(artifact.get(listed), scale, artifact.get("across"))
         lines = [_line(words, whole, given) for words in every]
@@ -328,12 +338,12 @@ def _line(
     return own[-1].partition("=")[2], combination
 
 
-def _scale(given: Sequence[str]) -> str:
-    """The scale that is asked for on the command line, or the default one."""
-    name = str(config_of(_scales(given)).scale.name)
-    if name == "none":
-        raise UserError("scale: an artifact has runs at quick, small and paper, got none")
-    return name
+def _scale(name: str, known: Iterable[str], given: Sequence[str]) -> str:
+    """The scale that is asked for on the command line, or the default one. ``known``: the artifact's."""
+    scale = str(config_of(_scales(given)).scale.name)
+    if scale not in known:
+        raise UserError(f"scale: {name} has runs at {', '.join(known)}, got {scale}")
+    return scale
 
 
 def _lines(sweeps: Any, scale: str, across: Sequence[str] | None = None) -> list[list[str]]:
@@ -357,12 +367,13 @@ def _artifact(name: str) -> DictConfig:
 
 def measured_runs_of(name: str, given: Sequence[str]) -> list[Job]:
     """As `runs_of`, one seed, with ``measure`` in each config: the settings of launch/measure.py."""
+    artifact = _artifact(name)
     own, others = apart(given, MEASURE)
     if not sets(others, "seed"):
         others.append("seed=0")
     with composing():
-        scale = _scale(others)
-    stated = resolved(_artifact(name).measure)
+        scale = _scale(name, artifact.sizes, others)
+    stated = resolved(artifact.measure)
     stated["repeats"] = stated["repeats"][scale]
     settings = _overridden(stated, own, f"{MEASURE}.")
     jobs = runs_of(name, others)
@@ -401,7 +412,7 @@ def studied_runs_of(name: str, given: Sequence[str]) -> list[Job]:
         if not sweeps and key.partition(".")[0] not in OF_EVERY_STUDY:
             raise UserError(f"{key}: {name} is computed, it has no such setting")
     with composing():
-        scale = _scale(others)
+        scale = _scale(name, artifact.sizes, others)
         own_sizes, sizes = apart(artifact.sizes[scale], STUDY)
         sized = [*sizes, *others]
         jobs = []

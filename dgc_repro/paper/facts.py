@@ -127,7 +127,7 @@ def time_text(runs: Sequence[Run]) -> str:
 def facts(
     runs: Sequence[Run], scale: str, more: Sequence[tuple[str, str]] = ()
 ) -> tuple[tuple[str, str], ...]:
-    """The head of a page of trained runs."""
+    """The head of a page of trained runs. ``more``: facts that come after the usual ones, or replace them."""
     environments = [run.environment for run in runs]
     # A run that was stopped and continued has an environment for each stretch.
     stretches = [stretch for e in environments for stretch in (*e.get("before", ()), e)]
@@ -147,8 +147,7 @@ def facts(
         "seeds": f"{seeds_text(runs)} a row{stopped}",
     }
     return (
-        *((name, text) for name, text in found.items() if text),
-        *more,
+        *((name, text) for name, text in (found | dict(more)).items() if text),
         ("hardware", distinct(map(_hardware, stretches))),
         ("code", code_text(stretches)),
     )

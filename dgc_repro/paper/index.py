@@ -40,13 +40,13 @@ class Entry(NamedTuple):
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name."""
-    scales = {"paper": 0, "small": 1, "quick": 2}
+    scales = {"paper": 0, "medium": 1, "small": 2, "quick": 3}
     found = []
     for path in root.glob(f"*/*/[!.]*/{VERDICTS_FILE}"):
         paper, scale, artifact = path.parts[-4:-1]
         record = json.loads(path.read_text(encoding="utf-8"))
         found.append(Entry(path.parent, paper, scale, artifact, record))
-    return sorted(found, key=lambda e: (e.paper, scales.get(e.scale, 3), e.scale, e.artifact))
+    return sorted(found, key=lambda e: (e.paper, scales.get(e.scale, 4), e.scale, e.artifact))
 
 
 def write(root: Path) -> None:

@@ -83,7 +83,7 @@ class Run:
 
     @property
     def scale(self) -> str:
-        """``quick``, ``small`` or ``paper``."""
+        """``quick``, ``small``, ``medium`` or ``paper``."""
         value = self.config.get("scale")
         return str(value.get("name") if isinstance(value, dict) else value)
 

@@ -25,7 +25,7 @@ from dgc_repro.launch.overrides import apart, composed
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
-from dgc_repro.predict.quality import Quality
+from dgc_repro.predict.quality import NOT_MEASURED, Quality
 from dgc_repro.predict.show import show
 from dgc_repro.predict.step_timing import Bench, as_simulated
 from dgc_repro.progress import Progress, announce
@@ -103,7 +103,7 @@ def predict(arguments: Sequence[str]) -> Path:
     settings, overrides = cli_args.read(arguments, "predict", KEYS, SECTIONS)
     overrides = cli_args.full_size(overrides)
     config = composed(overrides)
-    network = _network(config)
+    network = network_of(config)
     among = {n: costs(network, n) for n in settings["workers"]}
     validate(as_simulated(config, 2))
     path = Path(settings["times"]) if settings["times"] else None
@@ -119,7 +119,8 @@ def predict(arguments: Sequence[str]) -> Path:
         for title, method in CANDIDATES.items():
             asked.append((title, composed([*without, *method]), largest))
     model = str(config["model"]["_target_"]).rpartition(".")[2]
-    table = Predictions(bench, asked[0][1], settings["compute_ms"], Quality(model))
+    quality = Quality(model)
+    table = Predictions(bench, asked[0][1], settings["compute_ms"], quality)
     each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
     expected = [each * _weight(method_config) for _, method_config, _ in asked]
     announce("predict", sum(expected))
@@ -135,22 +136,26 @@ def predict(arguments: Sequence[str]) -> Path:
         compared = sorted([*compared, *chain(*others)], key=lambda one: one.best_ms)
     folder = Path(settings["out"] or Path(config["paths"]["runs"]) / "predictions")
     about = bench.times.about | {
-        "network": _title(network, overrides),
+        "network": network_title(network, overrides),
         "source": network.source,
         "compute": "given" if settings["compute_ms"] else "measured",
-        "quality": table.quality.source,
+        "quality": quality.source,
     }
     show(dense, of_method, compared, about, folder)
     return folder
 
 
-def _network(config: Mapping[str, Any]) -> Network:
+def network_of(config: Mapping[str, Any]) -> Network:
     """The network of a config. Raises UserError where one step on it cannot be predicted."""
     network = named_network(config)
     if network is None:
         raise UserError(
             "network: a prediction needs one, such as network=ethernet_1gbit or network.rate=100mbit; "
             "python -m dgc_repro calibrate measures the links at hand"
+        )
+    if config["train"]["local_steps"] > 1:
+        raise UserError(
+            "train.local_steps: a prediction is of one step with its exchange; use train.local_steps=1"
         )
     refuse_lost_packets({**config, "launch": {"kind": "predict"}})
     refuse_stand_ins(config, "a prediction has workers of its own (workers=2..256)")
@@ -169,12 +174,13 @@ def _network(config: Mapping[str, Any]) -> Network:
 
 @dataclass
 class Predictions:
-    """Makes rows. ``dense``: the config of plain averaging; ``compute_ms``: given, or None: measured."""
+    """Makes rows. ``dense``: the config of plain averaging; ``compute_ms``: given, or None: measured;
+    ``quality``: None: nothing is said of it."""
 
     bench: Bench
     dense: Mapping[str, Any]
     compute_ms: float | None
-    quality: Quality
+    quality: Quality | None = None
 
     def __post_init__(self) -> None:
         self._dense_overlaps = _can_overlap(self.dense)
@@ -183,7 +189,8 @@ class Predictions:
         self, name: str, config: Mapping[str, Any], among: Mapping[int, Costs]
     ) -> list[Prediction]:
         """A method among each number of workers."""
-        overlaps, as_dense = _can_overlap(config), self.quality.answer(config)
+        overlaps = _can_overlap(config)
+        as_dense = self.quality.answer(config) if self.quality else NOT_MEASURED
         return [self._row(name, config, cost, as_dense, overlaps) for cost in among.values()]
 
     def _row(
@@ -258,7 +265,8 @@ def method_name(config: Mapping[str, Any]) -> str:
     return " ".join([name, *words, *([] if aggregation == "gather" else [aggregation])])
 
 
-def _title(network: Network, overrides: Sequence[str]) -> str:
+def network_title(network: Network, overrides: Sequence[str]) -> str:
+    """The network in words, as it was given."""
     named = [o.removeprefix("network=") for o in overrides if o.startswith("network=")]
     rate = network.rate or "/".join(network.rates or ())
     words = [*named[-1:], rate, f"latency {network.latency}"]

@@ -3,7 +3,8 @@
 ``checkpoints/step-<8 digits>/`` holds:
 
 - ``shared.pt``: model, optimizer, policy, ledger and progress. Rank 0 writes it.
-- ``worker-<r>.pt``: the residuals, the random state and the hidden states of one worker.
+- ``worker-<r>.pt``: the residuals, the random state and the hidden states of one worker; with local steps the
+  state of its inner optimizer. (Its weights are the shared ones: no checkpoint is written within a round.)
 - copies of the record (``metrics.jsonl``, ``steps.jsonl``, ``decisions.jsonl``) as it was at this step.
 - ``manifest.json``, written last: the step, the number of workers, the config hash, the size and SHA-256
   of every file, and a SHA-256 of the manifest itself.
@@ -44,6 +45,7 @@ from dgc_repro.train.run import Run, Tally
 KEPT = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
+INNER = "inner"  # the optimizer of one worker, with local steps
 Entry = tuple[int, str]
 """The size of a file in bytes, and its SHA-256 in hex."""
 NO_FILE: Entry = (0, hashlib.sha256().hexdigest())
@@ -72,6 +74,8 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
             "random": run.workers.state_dict(index),
             "carried": run.progress.carried[index],
         }
+        if run.local is not None:
+            state[INNER] = run.local.inner[index].state_dict()
         name_of_worker = f"worker-{rank}.pt"
         files[name_of_worker] = _write(writing / name_of_worker, partial(torch.save, state))
     if is_first:
@@ -237,7 +241,7 @@ def _with_states(run: Run) -> dict[str, Any]:
     """The parts of a run whose ``state_dict`` all workers share."""
     return {
         "model": run.module,
-        "optimizer": run.optimizer,
+        "optimizer" if run.local is None else "outer": run.optimizer,
         "ledger": run.link.ledger,
         "meter": run.meter,
     }
@@ -359,7 +363,8 @@ def _read(
     if saved == run.link.wire.world_size:
         return shared, [_load(candidate / f"worker-{rank}.pt", files) for rank in run.workers.ranks]
     old = [_load(candidate / f"worker-{rank}.pt", files) for rank in range(saved)]
-    mean = {"exchange": _mean([state["exchange"] for state in old])}
+    parts = ("exchange", INNER) if run.local is not None and INNER in old[0] else ("exchange",)
+    mean = {part: _mean([state[part] for state in old]) for part in parts}
     return shared, [mean for _ in run.workers.ranks]
 
 
@@ -458,6 +463,8 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
         run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
+        if INNER in state and run.local is not None:
+            run.local.inner[index].load_state_dict(state[INNER])
         if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

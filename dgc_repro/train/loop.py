@@ -58,9 +58,13 @@ def ends_early(run: Run) -> bool:
 
 
 def look_for_target(run: Run) -> None:
-    """Within an epoch, after every ``stopping.every_steps`` steps: note whether the target is reached."""
+    """Within an epoch, after every ``stopping.every_steps`` steps, or where the round ends in which they were
+    taken: note whether the target is reached."""
     progress, every = run.progress, run.stopping.every_steps
-    is_due = every is not None and progress.step % every == 0 and not progress.reached
+    if every is None or progress.reached or not run.ends_round(progress.step):
+        return
+    steps = 1 if run.local is None else run.local.taken  # since the workers had the same weights
+    is_due = progress.step // every > (progress.step - steps) // every
     if not is_due or progress.step == (progress.epoch + 1) * run.steps_per_epoch:
         return  # the end of an epoch evaluates by itself
     broadcast_buffers(run.link, run.module)
@@ -106,7 +110,7 @@ def end_epoch(run: Run) -> dict[str, Any]:
     record = {
         "epoch": progress.epoch,
         "step": progress.step,
-        "lr": run.optimizer.param_groups[0]["lr"],
+        "lr": run.current_lr,
         **metrics(run, "train", progress.tally),
         "train/skipped_steps": progress.tally.skipped_steps,
         **fit(run),

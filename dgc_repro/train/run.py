@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.step import PolicyProgress, Stepper
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.optimizer.sam import SAM
+from dgc_repro.train.local_steps import LocalSteps
 from dgc_repro.train.meter import Meter, NoMeter
 from dgc_repro.train.randomness import Workers
 from dgc_repro.train.schedule import Schedule
@@ -45,11 +47,11 @@ class Tally:
 
     @property
     def mean_loss(self) -> float:
-        return self.loss / self.count if self.count else float("nan")
+        return self.loss / self.count if self.count else math.nan
 
     @property
     def accuracy_percent(self) -> float:
-        return 100.0 * self.correct / self.count if self.count else float("nan")
+        return 100.0 * self.correct / self.count if self.count else math.nan
 
 
 @dataclass
@@ -71,8 +73,9 @@ class Progress(PolicyProgress):
 @dataclass(kw_only=True)
 class Trained:
     """A model, and the parts of a run that depend on its parameters. ``forward`` is the DDP model, or the
-    module itself where workers are simulated; ``module`` is what is evaluated and saved. ``uncompressed``:
-    the exchange of SAM's second gradient, where the first one is compressed."""
+    module itself where workers are simulated; ``module`` is what is evaluated and saved. ``optimizer`` takes
+    the mean in ``param.grad``. ``uncompressed``: the exchange of SAM's second gradient, where the first is
+    compressed. ``local``: the workers' own weights and optimizers, with ``train.local_steps``."""
 
     module: nn.Module
     forward: Any
@@ -81,6 +84,7 @@ class Trained:
     junction: Junction
     optimizer: torch.optim.Optimizer
     uncompressed: tuple[GradientExchange, Junction] | None = None
+    local: LocalSteps | None = None
 
 
 @dataclass(kw_only=True)
@@ -101,6 +105,7 @@ class Run(Stepper):
     trained: Callable[[nn.Module], Trained]
     sam: SAM | None = None
     uncompressed: tuple[GradientExchange, Junction] | None = None
+    local: LocalSteps | None = None
     low_rank: LowRank | None = None
     workers_per_node: int = 1
     stopping: Stopping = field(default_factory=Stopping)
@@ -123,6 +128,18 @@ class Run(Stepper):
         """Whether the model is to be factorized before the next step."""
         first = None if self.low_rank is None else self.low_rank.from_epoch
         return first is not None and self.progress.epoch >= first and not self.progress.is_low_rank
+
+    def ends_round(self, step: int) -> bool:
+        """Whether an exchange follows ``step`` steps of the run, the last of this epoch: every
+        ``train.local_steps`` steps of the epoch, and at its end. All workers then hold the same weights."""
+        done = step - self.progress.epoch * self.steps_per_epoch
+        return done % self.settings.local_steps == 0 or done == self.steps_per_epoch
+
+    @property
+    def current_lr(self) -> float:
+        """The learning rate of the last step: with local steps, of the workers' own."""
+        optimizer = self.optimizer if self.local is None else self.local.inner[0]
+        return float(optimizer.param_groups[0]["lr"])
 
     def factorize(self) -> None:
         """Put thin layers into the model, on all ranks together. Residuals, momentum and other states by

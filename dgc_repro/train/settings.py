@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dgc_repro.checked import Count, Positive, Rule, checked, one_of
+from dgc_repro.checked import Count, Positive, Rule, checked, one_of, within
 from dgc_repro.exchange.step import ON_NONFINITE
 from dgc_repro.optimizer.sgd import SGD
 
@@ -21,6 +21,9 @@ class TrainSettings:
     """``batch_size``: images, or columns of text, a worker and micro-step; ``accumulate``:
     micro-steps a step. ``evaluation_batch_size``: images (a text is evaluated in
     ``dataset.evaluation_columns``).
+    ``local_steps``: steps that each worker takes on its own weights between two exchanges; above 1,
+    ``outer_lr`` and ``outer_momentum`` are of the optimizer that moves the shared weights
+    (train/local_steps.py).
     ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
     model, in place. ``reshard``: what to do with residuals saved by another number of workers.
     ``profile``: trace a few steps by torch.profiler into the run folder. ``step_time``: what policies that
@@ -30,6 +33,9 @@ class TrainSettings:
     epochs: Count
     batch_size: Count = 32
     accumulate: Count = 1
+    local_steps: Count = 1
+    outer_lr: Positive = 0.7
+    outer_momentum: Annotated[float, within(0, below=1)] = 0.9
     precision: Annotated[str, one_of(PRECISIONS)] = "fp32"
     channels_last: bool = True
     compile: bool = False
@@ -43,6 +49,12 @@ class TrainSettings:
     compute_ms: Positive | None = None
 
     def __post_init__(self) -> None:
+        for name in ("outer_lr", "outer_momentum"):
+            if self.local_steps == 1 and getattr(self, name) != getattr(TrainSettings, name):
+                raise ValueError(
+                    f"{name}: does nothing with train.local_steps=1, got {getattr(self, name)!r}; give "
+                    "more local steps, or leave it out"
+                )
         if self.compute_ms is not None and self.step_time != MODELLED:
             raise ValueError(
                 f"compute_ms: goes with train.step_time={MODELLED}, got {self.compute_ms!r} with "

@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.settle import settle
-from dgc_repro.exchange.signals import refuse_non_finite
+from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
 from dgc_repro.policy.interface import Plan
 from dgc_repro.train.run import Run
@@ -26,16 +27,34 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     Raises UserError on all ranks when a gradient is not finite (``train.on_nonfinite=raise``).
     """
     begin = time.perf_counter()
-    exchange, clock, progress = run.exchange, run.link.clock, run.progress
+    clock, progress = run.link.clock, run.progress
     epoch = progress.step / run.steps_per_epoch
     learning_rate = run.base_lr * run.schedule.factor(epoch, run.settings.epochs)
-    exchange.learning_rate = learning_rate
-    run.begin(progress.step)
     if run.sam is not None:  # its two passes see the same inputs
         batches = [replace(batch, micro_batches=list(batch.micro_batches)) for batch in batches]
-
-    run.keep(run.module)
     modelled_before = run.link.ledger.step_seconds or 0.0
+    take = exchanged_step if run.local is None else local_step
+    happened, count, stop = take(run, batches, learning_rate)
+
+    wall = time.perf_counter() - begin
+    clock.end_step(wall)
+    modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
+    if run.link.ledger.step_seconds is not None:
+        progress.modelled_seconds += modelled_seconds(run, modelled)
+    run.end(count, seconds_of(run, wall, modelled) if happened else None)
+    progress.step += 1
+    return not stop
+
+
+def exchanged_step(
+    run: Run, batches: Sequence[Batch], learning_rate: float
+) -> tuple[bool, float, bool]:
+    """The gradients of all workers are exchanged, and their mean moves the weights. Returns whether this has
+    happened, the number of answers, and whether some worker was asked to stop."""
+    exchange, clock, progress = run.exchange, run.link.clock, run.progress
+    exchange.learning_rate = learning_rate
+    run.begin(progress.step)
+    run.keep(run.module)
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
@@ -62,21 +81,80 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
         progress.tally.add(loss, correct, count)
         progress.carried = carried
     else:
-        if run.on_nonfinite == "raise":
-            fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
-            refuse_non_finite(
-                run.link, exchange.named(bad), progress.step + 1, "train.on_nonfinite", fix
-            )
-        progress.tally.skipped_steps += 1
+        leave_out(run, exchange, bad, 1)
+    return happened, count, bool(stop)
 
-    wall = time.perf_counter() - begin
-    clock.end_step(wall)
-    modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
-    if run.link.ledger.step_seconds is not None:
-        progress.modelled_seconds += modelled_seconds(run, modelled)
-    run.end(count, seconds_of(run, wall, modelled) if happened else None)
-    progress.step += 1
-    return not stop
+
+def local_step(
+    run: Run, batches: Sequence[Batch], learning_rate: float
+) -> tuple[bool, float, bool]:
+    """Each worker moves its own weights; at the end of a round their outer gradients are exchanged and the
+    shared weights move (train/local_steps.py). Returns what `exchanged_step` does. That a worker was asked to
+    stop is known at the end of a round."""
+    assert run.local is not None
+    local, clock, progress = run.local, run.link.clock, run.progress
+    ends = run.ends_round(progress.step + 1)
+    if ends:
+        run.begin(progress.step)
+    bad: list[str | None] = []
+    for index, batch in enumerate(batches):
+        with clock.span("compute"), run.workers.turn_of(index):
+            local.begin_turn(index)
+            own_step(run, index, batch, learning_rate)
+            if ends:
+                local.leave_outer_gradient()
+        if ends:
+            opened = run.open(index)
+            bad.append(local.bad[index] or opened)
+    local.taken += 1
+    if not ends:
+        return True, 0.0, False
+
+    run.link.wait()
+    answers = torch.stack(local.answers).sum(0).tolist()
+    numbers = [*answers, local.skipped, run.stop_requested]
+    happened, sums = run.settle(numbers, finite=not any(bad))
+    loss, correct, count, skipped, stop = sums
+    local.end_round()
+    if happened:
+        with clock.span("compute"):
+            run.optimizer.step()
+        progress.tally.add(loss, correct, count)
+        progress.tally.skipped_steps += int(skipped)
+    else:
+        leave_out(run, run.exchange, bad, local.taken * run.link.wire.world_size)
+    return happened, count, bool(stop)
+
+
+def own_step(run: Run, index: int, batch: Batch, learning_rate: float) -> None:
+    """Move a worker's own weights by its own gradient. Where that is not finite, this worker alone leaves the
+    step out; with ``train.on_nonfinite=raise`` the run ends when the round does."""
+    assert run.local is not None
+    skips = run.on_nonfinite == "skip"
+    kept = [(buffer, buffer.clone()) for buffer in run.module.buffers()] if skips else []
+    loss, correct, carried = worker_gradient(run, index, batch)
+    if name := first_non_finite(run.gradients()):
+        if skips:
+            run.local.skipped += 1
+        elif run.local.bad[index] is None:
+            run.local.bad[index] = f"{name} in local step {run.local.taken + 1}"
+        for buffer, before in kept:
+            buffer.copy_(before)
+        return
+    run.local.step(index, learning_rate)
+    run.local.answers[index] += torch.tensor([loss, correct, batch.count], dtype=torch.float64)
+    run.progress.carried[index] = carried
+
+
+def leave_out(run: Run, exchange: GradientExchange, bad: Sequence[str | None], steps: int) -> None:
+    """Count ``steps`` that a gradient has spoiled, or raise UserError on all ranks. ``bad``: for each worker
+    hosted here, a tensor that is known not to be finite."""
+    if run.on_nonfinite == "raise":
+        fix = "lower optimizer.lr, clip, or leave such steps out with train.on_nonfinite=skip"
+        refuse_non_finite(
+            run.link, exchange.named(bad), run.progress.step + 1, "train.on_nonfinite", fix
+        )
+    run.progress.tally.skipped_steps += steps
 
 
 def seconds_of(run: Run, wall: float, modelled: float) -> float:

@@ -109,6 +109,21 @@ def test_a_run_is_trained_once_for_all_artifacts(
     assert page.read_bytes() == before  # nothing was published since
 
 
+def test_machines_share_the_runs_of_an_artifact(
+    rows: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    reproduce(["gravac/fig11", *TINY, "share=2/2"])
+    assert rows() == FIG11[::2]
+    assert not (tmp_path / "reproduced" / "gravac" / "custom").exists()
+    reproduce(["gravac/fig11", *TINY, "share=1/2"])
+    assert rows() == ["resnet101.dense", FIG11[1]]
+    reproduce(["gravac/fig11", *TINY])
+    assert rows() == []
+    for wrong in ("3/2", "0/2", "half", "1/9"):
+        with pytest.raises(UserError, match="share: a"):
+            reproduce(["gravac/fig11", *TINY, f"share={wrong}"])
+
+
 def test_each_data_set_lies_where_it_is_said_to(
     rows: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

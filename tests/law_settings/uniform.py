@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer
+from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, RunningUniform
 from dgc_repro.compressor.encoding import TENSOR_ROW
 from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
 from dgc_repro.kernel.codes import group
@@ -38,8 +38,17 @@ def _(leaf: Uniform, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
     return (Asked("gather", ((scales, 4), (codes, 1))),)
 
 
+@asks.register
+def _(leaf: RunningUniform, tensor: Tensor, floats: float) -> tuple[Asked, ...]:
+    n = tensor.numel()
+    return (Asked("gather", ((min(n, 1), 4), (packed(n, TENSOR_ROW, leaf.bits), 1))),)
+
+
+_LOST = {"conservation": "keeps no residual: what is rounded away is lost"}
+
+
 def _uniform(bits: int, rounding: str, block: int | None) -> Setting:
-    excuses = {"conservation": "keeps no residual: what is rounded away is lost"}
+    excuses = dict(_LOST)
     if rounding == "stochastic":
         excuses["contraction"] = "unbiased instead: test_unbiased.py"
     return Setting(
@@ -55,7 +64,7 @@ def _sees_energies(energies: Tensor) -> int:
 _PROBE = Plan(None, candidates=(1, 2))
 _LADDER = Ladder((Dense(), Uniform(8), Uniform(4, "stochastic", 100)))
 _NO_RESIDUAL = {
-    "conservation": "keeps no residual: what is rounded away is lost",
+    **_LOST,
     "contraction": "its strong rung rounds stochastically",
 }
 
@@ -66,6 +75,9 @@ SETTINGS: tuple[Setting, ...] = (
         for i, bits in enumerate((2, 3, 4, 6, 8, 12, 16))
         for j, block in enumerate((None, 7, 100, 2048))
     ),
+    Setting("running-uniform-8", RunningUniform(), excuses=_LOST),
+    Setting("running-uniform-3", RunningUniform(3, "toward_zero"), excuses=_LOST),
+    Setting("ef-running-uniform", ErrorFeedback(RunningUniform(4, "stochastic")), excuses=FED_BACK),
     Setting("ef-dense", ErrorFeedback(Dense())),
     *(
         Setting(f"ef-uniform-{u.bits}-{u.rounding}-{u.block}", ErrorFeedback(u), excuses=FED_BACK)
@@ -81,7 +93,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ladder-chooses", _LADDER, _PROBE, _sees_energies, _NO_RESIDUAL),
     Setting("ef-ladder-chooses", ErrorFeedback(_LADDER), _PROBE, _sees_energies, FED_BACK),
     Setting("per-layer-uniform", PerLayer(Uniform(4), ("vectors", "huge")),
-            excuses={"conservation": _NO_RESIDUAL["conservation"]}),
+            excuses=_LOST),
     *(
         Setting(name, nest, plan, excuses=FED_BACK)
         for name, nest, plan in (

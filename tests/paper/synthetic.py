@@ -134,13 +134,22 @@ def write_table1(
 
 
 def quantizer(
-    bits: int | None, rounding: str = "nearest", block: int | None = None, fed: bool = False
+    bits: int | None,
+    rounding: str = "nearest",
+    block: int | None = None,
+    fed: bool = False,
+    *,
+    target: str = "uniform.Uniform",
 ) -> dict[str, Any]:
     """The settings of one sensitivity run."""
     if bits is None:
         return {"compressor": {"_target_": "dgc_repro.compressor.dense.Dense"}, "wrap": []}
-    target = "dgc_repro.compressor.uniform.Uniform"
     return {
-        "compressor": {"_target_": target, "bits": bits, "rounding": rounding, "block": block},
+        "compressor": {
+            "_target_": f"dgc_repro.compressor.{target}",
+            "bits": bits,
+            "rounding": rounding,
+            "block": block,
+        },
         "wrap": ["error_feedback"] if fed else [],
     }

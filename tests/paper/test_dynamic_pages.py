@@ -160,8 +160,51 @@ def study(folder: Path, dense: float | None, plain8: float, seeds: int = 3) -> l
 def test_plain_8_bit_is_judged_where_dense_training_comes_far_enough(
     tmp_path: Path, dense: float | None, plain8: float, seeds: int, static8: str, plain: str
 ) -> None:
-    page = sensitivity.page(study(tmp_path, dense, plain8, seeds), "quick")
-    assert words(page) == {"static8": static8, "plain": plain}
+    found = words(sensitivity.page(study(tmp_path, dense, plain8, seeds), "quick"))
+    assert (found["static8"], found["plain"]) == (static8, plain)
+    assert found.keys() == {
+        "static8",
+        "plain",
+        f"plateau.{sensitivity.PLAIN_8}",
+    }  # not where it is fed
+
+
+@pytest.mark.parametrize(
+    ("dense", "ends", "word"),
+    [(93.0, 83.0, "agrees"), (93.0, 92.0, "differs"), (85.0, 83.0, "not tested")],
+)
+def test_a_reading_has_a_plateau_where_it_ends_at_the_papers_accuracy_and_dense_above(
+    tmp_path: Path, dense: float, ends: float, word: str
+) -> None:
+    """The runs of Table I stand for dense and for the plain reading; each other reading is named."""
+    plain = quantizer(8)
+    readings = {
+        NONE: (dense, quantizer(None)),
+        STATIC: (ends + 0.2, plain),
+        "bits8_model": (ends, {**plain, "exchange": {"unit": "model"}}),
+        "bits8_again": (ends, {**plain, "exchange": {"aggregation": "sharded"}}),
+        "bits8_running": (ends, quantizer(8, target="running_uniform.RunningUniform")),
+        "weights8": (ends, {**quantizer(None), "optimizer": {"weight_bits": 8}}),
+    }
+    runs = [
+        read_run(
+            write_run(
+                tmp_path, row, seed, numbers=(accuracy, 1, 10, 1 + place, 4), settings=settings
+            )
+        )
+        for place, (row, (accuracy, settings)) in enumerate(readings.items())
+        for seed in range(3)
+    ]
+    page = sensitivity.page(runs, "medium")
+    found = words(page)
+    names = (sensitivity.PLAIN_8, "bits8_model", "bits8_again", "bits8_running", "weights8")
+    assert {name: found[f"plateau.{name}"] for name in names} == dict.fromkeys(names, word)
+    text = markdown(page)
+    for label in ("one scale a model", "tensor, mean quantized again", "a scale that never falls"):
+        assert f"| 8-bit, nearest, {label} | 3 |" in text
+    assert "| 8-bit, nearest, tensor, weights, not gradients | 3 |" in text
+    for draw in page.figures.values():
+        draw()
 
 
 def test_the_sentence_names_what_ends_below_dense_and_the_table_has_every_setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -71,6 +72,13 @@ class Rungs:
             self.state = self.policy.after_step(self.state, StepReport(step, 1.0, 1.0))
 
 
+def segments_sent_again() -> int:
+    """TCP segments that the kernel has sent twice in this rank's network namespace."""
+    lines = Path("/proc/self/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
 def measured(
     method: Compressor,
     aggregation: str,
@@ -87,6 +95,7 @@ def measured(
     meter = InterfaceMeter(link, "eth0")
     source = torch.Generator().manual_seed(dist.get_rank())
     meter.start()
+    before = segments_sent_again()
     for step in range(STEPS):
         gradient: Tensor = torch.randn(shape, generator=source)
         exchange.open(0, {"w": gradient}, rungs.plan(step))
@@ -95,7 +104,13 @@ def measured(
         exchange.commit()
         rungs.after_step(step)
     meter.stop()
-    return link.ledger.metrics() | meter.metrics()
+    again = torch.tensor([segments_sent_again() - before], dtype=torch.float64)
+    dist.all_reduce(again)
+    return (
+        link.ledger.metrics()
+        | meter.metrics()
+        | {"sent again": again.item() / dist.get_world_size()}
+    )
 
 
 def main() -> None:

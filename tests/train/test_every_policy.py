@@ -34,6 +34,7 @@ LADDERS: dict[str, tuple[str, Any, Any] | None] = {
     "sparseloco": ("density", 0.5, 0.1),
     "terngrad": ("clip", 3.5, 2.5),
     "uniform": ("bits", 8, 4),
+    "running_uniform": ("bits", 8, 4),
 }
 OF_ITS_OWN: dict[str, tuple[str, ...]] = {"dgc": ("compressor.density=null",)}
 STEPS = 3

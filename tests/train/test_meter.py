@@ -22,6 +22,8 @@ from dgc_repro.train.meter import InterfaceMeter, NoMeter
 
 RANK = Path(__file__).with_name("lab_rank.py")
 TIMEOUT_SECONDS = 200
+SEGMENT_BYTES = 1514
+"""The longest on an interface of 1,500 bytes: with its Ethernet header."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_SECONDS + 20)]
 
@@ -60,8 +62,8 @@ def told_in_a_lab(rates: list[float]) -> dict[str, dict[str, float]]:
     [
         pytest.param([35e6] * 2, 0.005, id="2 workers, every packet real"),
         pytest.param([1e9] * 4, 0.005, id="4 workers, segmentation offload"),
-        # A quick link into a slow one's queue: what overflows is sent twice.
-        pytest.param([10e9, 35e6], 0.02, id="unequal links"),
+        # A quick link fills a slow one's queue: TCP sends again what the queue dropped.
+        pytest.param([10e9, 35e6], 0.005, id="unequal links"),
     ],
 )
 def test_ledger_and_counters_agree(rates: list[float], within: float) -> None:
@@ -69,8 +71,10 @@ def test_ledger_and_counters_agree(rates: list[float], within: float) -> None:
     assert told.keys() == METHODS.keys()
     for name, metrics in told.items():
         assert metrics["comm/total_wire_bytes"] > 2e6, name  # or overheads would be all there is
-        ratio = metrics["net/tx_bytes"] / metrics["net/expected_tx_bytes"]
-        assert abs(ratio - 1) <= within, (name, metrics)
+        expected = metrics["net/expected_tx_bytes"]
+        # TCP sends a segment again where a busy machine answers late: the counter has it twice.
+        most = (1 + within) * expected + SEGMENT_BYTES * metrics["sent again"]
+        assert (1 - within) * expected <= metrics["net/tx_bytes"] <= most, (name, metrics)
         # All that one sends another receives; each counts when it comes by. In front of a slower link
         # pieces are cut, with a header each.
         cut = 1e-3 if len(set(rates)) == 1 else 0.05

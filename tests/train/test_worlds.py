@@ -52,9 +52,21 @@ TWO: dict[str, tuple[str, ...]] = {
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
     "probed": SETTINGS["probed"],
+    "local steps": ("train.local_steps=3", *UNIFORM4_EF),
+    "local steps of adam, skipping": (
+        *(
+            "train.local_steps=3",
+            "optimizer=adam",
+            "compressor=topk",
+            "~model",
+            POISON.format(0, 2),
+        ),
+        SKIP,
+    ),
 }
 NOT_OVERLAPPED = (
     *("stepwise", "one vector", "powersgd", "randomk", "dgc clipped", "gravac", "probed"),
+    *("local steps", "local steps of adam, skipping"),
 )
 NODES = ("launch.workers=4", "launch.workers_per_node=2", "train.batch_size=8")
 FOUR: dict[str, tuple[str, ...]] = {
@@ -82,7 +94,8 @@ def shared_part(told: dict[str, Any], *, floats: bool) -> dict[str, Any]:
     if not floats:
         other.add("comm/floats")
     records = [{k: v for k, v in record.items() if k not in other} for record in told["records"]]
-    return {"losses": told["losses"], "parameters": told["parameters"], "records": records}
+    # As text: of an epoch whose first round goes on, the loss is NaN.
+    return {"losses": repr(told["losses"]), "parameters": told["parameters"], "records": records}
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -104,7 +117,7 @@ def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
             for key in ("validation/loss", "test/loss"):
                 # Batches of other sizes: up to 288 products summed in another order, 18 layers.
                 assert one[key] == pytest.approx(two[key], rel=18 * 288 * 2.0**-24)
-        if name == "skip":
+        if SKIP in TWO[name]:
             assert [record["train/skipped_steps"] for record in told["records"]] == [1, 0]
     if name not in NOT_OVERLAPPED:  # dense too, because two numbers have one sum
         overlapped = two_workers(told_here, tiny(*TWO[name], *LOCAL, PER_BUCKET))

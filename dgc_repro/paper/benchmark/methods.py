@@ -1,18 +1,24 @@
-"""Quality against bytes of every method, on every workload, with the Pareto front."""
+"""Every method on every workload: quality against bytes with the Pareto front, modelled time to dense
+training's target, and which setting to use on which network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from scipy.stats import t
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, plot
+from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
@@ -28,7 +34,19 @@ DENSE = "dense"
 WORKERS = (2, 8, 32, 128)
 QUALITY, LOSS, PAYLOAD = "test accuracy, or perplexity", "loss against dense", "payload a step"
 LESS, SKIPPED = "payload: times less than dense", "skipped steps"
+STEP, TARGET = "modelled speedup of a step", "modelled speedup to the target"
+PLACES = tuple(f"{network}, {device}" for device in (speed.CPU, speed.GPU) for network in NETWORKS)
+"""Settings of the last two in the frame."""
+ALLOWED = (0.0, 0.5, 1.0)
+"""Losses of quality in the table "Use this": points, or percent of perplexity."""
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 WIRE = {workers: f"wire a step, N = {workers}" for workers in WORKERS}
+SHOWS_THAT_IT_RUNS = "quick"
+"""The scale that advises nothing."""
+MOST_SHOWN, DARK_FROM = 16.0, 5.0
+"""Speedups: where the colours of the heat map end, and from where on its numbers are white."""
+OTHER_OPTIMIZER = ("adam",)
+"""How the rows end whose loss against SGD says nothing of the compression."""
 TUNES = "_lr"
 """In the row of a rate that only tuning tries."""
 NAMED = (DENSE, "topk_0.01", "powersgd_2", "uniform_4", "ef_signsgd", "qsgd_7")
@@ -43,15 +61,21 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "`python -m dgc_repro reproduce benchmark/methods`"
         )
     require_alike(runs, ALIKE)
+    if int(runs[0].setting("launch.workers")) < 2:
+        raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
     present = [name for name in WORKLOADS if any(run.model == name for run in runs)]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
     found = numbers([run for run in runs if TUNES not in run.method])
+    has_target = TARGET in set(found["quantity"])
     tuning = pd.concat([_tuning(runs, name) for name in present], ignore_index=True)
-    tried = "" if len(tuning) else "There are no such runs here."
+    best = pd.concat([advice(found, name) for name in present], ignore_index=True)
+    tried = _not_best(tuning, runs) if len(tuning) else "There are no such runs here."
     sections = [
+        *([Section("Use this", best)] if scale != SHOWS_THAT_IT_RUNS else []),
         Section("Settings"),
         *(Section(WORKLOADS[name], _table(found, name)) for name in present),
+        Section("Modelled time"),
         Section("Tuning", tuning if len(tuning) else None),
     ]
     return made(
@@ -60,8 +84,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         runs,
         found,
         sections,
-        said={"tuning": tried},
-        figures={"methods": lambda: _figure(found, runs, present, scale)},
+        head=[("seconds", "modelled, from times of these runs and from counts: see Modelled time")],
+        said={"tuning": tried, "workers": speed.WORKERS},
+        figures={"methods": lambda: _figure(found, runs, present, scale)}
+        | ({"speed": lambda: _speed_figure(found, runs, present, scale)} if has_target else {}),
     )
 
 
@@ -89,19 +115,45 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         for name in WORKLOADS
         if not (own := found[found["row"].str.startswith(f"{name}.")]).empty
     ]
-    return frame.join(found, losses, *less)
+    return frame.join(found, losses, *less, speedups(runs))
+
+
+def speedups(runs: Sequence[Run]) -> pd.DataFrame:
+    """Seconds of dense training of the same seed over a run's, of a step and to the target (0: the run does
+    not reach it), on each network and device."""
+    counts, lines = speed.counts(RESULTS), []
+    for name in dict.fromkeys(run.model for run in runs):
+        work = speed.workload(name, runs, counts)
+        dense = {run.seed: run for run in work.runs if run.method == DENSE}
+        for run in (run for run in work.runs if run.seed in dense):
+            base = dense[run.seed]
+            further = speed.steps_to_target(base) / speed.steps_to_target(run)
+            for device in (speed.CPU, speed.GPU):
+                for title, network in NETWORKS.items():
+                    ratio = work.seconds(base, device, network) / work.seconds(run, device, network)
+                    place = {"row": run.row, "seed": run.seed, "setting": f"{title}, {device}"}
+                    lines.append({**place, "quantity": STEP, "unit": "x", "value": ratio})
+                    if np.isfinite(further):
+                        value = ratio * further
+                        lines.append({**place, "quantity": TARGET, "unit": "x", "value": value})
+    return frame.lines(line | {"clock": "modelled"} for line in lines)
 
 
 def quality(run: Run) -> float:
-    """Test accuracy in percent, or perplexity, after the last epoch."""
-    return run.last("test/perplexity" if _has_words(run) else "test/accuracy_percent")
+    """Test accuracy in percent, or perplexity, after the last epoch; inf: it diverged."""
+    return _last(run, "test")
+
+
+def _last(run: Run, split: str) -> float:
+    word = f"{split}/perplexity" if _has_words(run) else f"{split}/accuracy_percent"
+    value = run.epochs[word].iloc[-1]
+    return np.inf if pd.isna(value) else float(value)
 
 
 def wire_a_step(run: Run, workers: int) -> float:
     """Bytes that a worker would send among so many: the run's collectives with the ring's factors."""
-    calls: Mapping[str, Mapping[str, int]] = run.summary["collectives"]
-    total = sum(moved_by(name, workers) * of["payload_bytes"] for name, of in calls.items())
-    return total / _steps(run)
+    calls = speed.calls_at(run, workers)
+    return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
 
 
 def _steps(run: Run) -> int:
@@ -165,6 +217,42 @@ def _table(found: pd.DataFrame, name: str) -> pd.DataFrame:
     return table
 
 
+def advice(found: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The setting with the largest modelled speedup of a step on each network, among those that lose no more
+    than allowed in the mean over seeds."""
+    rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
+    losses = {row: frame.of(found, LOSS, row) for row in rows}
+    lines = []
+    for place in PLACES:
+        speeds = {row: frame.of(found, STEP, row, place) for row in rows}
+        line = {"workload": WORKLOADS[name], "network, device": place}
+        for allowed in ALLOWED:
+            good = [row for row in rows if speeds[row] and losses[row]]
+            good = [row for row in good if not row.endswith(OTHER_OPTIMIZER)]
+            good = [row for row in good if np.mean(losses[row]) <= allowed]
+            best = max(good, key=lambda row: float(np.mean(speeds[row])), default=None)
+            line[f"loss up to {allowed:g}"] = (
+                f"{best.partition('.')[2]}: {np.mean(speeds[best]):.2f}x, loss {interval(losses[best])}"
+                if best
+                else "-"
+            )
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _or_diverged(value: float) -> str:
+    return number([value]) if np.isfinite(value) else "diverged"
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean with the 95 % t interval, or with the number of seeds where there is one."""
+    mean, n = float(np.mean(values)), len(values)
+    if n < 2:
+        return f"{mean:.1f} (n=1)"
+    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+
+
 def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
     """Every rate that was tried on seed 0, beside the one that is used: last validation and test."""
     own = [run for run in runs if run.model == name and run.seed == 0]
@@ -173,18 +261,41 @@ def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
     for family in families:
         tried = [run for run in own if run.method.partition(TUNES)[0] == family]
         for run in sorted(tried, key=lambda run: float(run.setting("optimizer.lr"))):
-            word = "validation/perplexity" if _has_words(run) else "validation/accuracy_percent"
             lines.append(
                 {
                     "workload": WORKLOADS[name],
                     "setting": family,
                     "learning rate": f"{run.setting('optimizer.lr'):g}",
                     "used": "" if TUNES in run.method else "yes",
-                    "last validation": number([run.last(word)]),
-                    "last test": number([quality(run)]),
+                    "last validation": _or_diverged(_last(run, "validation")),
+                    "last test": _or_diverged(quality(run)),
                 }
             )
     return pd.DataFrame(lines)
+
+
+def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
+    """The families whose rate in use did not validate best, or was the smallest or the largest tried, and how
+    much a validation on images says."""
+    worse, at_edge = [], []
+    for _, tried in tuning.groupby(["workload", "setting"], sort=False):
+        workload, setting = tried[["workload", "setting"]].iloc[0]
+        values = pd.to_numeric(tried["last validation"], errors="coerce").to_numpy()
+        best = int(np.nanargmin(values) if "text" in workload else np.nanargmax(values))
+        name = f"{setting} ({workload})"
+        if tried["used"].iloc[best] != "yes":
+            worse.append(name)
+        if best in (0, len(tried) - 1):
+            at_edge.append(name)
+    images = {run.setting("dataset.validation") for run in runs if not _has_words(run)}
+    noise = "".join(
+        f" {n} images validate: the standard error of an accuracy of 50 % is {50 / np.sqrt(n):.1f} points."
+        for n in images
+    )
+    return (
+        f"Another rate validated better than the one in use: {'; '.join(worse) or 'nowhere'}. The best "
+        f"rate is the smallest or the largest that was tried: {'; '.join(at_edge) or 'nowhere'}.{noise}"
+    )
 
 
 def _figure(found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], scale: str) -> Figure:
@@ -223,3 +334,44 @@ def _scatter(found: pd.DataFrame, name: str, against: str, axes: Axes) -> None:
             )
     axes.plot([points[row][1] for row in best], [points[row][0] for row in best], color=plot.ORANGE)
     plot.name_axes(axes, "kB a worker and step", f"loss against dense, {unit}", "x")
+
+
+def _speed_figure(
+    found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], scale: str
+) -> Figure:
+    """Speedup over dense to the target: a heat map a workload, settings by networks and devices."""
+    panels: plot.Panels = [(WORKLOADS[name], partial(_heat, found, name)) for name in present]
+    targets = ", ".join(
+        f"{WORKLOADS[name]}: {next(run for run in runs if run.model == name).setting('stopping.target'):g}"
+        for name in present
+    )
+    said = (
+        f"{facts.caption(runs, scale)}; modelled for {speed.WORKERS} workers: {speed.CPU}: the slim model, "
+        f"compute and compression measured; {speed.GPU}: the full model, counted, not measured; target: "
+        f"{targets}; -: not reached in every seed; empty: not counted, or dense training misses the target"
+    )
+    most = max(sum(row.startswith(f"{name}.") for row in found["row"].unique()) for name in present)
+    title, size = "Modelled time to the target: times as fast as dense", (4.6, 2.0 + 0.16 * most)
+    return plot.figure(title, said, panels, size=size, legend=0)
+
+
+def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
+    rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
+    values = {row: [frame.of(found, TARGET, row, place) for place in PLACES] for row in rows}
+    cells = {
+        row: [np.nan if not own or min(own) == 0 else float(np.mean(own)) for own in line]
+        for row, line in values.items()
+    }
+    rows.sort(key=lambda row: -np.nan_to_num(cells[row][1]))
+    table = np.array([cells[row] for row in rows])
+    axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")
+    for y, row in enumerate(rows):
+        for x, own in enumerate(values[row]):
+            number = cells[row][x]
+            text = f"{number:.2g}" if np.isfinite(number) else "-" if own else ""
+            is_dark = np.isfinite(number) and max(number, 1 / number) > DARK_FROM
+            colour = "white" if is_dark else "black"
+            axes.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
+    axes.set_xticks(range(len(PLACES)), PLACES, rotation=60, ha="right", fontsize=7)
+    axes.set_yticks(range(len(rows)), [row.partition(".")[2] for row in rows], fontsize=6.5)
+    axes.grid(visible=False)

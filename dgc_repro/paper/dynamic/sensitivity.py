@@ -1,12 +1,14 @@
 """Which plain quantizer ends below dense training? The study around the plateau of the paper's static 8-bit.
 
 One factor at a time around plain 8-bit (bits, rounding, scale, error feedback), and at 4 bits all
-combinations of the other three. The factors are read from the config of each run.
+combinations of the other three. Scale medium has the readings of "8-bit" that the paper leaves open, beside
+the runs of Table I. The factors are read from the config of each run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from dgc_repro.paper.dynamic import NONE, STATIC
 from dgc_repro.paper.dynamic.table1 import QUANTITIES, REGIME, TABLE_1, TEST
 from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
 from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS, interval
 
@@ -31,6 +34,15 @@ UNDER, SHARE = "points under dense", "payload of dense's"
 UNDER_DENSE_POINTS = 2.0
 """A setting is called below dense when it ends more than this many points under it. Ours."""
 CENTRE_BITS, GRID_BITS = 8, 4
+MODEL, RUNNING = "one scale a model", "a scale that never falls"
+AGAIN, WEIGHTS = "mean quantized again", "weights, not gradients"
+AS_TABLE_1 = {NONE: DENSE, STATIC: PLAIN_8}
+"""Rows of Table I that are settings of this study too, where a scale has both."""
+ALIKE = (
+    *(key for key in facts.ALIKE if key != "optimizer"),
+    *(f"optimizer.{key}" for key in ("lr", "momentum", "weight_decay", "reference_batch")),
+)
+"""The optimizer itself differs in whether it rounds the weights."""
 ROUNDINGS = {"nearest": plot.BLACK, "toward_zero": plot.ORANGE, "stochastic": plot.BLUE}
 GAP = TABLE_1(NONE, "test") - TABLE_1(STATIC, "test")
 _in_regime = (Check(TEST, DENSE, above=REGIME[0]),)
@@ -53,29 +65,59 @@ CLAIMS = (
 
 
 class Factors(NamedTuple):
-    """A quantizer's settings, in order. ``bits`` 0: dense; ``block`` 0: one scale a tensor."""
+    """A quantizer's settings, in order. ``bits`` 0: dense; ``block`` 0: one scale a tensor; ``reading``: what
+    else it departs in from the plain reading."""
 
     bits: int = 0
     rounding: str = "nearest"
     block: int = 0
     error_feedback: bool = False
+    reading: str = ""
 
     @property
     def label(self) -> str:
         """The setting in words."""
+        if not self.bits:
+            return "dense"
         scale = f"block {self.block}" if self.block else "tensor"
-        words = f"{self.bits}-bit, {self.rounding.replace('_', ' ')}, {scale}"
-        return f"{words}{', EF' if self.error_feedback else ''}" if self.bits else "dense"
+        other = self.reading if self.reading in (AGAIN, WEIGHTS) else ""
+        words = [f"{self.bits}-bit", self.rounding.replace("_", " ")]
+        words += [self.reading if self.reading and not other else scale, other]
+        return ", ".join([*filter(None, words), *(["EF"] if self.error_feedback else [])])
 
 
 def factors_of(config: Mapping[str, Any]) -> Factors:
-    """The quantizer's settings from a resolved config; dense where the compressor has no bits."""
-    settings = config.get("compressor") or {}
+    """The quantizer's settings from a resolved config; dense where nothing has bits."""
+    settings, exchange = config.get("compressor") or {}, config.get("exchange") or {}
+    if bits := (config.get("optimizer") or {}).get("weight_bits"):
+        return Factors(int(bits), reading=WEIGHTS)
     if not settings.get("bits"):
         return Factors()
     fed = "error_feedback" in (config.get("wrap") or [])
     rounding = str(settings.get("rounding", "nearest"))
-    return Factors(int(settings["bits"]), rounding, int(settings.get("block") or 0), fed)
+    readings = {
+        MODEL: exchange.get("unit") == "model",
+        RUNNING: str(settings.get("_target_")).endswith(".RunningUniform"),
+        AGAIN: exchange.get("aggregation") == "sharded",
+    }
+    reading = ", ".join(name for name, holds in readings.items() if holds)
+    return Factors(int(settings["bits"]), rounding, int(settings.get("block") or 0), fed, reading)
+
+
+def plateaus(factors: Mapping[str, Factors]) -> tuple[Claim, ...]:
+    """A claim for each setting of 8 bits without error feedback: does it end where the paper's does?"""
+    low, high = REGIME
+    return tuple(
+        Claim(
+            f"plateau.{row}", f"{setting.label}: ends at {low:g} to {high:g} %.",
+            "text on figures 1 to 3, Table I",
+            (Check(TEST, row, above=low, below=high),),
+            f"Test accuracy after the last epoch. Not tested where dense training ends under {high:g} %.",
+            (Check(TEST, DENSE, above=high),),
+        )
+        for row, setting in factors.items()
+        if setting.bits == CENTRE_BITS and not setting.error_feedback
+    )  # fmt: skip
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -83,7 +125,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     experiment."""
     if not runs:
         raise UserError("experiment.artifact: at least one finished run of sensitivity, got none")
-    require_alike(runs, facts.ALIKE)
+    runs = [_named(run) for run in runs]
+    require_alike(runs, ALIKE)
     found = {run.row: factors_of(run.config) for run in runs}
     factors = dict(sorted(found.items(), key=lambda item: item[1]))
     labels = {row: setting.label for row, setting in factors.items()}
@@ -101,12 +144,21 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         runs,
         frame,
         [Section("Settings", pivot(frame, labels, columns, first="setting"))],
-        CLAIMS,
+        CLAIMS + plateaus(factors),
         labels=labels,
         head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
         said={"sentence": sentence(frame, factors)},
-        figures={"sensitivity": partial(_figure, frame, factors, runs, scale)},
+        figures={
+            "sensitivity": partial(_figure, frame, factors, runs, scale),
+            "curves": partial(_curves, factors, runs, scale),
+        },
     )
+
+
+def _named(run: Run) -> Run:
+    """The run under this study's name of its row."""
+    row = AS_TABLE_1.get(run.row, run.row)
+    return replace(run, config=run.config | {"experiment": run.config["experiment"] | {"row": row}})
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
@@ -157,6 +209,7 @@ def _figure(
     panels = [
         (name, partial(_points, rows=rows, frame=frame, of_row=factors))
         for name, rows in names.items()
+        if rows
     ]
     said = (
         f"{facts.caption(runs, scale)}; large: mean, hollow with error feedback (EF); bars: 95 % interval "
@@ -164,6 +217,19 @@ def _figure(
     )
     title = "Final test accuracy by quantizer"
     return plot.figure(title, said, panels, columns=2, size=(5.6, 4.4), legend=0)
+
+
+def _curves(factors: Mapping[str, Factors], runs: Sequence[Run], scale: str) -> Figure:
+    """Test accuracy by epoch of dense and of 8 bits."""
+    shown = [row for row, f in factors.items() if f.bits in (0, CENTRE_BITS) and not f.block]
+    looks = {
+        row: Look(factors[row].label, colour, "" if factors[row].bits else "o")
+        for row, colour in zip(shown, plot.CYCLE, strict=False)
+    }
+    own = [run for run in runs if run.row in looks]
+    metric, label = "test/accuracy_percent", "test accuracy (%)"
+    draw = partial(plot.curves, runs=own, looks=looks, x="epoch", metric=metric, ylabel=label)
+    return plot.figure("Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)])
 
 
 def _points(

@@ -1,0 +1,54 @@
+"""The uniform quantizer with a scale from the largest magnitude of all steps so far.
+
+Paper: a reading of the quantizer in "Distributed Model Training With Dynamic Gradient Compression", which
+does not say where the scale comes from; such observers are common for activations (Jacob et al.,
+"Quantization and training of neural networks for efficient integer-arithmetic-only inference", CVPR 2018,
+arXiv:1712.05877, section 3.1).
+Asks: `Gather` of n codes of b bits and one float32 scale a tensor, as `Uniform` without blocks.
+Differs: `Uniform` takes the scale from the values of the step. Here it never falls, so that no value is
+clipped and a gradient that shrinks uses fewer and fewer of the codes: values under half a step are sent as 0.
+
+    Q = 2^(b-1) - 1,  m = max(m, max|x|),  s = m / Q,  code = round(x / s) + Q,  decoded = (code - Q) s
+
+No value is moved by more than a step. So an entry of an error feedback's residual stays below
+max|g| / (Q - 1) over all steps. With 2 bits (Q = 1) nothing bounds it; they are refused.
+
+Letters: n = values, b = bits, m = the state, one number a tensor and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from dgc_repro.checked import checked, one_of, within
+from dgc_repro.compressor.encoding import encode, layouts_of, of_filled
+from dgc_repro.compressor.interface import ByBatch, Context, State
+from dgc_repro.compressor.uniform import ROUNDINGS
+from dgc_repro.kernel import sums
+from dgc_repro.kernel.batch import Batch
+from dgc_repro.payload.requests import Exchange, Gather, Outcome
+
+
+@checked
+class RunningUniform(ByBatch):
+    """``bits``: 3..16. ``rounding``: nearest, toward_zero, stochastic. State: ``largest``, f32[]."""
+
+    bits: Annotated[int, within(3, 16)] = 8
+    rounding: Annotated[str, one_of(ROUNDINGS)] = "nearest"
+
+    def init(self, tensor: Tensor) -> State:
+        return {"largest": torch.zeros((), device=tensor.device)}
+
+    def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        before = torch.stack([state["largest"] for state in states])
+        largest = torch.maximum(before, sums.peaks(batch))
+        steps = of_filled(largest * (1 / (2 ** (self.bits - 1) - 1)), batch.sizes)
+        layout = layouts_of(batch.sizes, self.bits, None)
+        own = encode(batch, context, layout, ROUNDINGS[self.rounding], scales=steps)
+        payloads = yield Gather(own)
+        mean = payloads.mean(context.results(batch))
+        return Outcome(mean.tensors, own, [{"largest": m} for m in largest.unbind()])

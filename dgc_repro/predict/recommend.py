@@ -1,0 +1,252 @@
+"""``recommend``: which setting to use for a model on a network, at most so much worse than dense training.
+
+``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5``. The loss of
+quality is that of the published benchmark (results/benchmark), whose models are slim: of another model it is
+an extrapolation. Settings that lose no more are put in the order of a rough estimate; the first ones, and
+dense training, are then measured on this machine with the user's own model (step_timing.py). What is on the
+network is modelled, by the profile that is named (``calibrate`` measures one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch import cli_args
+from dgc_repro.launch.build import SECTIONS, validate
+from dgc_repro.launch.measure import parameters
+from dgc_repro.launch.networks import costs
+from dgc_repro.launch.overrides import apart, composed
+from dgc_repro.launch.paths import option, options
+from dgc_repro.network.cost import Costs
+from dgc_repro.network.iteration import seconds
+from dgc_repro.paper import facts, frame
+from dgc_repro.paper.benchmark import methods, speed
+from dgc_repro.paper.page import console_of_width
+from dgc_repro.paper.records import Run
+from dgc_repro.predict.prediction import (
+    DENSE,
+    METHOD_KEYS,
+    SECONDS_PER_PARAMETER,
+    Prediction,
+    Predictions,
+    network_of,
+    network_title,
+)
+from dgc_repro.predict.show import head
+from dgc_repro.predict.step_timing import Bench, as_simulated
+from dgc_repro.progress import Progress, announce
+from dgc_repro.results import published_runs
+
+POOL = "benchmark/small"
+WORKLOADS = {"LSTM": "lstm", "Transformer": "transformer"}
+"""By the model's class; any other model is compared with the ResNet."""
+METHOD = ("compressor", "wrap", "wrapper", "policy")
+PLANNED = ("fixed", "scheduled", "warmup")
+"""Policies whose plan is known beforehand."""
+REPEATS = 3
+KEYS: cli_args.Keys = {
+    "workers": (cli_args.count, 8),
+    "max_loss": (cli_args.from_zero, 0.5),
+    "measured": (cli_args.count, 3),
+    "times": (cli_args.some_text, None),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the benchmark. ``losses``: one a seed, points or percent of perplexity; ``estimate``:
+    seconds of its exchange, roughly; ``config``: of the user's run with this setting."""
+
+    name: str
+    losses: Sequence[float]
+    estimate: float
+    config: dict[str, Any]
+    run: Run
+
+
+def recommend(arguments: Sequence[str]) -> None:
+    """Answer on the terminal. Raises UserError."""
+    settings, overrides = cli_args.read(arguments, "recommend", KEYS, SECTIONS)
+    overrides = cli_args.full_size(overrides)
+    if given := apart(overrides, *METHOD_KEYS)[0]:
+        raise UserError(f"{given[0]}: recommend chooses the method; leave it out, or use predict")
+    config = composed([*overrides, *DENSE])
+    network, workers = network_of(config), settings["workers"]
+    if workers < 2:
+        raise UserError("workers: at least 2, between whom something is exchanged, got 1")
+    among = costs(network, workers)
+    validate(as_simulated(config, 2))
+    model = str(config["model"]["_target_"]).rpartition(".")[2]
+    workload = WORKLOADS.get(model, "resnet")
+    runs = [run for run in published_runs(POOL) if run.model == workload]
+    if not any(run.method == methods.DENSE for run in runs):
+        raise UserError(f"model: {POOL} has no runs of its workload {workload}; use predict")
+    found = methods.numbers([run for run in runs if methods.TUNES not in run.method])
+    every, left_out = candidates(runs, found, config, among)
+    good = [one for one in every if np.mean(one.losses) <= settings["max_loss"]]
+    good.sort(key=lambda one: one.estimate)
+
+    bench = Bench(config, Path(settings["times"]) if settings["times"] else None, REPEATS)
+    table = Predictions(bench, config, None)
+    each = parameters(config) * SECONDS_PER_PARAMETER * REPEATS * 2
+    shown = good[: settings["measured"]]
+    announce("recommend", each * (len(shown) + 1))
+    rows: list[tuple[Setting | None, Prediction]] = []
+    with Progress("recommend", each * (len(shown) + 1)) as progress:
+        for setting in (None, *shown):
+            name = setting.name if setting else methods.DENSE
+            own = setting.config if setting else config
+            rows += [(setting, row) for row in table.rows(name, own, {workers: among})]
+            progress.advance(each, f"{name} done")
+    rows.sort(key=lambda pair: pair[1].best_ms)
+    about = bench.times.about | {
+        "network": f"{network_title(network, overrides)}, {workers} workers",
+        "compute": "measured",
+    }
+    _show(rows, about, settings["max_loss"], runs, found)
+    others = [one.name for one in good[settings["measured"] :]]
+    print(f"slower by a rough estimate, not measured: {', '.join(others) or 'none'}")
+    print(f"lost more than {settings['max_loss']:g}: {len(every) - len(good)} settings")
+    print(
+        f"not looked at (other optimizer, or changes with the steps): {', '.join(left_out) or 'none'}"
+    )
+
+
+def candidates(
+    runs: Sequence[Run], found: Any, config: Mapping[str, Any], among: Costs
+) -> tuple[list[Setting], list[str]]:
+    """The benchmark's settings with the user's model, and the names of those that cannot be predicted."""
+    made, left_out = [], []
+    work = speed.workload(runs[0].model, runs, None)
+    count = parameters(config)
+    first = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
+    for row, run in first.items():
+        losses = frame.of(found, methods.LOSS, row)
+        if not losses or methods.TUNES in run.method or run.method == methods.DENSE:
+            continue
+        own = with_method(config, run)
+        if own is None or run.method in methods.OTHER_OPTIMIZER:
+            left_out.append(run.method)
+            continue
+        larger = count / run.summary["parameters"]
+        step = work.step(run, speed.CPU, among.workers)
+        assert step is not None
+        calls = speed.enlarged(run, step.parts[0].first, larger)
+        estimate = larger * (step.compress + step.decompress) + seconds(calls, among)
+        made.append(Setting(run.method, losses, estimate, own, run))
+    return made, sorted(left_out)
+
+
+def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
+    """The config with a run's method, at the last rung of a plan that was written down beforehand. None for
+    a policy that decides in the run, and for a method that changes with the steps by itself."""
+    own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
+    kept = {key: run.config["exchange"][key] for key in ("aggregation", "unit")}
+    own["exchange"] = {**own["exchange"], **kept}
+    planned = [option("policy", name)["_target_"] for name in PLANNED]
+    changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1
+    if changes or own["policy"]["_target_"] not in planned:
+        return None
+    if own["policy"]["_target_"] != planned[0]:
+        values = own["policy"]["values"]
+        rung = {"field": own["policy"]["field"], "values": values, "rung": len(values)}
+        own["policy"] = option("policy", "fixed") | rung
+    return own
+
+
+def command_of(run: Run) -> str:
+    """The overrides of a run's method, as they are typed."""
+    names = [name for name in options("compressor") if f"{run.method}_".startswith(f"{name}_")]
+    name = max(names, key=len, default=str(run.setting("compressor._target_")).split(".")[-2])
+    node = option("compressor", name)
+    usual = node.get("compressor", node)
+    settings = {
+        key: value
+        for key, value in run.config["compressor"].items()
+        if key in ("density", "bits", "rank", "levels", "block", "k", "quantized", "search_from")
+        and usual.get(key) != value
+    }
+    words = [f"compressor={name}", *(f"compressor.{k}={v}" for k, v in settings.items())]
+    words.append(f"wrap=[{','.join(run.config['wrap'])}]")
+    policy = run.config["policy"]
+    if policy.get("values"):
+        chosen = str(policy["_target_"]).split(".")[-2]
+        words.append(f"policy={chosen}")
+        words += [
+            f"policy.{key}={str(value).replace(' ', '')}"
+            for key, value in policy.items()
+            if key != "_target_" and value != option("policy", chosen).get(key)
+        ]
+    if (way := run.setting("exchange.aggregation")) != speed.GATHER:
+        words.append(f"exchange.aggregation={way}")
+    return " ".join(words)
+
+
+def _show(
+    rows: Sequence[tuple[Setting | None, Prediction]],
+    about: Mapping[str, Any],
+    max_loss: float,
+    runs: Sequence[Run],
+    found: Any,
+) -> None:
+    console = console_of_width()
+    for line in head(about):
+        console.print(line, soft_wrap=True)
+    unit = found.loc[found["quantity"] == methods.LOSS, "unit"].iloc[0]
+    made = Table(title="Fastest first", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for heading in (
+        "setting",
+        f"loss, {unit}\n(benchmark)",
+        "payload MB\n(measured)",
+        "compress + decompress ms\n(measured)",
+        "communicate ms\n(modelled)",
+        "step ms\n(modelled)",
+        "x dense\n(modelled)",
+    ):
+        made.add_column(
+            heading,
+            justify="left" if heading == "setting" else "right",
+            no_wrap=heading == "setting",
+        )
+    dense = next(row for setting, row in rows if setting is None)
+    for setting, row in rows:
+        overlap = " with overlap" if row.best_ms < row.step_ms else ""
+        made.add_row(
+            row.method + overlap,
+            methods.interval(setting.losses) if setting else "0",
+            f"{row.payload_mb:.3g}",
+            f"{row.compress_ms + row.decompress_ms:.3g}",
+            f"{row.communicate_ms:.3g}",
+            f"{row.best_ms:.3g}",
+            f"{dense.best_ms / row.best_ms:.2f}",
+        )
+    console.print(made)
+    setting, best = rows[0]
+    if setting is None:
+        said = "use dense training: nothing that was measured is faster here"
+    else:
+        said = f"use {command_of(setting.run)}"
+        rate = setting.run.setting("optimizer.lr")
+        usual = next(run for run in runs if run.method == methods.DENSE).setting("optimizer.lr")
+        said += (
+            f": {dense.best_ms / best.best_ms:.2f} times as fast as dense, the fastest of those measured; "
+            f"the benchmark trained it with optimizer.lr={rate:g}, dense with {usual:g}"
+        )
+    console.print(said, soft_wrap=True, style="bold", markup=False)
+    first = next(run for run in runs if run.method == methods.DENSE)
+    console.print(
+        f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
+        f"{facts.world_text(first)} (results/{POOL}), n seeds, 95 % interval where n > 1. Of your model, "
+        f"data and number of workers it is an extrapolation. The rule is: mean loss at most {max_loss:g}, "
+        "then the shortest step. Train with the setting and with dense before you rely on it.",
+        soft_wrap=True,
+    )

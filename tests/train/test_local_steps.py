@@ -1,0 +1,279 @@
+"""Local steps (DiLoCo) against the paper's algorithm written by hand, and what a run does around its rounds.
+
+Real processes against simulated workers: test_worlds.py. Refusals: tests/launch/mistakes.txt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import (
+    PLAIN,
+    STEPS_PER_EPOCH,
+    UNIFORM4_EF,
+    assert_continues,
+    assert_same_state,
+    built,
+    play,
+    tiny,
+)
+from torch import Tensor, nn
+
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.identity import config_hash
+from dgc_repro.train import checkpoint
+from dgc_repro.train.run import Run
+
+DENSE = ("compressor=dense", "wrap=[]")
+SAME_DATA = (*PLAIN, "dataset.augment=none", "schedule=constant")
+ROUNDS = (*SAME_DATA, "train.local_steps=3")  # of 3 and 1 steps: 4 steps an epoch, 2 epochs
+LOCAL_SGD = ("train.outer_lr=1", "train.outer_momentum=0")
+POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:{},poisoned_rank:1}}"
+NESTEROV = (0.7, 0.9)
+LENGTHS = (3, 1, 3, 1)
+
+Outer = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
+
+
+def nesterov(rate: float, momentum: float) -> Outer:
+    """The paper's outer optimizer: v = m v + Delta, theta - rate (Delta + m v)."""
+    velocity: list[Tensor] = []
+
+    def step(theta: list[Tensor], delta: list[Tensor]) -> list[Tensor]:
+        if not velocity:
+            velocity.extend(torch.zeros_like(d) for d in delta)
+        for v, d in zip(velocity, delta, strict=True):
+            v.mul_(momentum).add_(d)
+        moved = zip(theta, delta, velocity, strict=True)
+        return [t - rate * (d + momentum * v) for t, d, v in moved]
+
+    return step
+
+
+def workers_of_each_round(run: Run, outer: Outer) -> list[tuple[list[list[Tensor]], list[Tensor]]]:
+    """Algorithm 1 by hand in float64, on the batches of a run that has not begun: the weights of both
+    workers at the end of each round, and theta after it."""
+    theta = [p.detach().double() for p in run.module.parameters()]
+    module = deepcopy(run.module).double()
+    momentum = [[torch.zeros_like(t) for t in theta] for _ in range(2)]
+    told = []
+    for number, length in enumerate(LENGTHS):
+        epoch, first = divmod(number, 2)
+        ends = []
+        for worker in range(2):
+            own = [t.clone() for t in theta]
+            batches = run.task.batches(epoch, 2, worker, 3 * first)
+            for _ in range(length):
+                ((inputs, targets),) = next(batches).micro_batches
+                for p, w in zip(module.parameters(), own, strict=True):
+                    p.data.copy_(w)
+                loss = nn.functional.cross_entropy(module(inputs.double()), targets)
+                for place, g in enumerate(torch.autograd.grad(loss, list(module.parameters()))):
+                    v = momentum[worker][place].mul_(0.9).add_(g + 5e-4 * own[place])
+                    own[place] = own[place] - run.base_lr * v
+            ends.append(own)
+        delta = [t - (a + b) / 2 for t, a, b in zip(theta, *ends, strict=True)]
+        theta = outer(theta, delta)
+        told.append((ends, theta))
+    return told
+
+
+def theta_after(run: Run, step: int) -> list[Tensor]:
+    play(run, until=step)
+    return [p.detach().clone() for p in run.module.parameters()]
+
+
+@pytest.mark.parametrize("outer", [NESTEROV, (1.0, 0.0), (0.4, 0.5)], ids=str)
+def test_four_rounds_are_those_of_algorithm_1(outer: tuple[float, float]) -> None:
+    given = (f"train.outer_lr={outer[0]}", f"train.outer_momentum={outer[1]}")
+    expected = workers_of_each_round(built(*ROUNDS, *DENSE), nesterov(*outer))
+    run, step = built(*ROUNDS, *DENSE, *given), 0
+    before = [p.detach().clone() for p in run.module.parameters()]
+    for length, (_, theta) in zip(LENGTHS, expected, strict=True):
+        step += length
+        for now, then, old in zip(theta_after(run, step), theta, before, strict=True):
+            # In float32, sums of up to 192 products at each of 8 steps.
+            scale = float((then - old).abs().max())
+            assert torch.allclose(now.double(), then, rtol=0, atol=1e-4 * scale)
+
+
+def test_with_rate_1_and_no_momentum_theta_is_the_mean_of_the_weights() -> None:
+    for ends, theta in workers_of_each_round(built(*ROUNDS, *DENSE), nesterov(1, 0)):
+        for one, two, mean in zip(*ends, theta, strict=True):
+            assert torch.allclose((one + two) / 2, mean, rtol=1e-12, atol=1e-15)
+    run = built(*ROUNDS, *DENSE, *LOCAL_SGD)
+    theta_after(run, 2)  # asked to stop within the round: it ends first
+    assert run.progress.step == 3
+    assert not tensors_of(run.optimizer.state_dict())
+
+
+def test_a_worker_learns_from_its_own_batch_so_that_its_rate_is_of_that() -> None:
+    """`reference_batch`: images of one step of the optimizer."""
+    assert built(*ROUNDS).base_lr == 0.1 * 16 / 128
+    assert built(*SAME_DATA).base_lr == 0.1 * 32 / 128
+    told = play(built(*PLAIN, "train.local_steps=3", "schedule=cosine"))
+    cosine = 0.5 * (1 + math.cos(math.pi * (2 - 1 / STEPS_PER_EPOCH) / 2))
+    assert told.records[-1]["lr"] == pytest.approx(0.1 * 16 / 128 * cosine)
+
+
+def test_the_payload_travels_once_a_round() -> None:
+    run = built(*ROUNDS, *DENSE)
+    play(run)
+    values = sum(p.numel() for p in run.module.parameters())
+    told = run.link.ledger.metrics()
+    assert told["comm/payload_bytes"] == len(LENGTHS) * 4 * values
+    assert run.exchange.step == len(LENGTHS)
+    assert run.link.ledger.calls["signal"] == {"allreduce": len(LENGTHS)}
+    assert run.progress.last_record["time/wait_ms"] > 0  # measured at the end of each round
+
+
+@pytest.mark.parametrize("compressor", ["topk", "sparseloco", "powersgd", "ef_signsgd"])
+def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: str) -> None:
+    """One round: the mean of (outer gradient - residual) is how far theta has moved at a rate of 1."""
+    given = (*ROUNDS, *LOCAL_SGD, f"compressor={compressor}", "wrap=[error_feedback]")
+    (ends, _), *_ = workers_of_each_round(built(*ROUNDS, *DENSE), nesterov(1, 0))
+    run = built(*given)
+    before = [p.detach().clone() for p in run.module.parameters()]
+    after = theta_after(run, 3)
+    for place, name in enumerate(run.parameters):
+        own = [before[place] - worker[place] for worker in ends]
+        kept = [states[name]["residual"] for states in run.exchange.states]
+        sent = (own[0] - kept[0] + own[1] - kept[1]) / 2
+        moved = (before[place] - after[place]).double()
+        assert torch.allclose(moved, sent.double(), rtol=1e-3, atol=1e-6)
+        if "weight" in name:
+            assert all(r.count_nonzero() for r in kept)
+
+
+def test_settings_that_do_nothing_keep_the_hash_of_a_run() -> None:
+    config = tiny()
+    before = deepcopy(config)
+    for key in ("local_steps", "outer_lr", "outer_momentum"):
+        del before["train"][key]
+    assert config_hash(config) == config_hash(before)
+    local = {config_hash(tiny("train.local_steps=2", *more)) for more in ((), LOCAL_SGD)}
+    assert len({config_hash(config), *local}) == 3
+
+
+def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> None:
+    built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH}")
+    with pytest.raises(UserError, match="^train.local_steps: at most the 4 steps of an epoch"):
+        built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH + 1}")
+
+
+@pytest.mark.parametrize("stop_after", [3, 4, 7])
+@pytest.mark.parametrize(
+    "more", [("optimizer=adam",), ("model=resnet18", "model.width=4")], ids=str
+)
+def test_a_stopped_run_continues_as_if_it_had_not_stopped(
+    stop_after: int, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    plain = () if "model=resnet18" in more else PLAIN
+    given = (*plain, *more, "compressor=topk", "train.local_steps=3")
+    whole = built(*given)
+    assert_continues(given, stop_after, tmp_path, whole, play(whole))
+
+
+def test_a_run_that_is_killed_within_a_round_repeats_it_exactly(tmp_path: Path) -> None:
+    """Checkpoints are written between rounds only, so that a process that dies leaves the last one."""
+    given = (*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.epochs=3")
+    whole, dies, again = built(*given), built(*given), built(*given)
+    play(whole)
+
+    class KilledError(Exception):
+        """Within the second round of the second epoch."""
+
+    def killed(index: int) -> None:
+        if dies.progress.step == 6:
+            raise KilledError
+
+    dies.workers.turn_of, turn_of = (  # type: ignore[method-assign]
+        lambda index: killed(index) or turn_of(index),
+        dies.workers.turn_of,
+    )
+    with pytest.raises(KilledError):
+        play(dies, folder=tmp_path)
+    assert checkpoint.load(again, tmp_path, "a config") == []
+    assert again.progress.step == STEPS_PER_EPOCH
+    play(again)
+    assert_same_state(whole, again)
+
+
+def test_local_steps_go_on_from_another_runs_weights_and_with_other_workers(tmp_path: Path) -> None:
+    play(built(*PLAIN, *UNIFORM4_EF, "train.epochs=1"), folder=tmp_path / "plain")
+    run = built(*PLAIN, *UNIFORM4_EF, "train.local_steps=2")
+    checkpoint.load(run, tmp_path / "plain", None)
+    assert run.optimizer.param_groups[0]["lr"] == 0.7
+    assert play(run, folder=tmp_path / "local").finished
+    wide = built(
+        *(*PLAIN, *UNIFORM4_EF, "train.local_steps=2", "launch.workers=4", "train.batch_size=8"),
+        *("train.reshard=mean", "train.epochs=3"),
+    )
+    checkpoint.load(wide, tmp_path / "local", None)
+    ours = [tensors_of(inner.state_dict()) for inner in run.local.inner]
+    for inner in wide.local.inner:
+        for now, one, two in zip(tensors_of(inner.state_dict()), *ours, strict=True):
+            assert torch.equal(now, torch.stack([one, two]).mean(0))
+    assert play(wide).finished
+
+
+# -- a gradient that is not finite ---------------------------------------------------------------
+
+
+def test_a_gradient_that_is_not_finite_is_named_when_the_round_ends() -> None:
+    run = built("~model", POISON.format("[1]"), *UNIFORM4_EF, "train.local_steps=3")
+    with pytest.raises(UserError) as caught:
+        play(run)
+    assert run.progress.step == 2
+    text = str(caught.value)
+    assert text.startswith("train.on_nonfinite: the gradient is not finite at step 3 ")
+    assert "(rank 1: head.weight in local step 2)" in text
+
+
+def test_skip_leaves_the_local_step_out_on_that_worker_alone() -> None:
+    skip = "train.on_nonfinite=skip"
+    given = (*UNIFORM4_EF, "train.local_steps=3", skip)
+    run = built("~model", POISON.format("[1,2]"), *given)
+    told = play(run)
+    assert told.finished
+    assert [record["train/skipped_steps"] for record in told.records] == [2, 0]
+    sound = play(built("~model", POISON.format("[]"), *given))
+    assert told.records[0]["train/loss"] != sound.records[0]["train/loss"]
+    assert told.records[0]["comm/payload_bytes"] == sound.records[0]["comm/payload_bytes"]
+
+
+def test_a_round_whose_outer_gradient_is_not_finite_is_left_out_and_changes_nothing() -> None:
+    run = built(*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.on_nonfinite=skip")
+    play(run, until=4)
+    before = [t.clone() for t in tensors_of([run.exchange.states, run.optimizer.state_dict()])]
+    theta = [p.detach().clone() for p in run.module.parameters()]
+    step = run.local.step
+
+    def overflows(worker: int, learning_rate: float) -> None:
+        step(worker, learning_rate)
+        if worker == 1:
+            next(run.module.parameters()).data.fill_(math.inf)
+
+    run.local.step = overflows  # type: ignore[method-assign]
+    play(run, until=7)
+    after = tensors_of([run.exchange.states, run.optimizer.state_dict()])
+    assert all(map(torch.equal, before, after))
+    assert all(map(torch.equal, theta, run.module.parameters()))
+    assert run.progress.tally.skipped_steps >= 2 * 3 - 2
+
+
+# -- evaluation ----------------------------------------------------------------------------------
+
+
+def test_a_target_within_an_epoch_is_looked_for_where_rounds_end() -> None:
+    stops = ("stopping.target=0.1", "stopping.stop=true", "stopping.every_steps=2")
+    run = built(*PLAIN, "train.local_steps=3", *stops)
+    story = play(run)
+    assert story.finished
+    assert run.progress.reached["step"] == run.progress.step == 3
