@@ -1,8 +1,9 @@
-"""Where the config files lie, and their keys and values that were renamed. Records written before have the
-first names; hashes of runs use them always."""
+"""Where the config files lie, git in this checkout, and renamed keys and values. Records written before a
+renaming have the first names; hashes of runs always use them."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -31,6 +32,22 @@ def conf_dir() -> Path:
         if (candidate / "config.yaml").is_file():
             return candidate
     raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
+
+
+def git(command: str) -> str:
+    """The output of git in the package's own checkout; empty where there is none."""
+    try:
+        done = subprocess.run(
+            ["git", *command.split()],
+            cwd=_PACKAGE,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 def renamed(key: str) -> str:

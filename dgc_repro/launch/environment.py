@@ -7,7 +7,6 @@ import datetime
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -18,6 +17,7 @@ import torch
 
 from dgc_repro import __version__
 from dgc_repro.kernel import native
+from dgc_repro.names import git
 
 RUNS_AT_ONCE = "DGC_REPRO_RUNS_AT_ONCE"
 """Runs that a sweep has on this machine at a time, where there are several (launch/sweep.py)."""
@@ -97,23 +97,6 @@ def torchvision_version() -> str | None:
     return None
 
 
-def _git(command: str) -> str:
-    """The output of git in the package's own checkout; empty where there is none."""
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(
-            ["git", *command.split()],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
-
-
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
     hardware = f"{cpu_model()}, {available_cores()} cores"
@@ -129,9 +112,9 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "torch": torch.__version__,
         "torchvision": torchvision_version(),
         "dgc_repro": __version__,
-        "commit": _git("rev-parse HEAD"),
+        "commit": git("rev-parse HEAD"),
         # Changed code; published results are no change of it.
-        "dirty": bool(_git(f"status --porcelain --untracked-files=no -- {CODE}")),
+        "dirty": bool(git(f"status --porcelain --untracked-files=no -- {CODE}")),
         "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,

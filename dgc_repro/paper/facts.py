@@ -24,6 +24,8 @@ FULL_MODELS = {
 }
 """Family and number of parameters of the models at full size, as the papers train them. Tied: one matrix for
 words in and out."""
+IN_HISTORY = "commit_in_history"
+"""The key of a record whose commit is not in the git history; publish.py sets it."""
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
 ALIKE = (
@@ -93,7 +95,7 @@ def code_text(environments: Sequence[Mapping[str, Any]]) -> str:
     commits = [
         str(e.get("commit", "unknown"))[:12]
         + (" + uncommitted changes" if e.get("dirty") else "")
-        + ("" if e.get("commit_in_history", True) else " (not in this history)")
+        + ("" if e.get(IN_HISTORY, True) else " (not in this history)")
         for e in environments
     ]
     return f"{distinct(commits)}; torch {distinct(e.get('torch') for e in environments)}"

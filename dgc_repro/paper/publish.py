@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +22,9 @@ from typing import Any
 from filelock import FileLock
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import PAPERS
+from dgc_repro.names import PAPERS, git
 from dgc_repro.paper import page, pool
+from dgc_repro.paper.facts import IN_HISTORY
 from dgc_repro.paper.page import VERDICTS_FILE, Page
 from dgc_repro.paper.records import Run
 
@@ -104,16 +105,33 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     with _fresh(folder) as fresh:
         own = {run.id: run for run in runs}
         everything = published(root, paper, scale) | own
-        pool.write(list(everything.values()), fresh)
+        pool.write(with_history(everything.values()), fresh)
         # The page is made of what the pool holds, so that `rebuild` makes the same one.
         _write(pool.read(fresh, own), paper, artifact, scale, fresh / artifact)
         _replace(fresh, folder)
         _swap(fresh / artifact, folder / artifact)
         named = {name for place in artifacts_in(folder) for name in run_ids(place)}
         if everything.keys() - named:
-            pool.write([run for name, run in everything.items() if name in named], fresh)
+            kept = [run for name, run in everything.items() if name in named]
+            pool.write(with_history(kept), fresh)
             _replace(fresh, folder)
     return folder / artifact
+
+
+def with_history(runs: Iterable[Run]) -> list[Run]:
+    """The runs, with ``commit_in_history: false`` in each record whose commit is not in the git history of this
+    checkout. Unchanged where there is no whole history."""
+    if git("rev-parse --is-shallow-repository") != "false":
+        return list(runs)
+    known = set(git("rev-list HEAD").split())
+
+    def marked(record: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in record.items() if key != IN_HISTORY}
+        if "before" in kept:
+            kept["before"] = [marked(earlier) for earlier in kept["before"]]
+        return kept if kept.get("commit") in known else kept | {IN_HISTORY: False}
+
+    return [replace(run, environment=marked(run.environment)) for run in runs]
 
 
 def rebuild(folder: Path, into: Path | None = None) -> Page:

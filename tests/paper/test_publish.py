@@ -14,10 +14,11 @@ from synthetic import ROWS, write_run, write_table1
 
 import dgc_repro
 from dgc_repro.errors import UserError
+from dgc_repro.names import git
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.__main__ import main
 from dgc_repro.paper.dynamic import table1 as table1_module
-from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids
+from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids, with_history
 from dgc_repro.paper.records import Run, read_run, read_runs
 
 
@@ -48,6 +49,19 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
         *(f"table1/{stem}.{kind}" for stem in ("table1", "policy") for kind in ("svg", "png")),
     }
     assert len(run_ids(table1)) == 2 * len(ROWS)
+
+
+def test_a_record_says_that_its_commit_is_not_in_the_history(tmp_path: Path) -> None:
+    known, run = git("rev-parse HEAD"), read_run(write_run(tmp_path, "none", 0))
+    if not known or git("rev-parse --is-shallow-repository") != "false":
+        pytest.skip("no whole git history here")
+    lost = {"commit": "0" * 40, "before": [{"commit": known, "commit_in_history": False}]}
+    here = {"commit": known, "commit_in_history": False}
+    marked = with_history([replace(run, environment=e) for e in (lost, here)])
+    assert [run.environment for run in marked] == [
+        {"commit": "0" * 40, "before": [{"commit": known}], "commit_in_history": False},
+        {"commit": known},
+    ]
 
 
 def test_runs_read_from_a_pool_are_the_runs(table1: Path, tmp_path: Path) -> None:
