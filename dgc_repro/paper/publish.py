@@ -119,8 +119,8 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
 
 
 def with_history(runs: Iterable[Run]) -> list[Run]:
-    """The runs, with ``commit_in_history: false`` in each record whose commit is not in the git history of this
-    checkout. Unchanged where there is no whole history."""
+    """The runs, with ``commit_in_history: false`` in each record whose commit is not in this checkout's git
+    history. They are unchanged where there is no whole history."""
     if git("rev-parse --is-shallow-repository") != "false":
         return list(runs)
     known = set(git("rev-list HEAD").split())
