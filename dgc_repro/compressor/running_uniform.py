@@ -7,6 +7,7 @@ arXiv:1712.05877, section 3.1).
 Asks: `Gather` of n codes of b bits and one float32 scale a tensor, as `Uniform` without blocks.
 Differs: `Uniform` takes the scale from the values of the step. Here it never falls, so that no value is
 clipped and a gradient that shrinks uses fewer and fewer of the codes: values under half a step are sent as 0.
+On a ladder only the state of the chosen rung moves. ``train.reshard=mean`` may lower the m of a worker.
 
     Q = 2^(b-1) - 1,  m = max(m, max|x|),  s = m / Q,  code = round(x / s) + Q,  decoded = (code - Q) s
 

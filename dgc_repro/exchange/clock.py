@@ -2,8 +2,9 @@
 
 On a GPU the spans are CUDA events, read once when the step is over: nothing waits for the device
 inside a step. ``wait`` is measured by a barrier before the signals on one step in
-``WAIT_EVERY``: the time this worker stood waiting for the slowest one. Warm-up steps, in which
-kernels compile and buffers are made, are discarded.
+``WAIT_EVERY``: the time this worker stood waiting for the slowest one. With local steps the barrier
+comes once a round and the mean of ``wait`` is per round; means of the other spans are per step.
+Warm-up steps, in which kernels compile and buffers are made, are discarded.
 """
 
 from __future__ import annotations

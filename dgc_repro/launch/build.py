@@ -54,6 +54,7 @@ from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
+from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.optimizer.sam import SAM
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import SPREAD, Policy, measures
@@ -306,9 +307,13 @@ def _check_local_steps(config: Config, policy: Policy, compressor: Compressor) -
             f"wrap: {name} applies momentum to the gradient of every step, and {local} exchanges the sum of "
             "many, with a momentum of its own (train.outer_momentum); leave the wrapper out": name
             is not None,
-            f"policy: with {local} there are no gradients and times of every step to judge by; use one that "
-            "plans ahead: fixed, scheduled, warmup, stepwise or accordion": measures(policy)
-            or policy.watches == SPREAD,
+            f"policy: this policy needs the gradient or time of every step, and with {local} workers "
+            "exchange none within a round; use fixed, scheduled, warmup, stepwise or "
+            "accordion": measures(policy) or policy.watches == SPREAD,
+            f"optimizer: rounded_sgd rounds the weights that it moves, and with {local} plain SGD moves the "
+            "shared weights; use optimizer=sgd": isinstance(
+                component(config["optimizer"], "optimizer"), RoundedSGD
+            ),
             f"optimizer.compressed: first exchanges two gradients a step, and {local} exchanges none in most "
             "steps; use optimizer.compressed=perturbed": config["optimizer"].get("compressed")
             == "first",
@@ -342,13 +347,25 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
     is_text = getattr(dataset, "gives", "images") == "words"
     size = config["dataset"].get("train_size")
     if size is not None and is_text:
-        text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
+        steps = text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
     elif size is not None:
-        steps_per_epoch(size, settings.step_size, workers)
+        steps = steps_per_epoch(size, settings.step_size, workers)
     elif config["launch"]["kind"] != "simulated" and (
         workers > available_cores() and not (is_text and config["dataset"].get("root", "") is None)
     ):
-        _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
+        steps = _task(dataset.load(), settings, config["seed"]).steps_per_epoch(workers)
+    else:
+        return
+    _refuse_long_rounds(settings, steps)
+
+
+def _refuse_long_rounds(settings: TrainSettings, steps: int) -> None:
+    """``steps``: of an epoch. Raises UserError."""
+    if settings.local_steps > steps:
+        raise UserError(
+            f"train.local_steps: at most the {steps} steps of an epoch, whose end ends a round, got "
+            f"{settings.local_steps}; use fewer, or a smaller train.batch_size"
+        )
 
 
 def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[str]:
@@ -439,11 +456,7 @@ def build_run(
         component(config["dataset"], "dataset").load().to(device), settings, config["seed"]
     )
     steps = task.steps_per_epoch(wire.world_size)
-    if settings.local_steps > steps:
-        raise UserError(
-            f"train.local_steps: at most the {steps} steps of an epoch, whose end ends a round, got "
-            f"{settings.local_steps}; use fewer, or a smaller train.batch_size"
-        )
+    _refuse_long_rounds(settings, steps)
 
     stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)

@@ -135,7 +135,9 @@ def trained(
     """A run after some steps of the trainer, and the batches of the epoch that are left. ``key``: where
     ``steps`` stands in the config. Raises UserError."""
     if config["train"]["local_steps"] > 1:
-        raise UserError("train.local_steps: a gradient is measured step by step, use 1")
+        raise UserError(
+            "train.local_steps: a gradient is measured step by step; use train.local_steps=1"
+        )
     run: Run = _built(config, embedded, device)
     batches = steps_left(run)
     for number in range(steps):

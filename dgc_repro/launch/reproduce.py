@@ -118,6 +118,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     part, parts = own.get(SHARE, (1, 1))
     if parts > len(jobs):
         raise UserError(f"{SHARE}: at most {len(jobs)} shares of {len(jobs)} runs, got {parts}")
+    if parts > 1 and own.get("publish"):
+        raise UserError("publish: a share has no page to publish; give it without share")
     jobs = jobs[part - 1 :: parts]
     paper, _, artifact = name.partition("/")
     page = artifact_of(paper, artifact).page
@@ -148,7 +150,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         runs[run.id] = run
     if parts > 1:
         print(
-            f"share {part} of {parts} is finished; the page is made without share, of the runs of all"
+            f"share {part} of {parts} is finished; run the same command without share to make the page"
         )
         return
     others = [] if {STUDY, MEASURE} & set(sections) else other_seeds(jobs)

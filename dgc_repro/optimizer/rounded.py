@@ -1,9 +1,9 @@
 """SGD whose weights are rounded to k bits after each step.
 
 Paper: a reading of "Distributed Model Training With Dynamic Gradient Compression", which speaks of weight
-updates that slow down: workers that exchange k-bit weights, as a parameter server may, train on such weights.
-Here all workers round alike after the averaged gradient has moved the weights, so that replicas stay equal;
-nothing else is sent, and the bytes of a run are those of its compressor.
+updates that slow down. The paper does not say what is quantized. One reading: workers exchange k-bit weights
+and train on them. Here all workers round alike after the averaged gradient has moved the weights, so that
+replicas stay equal; nothing else is sent, and the bytes of a run are those of its compressor.
 
     Q = 2^(b-1) - 1,  s = max|w| / Q,  w = round(w / s) s        one s a tensor
 

@@ -14,7 +14,8 @@ from dgc_repro.checked import Count, Positive, checked, within
 @checked
 class Optimizer:
     """What all optimizers share. ``reference_batch``: ``lr`` is for this many images, or columns of text, a
-    step over all workers and scales linearly with the real number; None takes ``lr`` as it is.
+    step over all workers (with local steps: of one worker) and scales linearly with the real number; None
+    takes ``lr`` as it is.
     ``clip_norm``: the averaged gradient is scaled to this 2-norm, over all tensors, where it is longer
     (Pascanu, Mikolov, Bengio, 2013, arXiv:1211.5063, algorithm 1); None leaves it."""
 

@@ -26,6 +26,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from operator import methodcaller
@@ -33,10 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError, refuse_first_of
-from dgc_repro.exchange.gradients import map_tensors, tensors_of
+from dgc_repro.exchange.gradients import structure, tensors_of
 from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
@@ -134,7 +136,7 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             problems[name] = said[0] if len(set(said)) == 1 else "; ".join(by_rank)
             continue
         try:
-            _restore(run, *states)
+            notes += _restore(run, *states)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"train.resume_from: {candidate} is of another model, optimizer or compressor "
@@ -363,9 +365,13 @@ def _read(
     if saved == run.link.wire.world_size:
         return shared, [_load(candidate / f"worker-{rank}.pt", files) for rank in run.workers.ranks]
     old = [_load(candidate / f"worker-{rank}.pt", files) for rank in range(saved)]
-    parts = ("exchange", INNER) if run.local is not None and INNER in old[0] else ("exchange",)
+    parts = ["exchange"]
+    # A worker that has skipped all of its steps has no momentum.
+    inner = [structure(state[INNER]["state"]) for state in old if INNER in state]
+    if inner and all(one == inner[0] for one in inner):
+        parts.append(INNER)
     mean = {part: _mean([state[part] for state in old]) for part in parts}
-    return shared, [mean for _ in run.workers.ranks]
+    return shared, [deepcopy(mean) for _ in run.workers.ranks]
 
 
 def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
@@ -414,10 +420,16 @@ def _has_owners(state: Any) -> bool:
 
 def _mean(states: list[Any]) -> Any:
     """The nest whose tensors are the means of all nests' (residuals keep their mass, as the model,
-    which averages over workers, sees it)."""
-    flattened = map(tensors_of, states)
-    means = iter([torch.stack(same).mean(0) for same in zip(*flattened, strict=True)])
-    return map_tensors(states[0], lambda _: next(means).clone())
+    which averages over workers, sees it). Its whole numbers, counts of steps, are the largest."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        every = torch.stack(states)
+        return every.mean(0) if every.is_floating_point() else every.amax(0)
+    if isinstance(first, dict):
+        return {key: _mean([state[key] for state in states]) for key in first}
+    if isinstance(first, list | tuple):
+        return [_mean(list(same)) for same in zip(*states, strict=True)]
+    return max(states) if isinstance(first, int) else first
 
 
 def _begin_anew(run: Run) -> None:
@@ -428,14 +440,31 @@ def _begin_anew(run: Run) -> None:
         progress.epoch -= 1
 
 
-def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> None:
-    """Parts and attributes that are not in ``shared`` came later than the version that has written it."""
-    progress = run.progress
+def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> list[str]:
+    """Parts and attributes that are not in ``shared`` came later than the version that has written it.
+    Returns what begins anew, in words.
+
+    Where one of the two runs has local steps and the other has none, the states of the exchange do not fit:
+    one exchanges gradients, the other differences of weights."""
+    progress, notes = run.progress, []
+    is_same_kind = ("outer" in shared) == (run.local is not None)
+    if not is_same_kind:
+        notes.append(
+            "train.resume_from: only one of the two runs has local steps; the states of the compressor and "
+            "the optimizer begin anew"
+        )
+    elif run.local is not None and INNER not in workers[0]:
+        notes.append(
+            "train.reshard: the optimizers of the workers begin anew, because their saved states do not have "
+            "the same tensors"
+        )
     if shared.get("is_low_rank", False) and run.low_rank is not None:
         run.factorize()  # for the shapes; the values are loaded
     for name, part in _with_states(run).items():
         if name in shared:
             part.load_state_dict(shared[name])
+    if run.local is not None:  # rate and momentum of this config
+        run.optimizer.param_groups[0].update(run.optimizer.defaults)
     for name in PLAIN:
         if name in shared:
             setattr(progress, name, shared[name])
@@ -451,7 +480,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     run.link.clock.seconds = shared["train_seconds"]
     progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
-    watched = shared.get("watched", {})
+    watched = shared.get("watched", {}) if is_same_kind else {}
     sums = watched.get("sums", {})
     if isinstance(sums, list):  # as older versions wrote it
         sums = dict(zip(run.parameters, sums, strict=False))
@@ -460,7 +489,8 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     # Hidden states do not fit micro-batches of another size or number, which begin without any.
     carries = shared.get("micro_batches", _micro_batches(run)) == _micro_batches(run)
     for index, state in enumerate(workers):
-        run.exchange.load_state_dict(state["exchange"], run.seat(index))
+        if is_same_kind:
+            run.exchange.load_state_dict(state["exchange"], run.seat(index))
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
         if INNER in state and run.local is not None:
@@ -468,3 +498,4 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
         if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved
+    return notes

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from dgc_repro.train.settings import TrainSettings
+from dgc_repro.train.task import Carried
 
 
 def outer_optimizer(
@@ -55,6 +56,7 @@ class LocalSteps:
         self._shared: list[Tensor] = []  # theta, during a round
         self._own: dict[int, list[Tensor]] = {}  # by worker, of those whose turn it is not
         self._here: int | None = None  # whose weights the module holds; None: theta
+        self.carried: list[list[Carried]] = []  # `Progress.carried` before the round
         self._clear()
 
     def _clear(self) -> None:
@@ -66,10 +68,15 @@ class LocalSteps:
         self.answers = [torch.zeros(3, dtype=torch.float64) for _ in self.inner]
         self.bad: list[str | None] = [None for _ in self.inner]  # a gradient that was not finite
 
+    @property
+    def begins_round(self) -> bool:
+        """Whether the next step is the first of a round."""
+        return not self._shared
+
     @torch.no_grad()
     def begin_turn(self, worker: int) -> None:
         """Put a worker's weights into the module; theta in the first step of a round."""
-        if not self._shared:
+        if self.begins_round:
             self._shared = self._copy()
             self._clear()
         if worker == self._here:

@@ -36,7 +36,7 @@ class Tally:
     loss: float = 0.0
     correct: float = 0.0
     count: float = 0.0
-    skipped_steps: int = 0
+    skipped_steps: float = 0  # steps of the run; one that k of N workers leave out counts k/N
     modelled_before: float = 0.0  # seconds of modelled communication before this epoch
     top5_percent: ClassVar[None] = None  # not counted in training
 

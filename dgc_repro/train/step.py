@@ -96,6 +96,9 @@ def local_step(
     ends = run.ends_round(progress.step + 1)
     if ends:
         run.begin(progress.step)
+    run.keep(run.module)  # the buffers as they are before the first step of a round
+    if local.begins_round:
+        local.carried = list(progress.carried)
     bad: list[str | None] = []
     for index, batch in enumerate(batches):
         with clock.span("compute"), run.workers.turn_of(index):
@@ -120,9 +123,12 @@ def local_step(
         with clock.span("compute"):
             run.optimizer.step()
         progress.tally.add(loss, correct, count)
-        progress.tally.skipped_steps += int(skipped)
+        progress.tally.skipped_steps += skipped / run.link.wire.world_size
     else:
-        leave_out(run, run.exchange, bad, local.taken * run.link.wire.world_size)
+        leave_out(run, run.exchange, bad, local.taken)
+        progress.carried = local.carried
+        for inner in local.inner:
+            inner.state.clear()
     return happened, count, bool(stop)
 
 

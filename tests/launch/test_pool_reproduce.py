@@ -110,9 +110,15 @@ def test_a_run_is_trained_once_for_all_artifacts(
 
 
 def test_machines_share_the_runs_of_an_artifact(
-    rows: Callable[[], list[str]], tmp_path: Path
+    rows: Callable[[], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UserError, match="^publish: a share has no page to publish"):
+        reproduce(["gravac/fig11", *TINY, "share=2/2", "publish=true"])
+    assert rows() == []
     reproduce(["gravac/fig11", *TINY, "share=2/2"])
+    assert capsys.readouterr().out.endswith(
+        "share 2 of 2 is finished; run the same command without share to make the page\n"
+    )
     assert rows() == FIG11[::2]
     assert not (tmp_path / "reproduced" / "gravac" / "custom").exists()
     reproduce(["gravac/fig11", *TINY, "share=1/2"])

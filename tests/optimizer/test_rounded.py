@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.optimizer.sgd import SGD
 
-SHAPES = ((7, 5), (4, 3, 2, 2), (6,), (3,))
+SHAPES = ((40, 50), (4, 3, 2, 2), (6,), (3,))  # the first has more values than 8 bits have codes
 ZERO = 3
 """Place in SHAPES of a weight that stays zero."""
 

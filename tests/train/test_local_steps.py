@@ -15,6 +15,7 @@ import torch
 from tiny_run import (
     PLAIN,
     STEPS_PER_EPOCH,
+    TEXT,
     UNIFORM4_EF,
     assert_continues,
     assert_same_state,
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
+from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
@@ -36,6 +38,7 @@ ROUNDS = (*SAME_DATA, "train.local_steps=3")  # of 3 and 1 steps: 4 steps an epo
 LOCAL_SGD = ("train.outer_lr=1", "train.outer_momentum=0")
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:{},poisoned_rank:1}}"
 NESTEROV = (0.7, 0.9)
+RESNET = ("model=resnet18", "model.width=4")
 LENGTHS = (3, 1, 3, 1)
 
 Outer = Callable[[list[Tensor], list[Tensor]], list[Tensor]]
@@ -104,13 +107,25 @@ def test_four_rounds_are_those_of_algorithm_1(outer: tuple[float, float]) -> Non
 
 
 def test_with_rate_1_and_no_momentum_theta_is_the_mean_of_the_weights() -> None:
-    for ends, theta in workers_of_each_round(built(*ROUNDS, *DENSE), nesterov(1, 0)):
-        for one, two, mean in zip(*ends, theta, strict=True):
-            assert torch.allclose((one + two) / 2, mean, rtol=1e-12, atol=1e-15)
-    run = built(*ROUNDS, *DENSE, *LOCAL_SGD)
-    theta_after(run, 2)  # asked to stop within the round: it ends first
-    assert run.progress.step == 3
+    run, ends = built(*ROUNDS, *DENSE, *LOCAL_SGD), []
+    leave = run.local.leave_outer_gradient
+
+    def recorded() -> None:
+        ends.append([p.detach().clone() for p in run.module.parameters()])
+        leave()
+
+    run.local.leave_outer_gradient = recorded  # type: ignore[method-assign]
+    theta = theta_after(run, 3)
+    for one, two, mean in zip(*ends, theta, strict=True):
+        assert not torch.equal(one, two)
+        torch.testing.assert_close(mean, (one + two) / 2, rtol=1e-5, atol=1e-7)
     assert not tensors_of(run.optimizer.state_dict())
+
+
+def test_a_run_that_is_asked_to_stop_within_a_round_ends_it_first() -> None:
+    run = built(*ROUNDS, *DENSE)
+    play(run, until=2)
+    assert run.progress.step == 3
 
 
 def test_a_worker_learns_from_its_own_batch_so_that_its_rate_is_of_that() -> None:
@@ -164,18 +179,21 @@ def test_settings_that_do_nothing_keep_the_hash_of_a_run() -> None:
 def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> None:
     built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH}")
     with pytest.raises(UserError, match="^train.local_steps: at most the 4 steps of an epoch"):
-        built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH + 1}")
+        validate(tiny(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH + 1}"))
+    with pytest.raises(UserError, match="^train.local_steps: at most the 43 steps of an epoch"):
+        built(*PLAIN, "dataset.train_size=null", "train.local_steps=44")
 
 
 @pytest.mark.parametrize("stop_after", [3, 4, 7])
 @pytest.mark.parametrize(
-    "more", [("optimizer=adam",), ("model=resnet18", "model.width=4")], ids=str
+    "more",
+    [(*PLAIN, "optimizer=adam"), RESNET, TEXT, (*RESNET, "model.low_rank.from_epoch=1")],
+    ids=["adam", "batch norm", "carried state", "low rank"],
 )
 def test_a_stopped_run_continues_as_if_it_had_not_stopped(
     stop_after: int, more: tuple[str, ...], tmp_path: Path
 ) -> None:
-    plain = () if "model=resnet18" in more else PLAIN
-    given = (*plain, *more, "compressor=topk", "train.local_steps=3")
+    given = (*more, "compressor=topk", "train.local_steps=3")
     whole = built(*given)
     assert_continues(given, stop_after, tmp_path, whole, play(whole))
 
@@ -205,22 +223,74 @@ def test_a_run_that_is_killed_within_a_round_repeats_it_exactly(tmp_path: Path) 
     assert_same_state(whole, again)
 
 
+NO_STATE = "train.resume_from: only one of the two runs has local steps"
+
+
 def test_local_steps_go_on_from_another_runs_weights_and_with_other_workers(tmp_path: Path) -> None:
     play(built(*PLAIN, *UNIFORM4_EF, "train.epochs=1"), folder=tmp_path / "plain")
     run = built(*PLAIN, *UNIFORM4_EF, "train.local_steps=2")
-    checkpoint.load(run, tmp_path / "plain", None)
+    assert_only_weights(run, tmp_path / "plain")
     assert run.optimizer.param_groups[0]["lr"] == 0.7
     assert play(run, folder=tmp_path / "local").finished
+    assert_only_weights(built(*PLAIN, *UNIFORM4_EF), tmp_path / "local")
     wide = built(
         *(*PLAIN, *UNIFORM4_EF, "train.local_steps=2", "launch.workers=4", "train.batch_size=8"),
         *("train.reshard=mean", "train.epochs=3"),
     )
-    checkpoint.load(wide, tmp_path / "local", None)
+    assert checkpoint.load(wide, tmp_path / "local", None) == []
     ours = [tensors_of(inner.state_dict()) for inner in run.local.inner]
-    for inner in wide.local.inner:
-        for now, one, two in zip(tensors_of(inner.state_dict()), *ours, strict=True):
+    theirs = [tensors_of(inner.state_dict()) for inner in wide.local.inner]
+    for tensors in theirs:
+        for now, one, two in zip(tensors, *ours, strict=True):
             assert torch.equal(now, torch.stack([one, two]).mean(0))
+    assert len({tensors[0].data_ptr() for tensors in theirs}) == 4
     assert play(wide).finished
+
+
+def assert_only_weights(run: Run, folder: Path) -> None:
+    """``run`` begins with the weights of a run with local steps where it has none, or the reverse."""
+    before = [p.detach().clone() for p in run.module.parameters()]
+    (note,) = checkpoint.load(run, folder, None)
+    assert note.startswith(NO_STATE)
+    assert not any(map(torch.equal, before, run.module.parameters()))
+    assert not any(bool(t.any()) for t in tensors_of(run.exchange.states))
+    assert not tensors_of(run.optimizer.state_dict())
+
+
+def test_a_run_that_goes_on_from_another_has_the_outer_rate_of_its_own_config(
+    tmp_path: Path,
+) -> None:
+    old = built(*ROUNDS, "train.epochs=1")
+    play(old, folder=tmp_path)
+    for outer in (("train.outer_lr=0.4", "train.outer_momentum=0.5"), LOCAL_SGD):
+        run = built(*ROUNDS, *outer)
+        own = run.optimizer.state_dict()["param_groups"]
+        checkpoint.load(run, tmp_path, None)
+        loaded = run.optimizer.state_dict()
+        assert loaded["param_groups"] == own
+        kept = map(tensors_of, (loaded, old.optimizer.state_dict()))
+        assert all(map(torch.equal, *kept))
+
+
+def test_workers_that_skipped_other_steps_have_a_mean_or_begin_without_a_state(
+    tmp_path: Path,
+) -> None:
+    skip = (*UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip", "optimizer=adam")
+    wide = (*PLAIN, *skip, "launch.workers=4", "train.batch_size=8", "train.reshard=mean")
+    first = POISON.replace("poisoned_rank:1", "poisoned_rank:0")
+    for poisoned, steps in ("[0]", {4}), ("[0,1,2,3]", set()):
+        folder = tmp_path / poisoned
+        play(built("~model", first.format(poisoned), *skip, "train.epochs=1"), folder=folder)
+        run = built(*wide)
+        notes = checkpoint.load(run, folder, None)
+        for inner in run.local.inner:
+            assert {state["step"] for state in inner.state_dict()["state"].values()} == steps
+        if steps:
+            assert notes == []
+        else:
+            (note,) = notes
+            assert note.startswith("train.reshard: the optimizers of the workers begin anew")
+        assert play(run).finished
 
 
 # -- a gradient that is not finite ---------------------------------------------------------------
@@ -242,30 +312,39 @@ def test_skip_leaves_the_local_step_out_on_that_worker_alone() -> None:
     run = built("~model", POISON.format("[1,2]"), *given)
     told = play(run)
     assert told.finished
-    assert [record["train/skipped_steps"] for record in told.records] == [2, 0]
+    assert [record["train/skipped_steps"] for record in told.records] == [2 / 2, 0]
     sound = play(built("~model", POISON.format("[]"), *given))
     assert told.records[0]["train/loss"] != sound.records[0]["train/loss"]
     assert told.records[0]["comm/payload_bytes"] == sound.records[0]["comm/payload_bytes"]
 
 
-def test_a_round_whose_outer_gradient_is_not_finite_is_left_out_and_changes_nothing() -> None:
-    run = built(*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.on_nonfinite=skip")
-    play(run, until=4)
-    before = [t.clone() for t in tensors_of([run.exchange.states, run.optimizer.state_dict()])]
-    theta = [p.detach().clone() for p in run.module.parameters()]
+@pytest.mark.parametrize(
+    "more", [RESNET, (*TEXT, "optimizer.momentum=0.9")], ids=["batch norm", "carried state"]
+)
+def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
+    more: tuple[str, ...],
+) -> None:
+    run = built(*more, *UNIFORM4_EF, "train.local_steps=2", "train.on_nonfinite=skip")
+    play(run, until=2)
+
+    def shared() -> list[Tensor]:
+        own = [run.exchange.states, run.optimizer.state_dict(), run.progress.carried]
+        return [t.clone() for t in tensors_of([*own, run.module.state_dict()])]
+
+    before = shared()
+    assert all(tensors_of(inner.state_dict()) for inner in run.local.inner)
     step = run.local.step
 
     def overflows(worker: int, learning_rate: float) -> None:
         step(worker, learning_rate)
-        if worker == 1:
+        if worker == 1 and run.progress.step == 3:
             next(run.module.parameters()).data.fill_(math.inf)
 
     run.local.step = overflows  # type: ignore[method-assign]
-    play(run, until=7)
-    after = tensors_of([run.exchange.states, run.optimizer.state_dict()])
-    assert all(map(torch.equal, before, after))
-    assert all(map(torch.equal, theta, run.module.parameters()))
-    assert run.progress.tally.skipped_steps >= 2 * 3 - 2
+    play(run, until=4)
+    assert all(map(torch.equal, before, shared()))
+    assert not any(inner.state_dict()["state"] for inner in run.local.inner)
+    assert run.progress.tally.skipped_steps == 2
 
 
 # -- evaluation ----------------------------------------------------------------------------------

@@ -118,7 +118,8 @@ def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
                 # Batches of other sizes: up to 288 products summed in another order, 18 layers.
                 assert one[key] == pytest.approx(two[key], rel=18 * 288 * 2.0**-24)
         if SKIP in TWO[name]:
-            assert [record["train/skipped_steps"] for record in told["records"]] == [1, 0]
+            skipped = 1 / 2 if name.startswith("local steps") else 1  # on one of two workers
+            assert [record["train/skipped_steps"] for record in told["records"]] == [skipped, 0]
     if name not in NOT_OVERLAPPED:  # dense too, because two numbers have one sum
         overlapped = two_workers(told_here, tiny(*TWO[name], *LOCAL, PER_BUCKET))
         for bucket, after in zip(overlapped, real, strict=True):
