@@ -25,7 +25,6 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_powersgd
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.distributed_c10d import _get_default_group
-from torch.utils.flop_counter import FlopCounterMode
 
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
 from dgc_repro.bench.tables import Row, Table
@@ -48,14 +47,9 @@ from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
 
 WORKERS = 2
-# Classes or words of each model.
-MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000, "transformer": 10_000}
+MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # classes or words
 JUDGED = "resnet101"  # the model of the targets
 GPUS = {"T4": 300e9, "V100": 900e9}  # bytes a second
-OPERATIONS = {"T4": 8.1e12, "V100": 15.7e12}  # float32 operations a second
-SHARE = 0.4  # of them, that forward and backward reach
-IMAGES, WORDS = (32, 3, 32, 32), (32, 35)  # a worker's batch
-FORWARD_BACKWARD = "forward and backward"
 LAUNCH_SECONDS, SYNC_SECONDS = 5e-6, 30e-6
 BUCKETS = [1 << 20, 25 << 20]  # bytes: the first of DDP's buckets, and the others
 STEPS, HOOK_STEPS = 2, 4  # the last one is counted; torch's PowerSGD compresses from the third
@@ -73,7 +67,6 @@ COLUMNS = {
     "collectives": "collectives",
     "by the ledger": "ledger",
     "MB touched": "touched_mb",
-    "Gflop": "gflop",
     **{f"{gpu} ms (modelled)": f"modelled_{gpu.lower()}_ms" for gpu in GPUS},
 }
 Config = Mapping[str, Any]
@@ -90,10 +83,8 @@ def table(options: Namespace) -> Table:
         "sizes that kernels take (uploaded when they change: for ragged methods in each step). MB touched: "
         "what operations and kernels read and "
         "write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 GB/s) + 5 microseconds a launch + 30 a "
-        "host sync, all one after another, without communication. Forward and backward: floating-point "
-        f"operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} words) at "
-        f"{SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an assumption). "
-        "Targets are for ResNet101. Other work on the machine changes nothing."
+        "host sync, all one after another, without communication. Targets are for ResNet101. Other work on "
+        "the machine changes nothing."
     )
     if not on_gpu(()):
         about += " Triton is not installed or switched off: counted is what runs without it."
@@ -124,8 +115,6 @@ def rows(
             sizes = [*overrides] if model.startswith("resnet") else []
             base = [f"model={model}", *sizes, "scale=none", "policy=fixed", "train.epochs=1"]
             shapes = shapes_of(composed(base), classes)
-            counts = count_compute(composed(base), classes)
-            made.append({"model": model, "method": FORWARD_BACKWARD, **counts})
             for name, hook in HOOKS.items():
                 made.append({"model": model, "method": name, **count_hook(hook, shapes)})
             for name, own in cases.items():
@@ -141,28 +130,6 @@ def shapes_of(config: Config, classes: int) -> Shapes:
     with torch.device("meta"):
         model = component(config["model"], "model").build(classes)
     return {name: parameter.shape for name, parameter in model.named_parameters()}
-
-
-def count_compute(config: Config, classes: int) -> Row:
-    """Floating-point operations of forward and backward."""
-    settings = component(config["model"], "model")
-    reads_words = getattr(settings, "reads", "") == "words"
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        module = settings.build(classes)
-        if reads_words:
-            outputs, _ = module(torch.zeros(WORDS, dtype=torch.int64), None)
-        else:
-            outputs = module(torch.zeros(IMAGES))
-        outputs.sum().backward()
-    operations = counter.get_total_flops()
-    return {
-        "parameters": sum(p.numel() for p in module.parameters()),
-        "gflop": operations / 1e9,
-        **{
-            f"modelled_{gpu.lower()}_ms": 1e3 * operations / (SHARE * rate)
-            for gpu, rate in OPERATIONS.items()
-        },
-    }
 
 
 def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:

@@ -2,7 +2,7 @@
 
 make bench                              all tables, about 10 minutes on 2 idle cores
 make bench ARGS=--quick                 fewer repeats and settings, about a minute
-make bench ARGS="--only methods"        one of methods, exchange, layers, gravac, launches, gpu
+make bench ARGS="--only methods"        one of methods, exchange, layers, gravac, launches, settings, gpu
 
 Tables and figures go to reproduced/bench/; --publish writes them to results/bench/ instead.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dgc_repro.bench import exchange, gpu, gravac, launches, layers, methods
+from dgc_repro.bench import exchange, gpu, gravac, launches, layers, methods, settings
 from dgc_repro.bench.command_line import folder_of, parser, run, whole
 from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.progress import Progress, announce
@@ -26,9 +26,10 @@ TABLES: Mapping[str, Callable[[Namespace], Table]] = {
     "layers": layers.table,
     "gravac": gravac.table,
     "launches": launches.table,
+    "settings": settings.table,
     "gpu": gpu.table,
 }
-NOT_IN_QUICK = ("layers", "launches")
+NOT_IN_QUICK = ("layers", "launches", "settings")
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

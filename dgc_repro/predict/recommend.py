@@ -22,7 +22,7 @@ from rich.table import Table
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
-from dgc_repro.launch.measure import parameters
+from dgc_repro.launch.measure import parameters, unallocated
 from dgc_repro.launch.networks import costs
 from dgc_repro.launch.overrides import apart, composed
 from dgc_repro.launch.paths import option, options
@@ -47,6 +47,10 @@ from dgc_repro.progress import Progress, announce
 from dgc_repro.results import published_runs
 
 POOL = "benchmark/small"
+UNSUPPORTED = (
+    f"The benchmark does not support this choice: n is below {methods.MIN_SEEDS}, or the interval reaches "
+    "beyond the allowed loss. "
+)
 WORKLOADS = {"LSTM": "lstm", "Transformer": "transformer"}
 """By the model's class; any other model is compared with the ResNet."""
 METHOD = ("compressor", "wrap", "wrapper", "policy")
@@ -113,12 +117,11 @@ def recommend(arguments: Sequence[str]) -> None:
         "compute": "measured",
     }
     _show(rows, about, settings["max_loss"], runs, found)
-    others = [one.name for one in good[settings["measured"] :]]
-    print(f"slower by a rough estimate, not measured: {', '.join(others) or 'none'}")
+    slower = ", ".join(one.name for one in good[settings["measured"] :]) or "none"
+    print(f"slower by a rough estimate, not measured: {slower}")
     print(f"lost more than {settings['max_loss']:g}: {len(every) - len(good)} settings")
-    print(
-        f"not looked at (other optimizer, or changes with the steps): {', '.join(left_out) or 'none'}"
-    )
+    others = ", ".join(left_out) or "none"
+    print(f"left out (another optimizer, or a setting that changes with the steps): {others}")
 
 
 def candidates(
@@ -127,20 +130,20 @@ def candidates(
     """The benchmark's settings with the user's model, and the names of those that cannot be predicted."""
     made, left_out = [], []
     work = speed.workload(runs[0].model, runs, None)
-    count = parameters(config)
+    sizes = speed.Sizes.of(p.shape for p in unallocated(config).parameters())
     first = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
     for row, run in first.items():
         losses = frame.of(found, methods.LOSS, row)
         if not losses or methods.TUNES in run.method or run.method == methods.DENSE:
             continue
         own = with_method(config, run)
-        if own is None or run.method in methods.OTHER_OPTIMIZER:
+        if own is None or run.method.startswith(methods.OTHER_OPTIMIZER):
             left_out.append(run.method)
             continue
-        larger = count / run.summary["parameters"]
+        larger = sizes.parameters / run.summary["parameters"]
         step = work.step(run, speed.CPU, among.workers)
         assert step is not None
-        calls = speed.enlarged(run, step.parts[0].first, larger)
+        calls = speed.enlarged(run, step.parts[0].first, work.vectors, sizes)
         estimate = larger * (step.compress + step.decompress) + seconds(calls, among)
         made.append(Setting(run.method, losses, estimate, own, run))
     return made, sorted(left_out)
@@ -231,22 +234,28 @@ def _show(
         )
     console.print(made)
     setting, best = rows[0]
-    if setting is None:
-        said = "use dense training: nothing that was measured is faster here"
-    else:
-        said = f"use {command_of(setting.run)}"
-        rate = setting.run.setting("optimizer.lr")
-        usual = next(run for run in runs if run.method == methods.DENSE).setting("optimizer.lr")
-        said += (
-            f": {dense.best_ms / best.best_ms:.2f} times as fast as dense, the fastest of those measured; "
-            f"the benchmark trained it with optimizer.lr={rate:g}, dense with {usual:g}"
-        )
-    console.print(said, soft_wrap=True, style="bold", markup=False)
     first = next(run for run in runs if run.method == methods.DENSE)
+    own, usual = (
+        (setting.run if setting else first).setting("optimizer.lr"),
+        first.setting("optimizer.lr"),
+    )
+    command = [command_of(setting.run)] if setting else ["compressor=dense"]
+    if best.best_ms < best.step_ms:
+        command.append("exchange.overlap=true")
+    faster = (
+        f"{dense.best_ms / best.best_ms:.2f} times as fast as dense, the fastest of those measured:"
+    )
+    nothing = "nothing that was measured is faster than dense training here:"
+    console.print(faster if setting else nothing, soft_wrap=True)
+    console.print(" ".join(command), soft_wrap=True, style="bold", markup=False)
+    rates = f"optimizer.lr={own:g}" + (f", dense with {usual:g}" if setting else "")
     console.print(
+        f"The benchmark trained it with {rates} (optimizer.reference_batch=null). Tune the rate for your "
+        "model.\n"
         f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
-        f"{facts.world_text(first)} (results/{POOL}), n seeds, 95 % interval where n > 1. Of your model, "
-        f"data and number of workers it is an extrapolation. The rule is: mean loss at most {max_loss:g}, "
-        "then the shortest step. Train with the setting and with dense before you rely on it.",
+        f"{facts.world_text(first)} (results/{POOL}). For your model, data and number of workers it is an "
+        f"extrapolation. Rule: mean loss at most {max_loss:g}, then the shortest step. "
+        f"{'' if not setting or methods.supports(setting.losses, max_loss) else UNSUPPORTED}"
+        "Train with the setting and with dense before you rely on it.",
         soft_wrap=True,
     )

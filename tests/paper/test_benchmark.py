@@ -74,6 +74,14 @@ def test_wire_bytes_follow_the_collective() -> None:
     assert methods.wire_a_step(TOPK, 128) == pytest.approx(80 * 127)
 
 
+def test_an_interval_supports_a_choice_from_three_seeds_on() -> None:
+    assert methods.interval([1.0]) == "1.0 (n=1)"
+    assert methods.interval([1.0, 2.0, 3.0]) == "2.0 [-0.5, 4.5] (n=3)"
+    assert methods.supports([0.1, 0.2, 0.3], 0.5)
+    assert not methods.supports([0.1, 0.2], 5.0)
+    assert not methods.supports([-1.0, 0.2, 1.0], 0.5)
+
+
 def test_a_run_that_diverged_is_infinitely_worse() -> None:
     dense, lost = (
         _run(name, quality=quality, calls={"allreduce": 40}, workload="lstm")
@@ -83,6 +91,8 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
     assert frame.of(found, methods.LOSS, "lstm.topk") == [np.inf]
     (line, *_) = methods.advice(found, "lstm")["loss up to 1"]
     assert line.startswith("dense")
+    text = markdown(methods.page([dense, lost], "small"))
+    assert "| topk |  | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - |" in text
 
 
 def test_the_front_has_what_nothing_undercuts() -> None:
@@ -96,7 +106,7 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     page = methods.page([DENSE, TOPK, tuning], "quick")
     text = markdown(page)
-    assert "| topk_0.01 | yes | 1 | 79.0 | 1.0 | 80 B | 50.0x |" in text
+    assert "| topk_0.01 | yes | 1 | 79.0 | 1.0 | - | 80 B | 50.0x |" in text
     assert "topk_0.01_lr0.2" not in text
     assert "| slim ResNet18, images | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
     # Its validation is its test here: 50 %, under the 79 % of the rate in use, which is the smaller one.
@@ -106,6 +116,11 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     assert "## Use this" not in text
     assert "## Use this" in markdown(methods.page([DENSE, TOPK], "small"))
     page.figures["methods"]()
+    page.figures["wire"]()
+    alone = _run("topk_0.01", quality=100.0, calls={"allgather": 800}, workload="lstm")
+    assert "## slim LSTM" not in markdown(
+        methods.page([DENSE, TOPK, alone], "quick")
+    )  # no dense there
     with pytest.raises(UserError, match="dense training"):
         methods.page([TOPK], "quick")
 
@@ -121,21 +136,80 @@ def test_a_modelled_step_is_its_parts() -> None:
     assert both.seconds(slow, speed.CPU, network) == pytest.approx(0.010 + 0.001 + 0.002 + costs)
 
 
+FULL = speed.Sizes(parameters=5_500, vectors=500, factors=300)
+COUNTS = pd.DataFrame(
+    {
+        "model": "resnet18",
+        "method": [speed.COMPUTE, "topk_0.01", "dense"],
+        "modelled_v100_ms": [20.0, 3.0, 1.0],
+        "parameters": [FULL.parameters, None, None],
+        "vectors": [FULL.vectors, None, None],
+        "factors": [FULL.factors, None, None],
+    }
+)
+
+
 def test_the_gpus_step_is_counted_for_the_full_model() -> None:
-    counts = pd.DataFrame(
-        {
-            "model": "resnet18",
-            "method": [speed.COMPUTE, "topk", "dense"],
-            "modelled_v100_ms": [20.0, 3.0, 1.0],
-            "parameters": [5000.0, None, None],
-        }
-    )
-    work = speed.workload("resnet", [DENSE, TOPK], counts)
+    work = speed.workload("resnet", [DENSE, TOPK], COUNTS)
     network = speed.NETWORKS["10 Gbit/s"]
-    costs = Costs(network, 8).seconds("allgather", 5 * 80)
+    costs = Costs(network, 8).seconds("allgather", 5 * 80)  # 5000 values of matrices, 1000 before
     assert work.seconds(TOPK, speed.GPU, network) == pytest.approx(0.023 + costs)
-    other = replace(TOPK, config={**TOPK.config, "exchange": {"aggregation": "gtopk"}})
+    other = _run("topk_0.1", quality=79.0, calls={"allgather": 800})
     assert np.isnan(work.seconds(other, speed.GPU, network))
+
+
+def test_the_sizes_of_a_model() -> None:
+    assert speed.Sizes.of([(8, 3, 2, 2), (8,), (10, 20)]) == speed.Sizes(304, 8, 8 + 12 + 10 + 20)
+
+
+def test_payloads_of_a_larger_model() -> None:
+    slim = 400.0  # bytes of its 100 values in vectors
+    sparse = _run("topk_0.01", quality=0, calls={})
+    calls = {"allreduce": (1, slim), "allgather": (1, 90.0)}
+    larger = speed.enlarged(sparse, calls, slim, FULL)
+    # 5000 values in matrices for 900, and 500 in vectors
+    assert larger == {"allreduce": (1, 2_000.0), "allgather": (1, pytest.approx(500.0))}
+    mixed = {
+        "allreduce": (1, slim + 900),
+        "allgather": (1, 90.0),
+    }  # a quarter of the steps is dense
+    assert speed.enlarged(sparse, mixed, slim, FULL)["allreduce"] == (1, pytest.approx(7_000))
+    assert speed.enlarged(DENSE, {"allreduce": (1, 4_000.0)}, slim, FULL) == {
+        "allreduce": (1, pytest.approx(22_000))
+    }
+    low = _run("powersgd_2", quality=0, calls={})
+    settings = {"_target_": "dgc_repro.compressor.powersgd.PowerSGD", "rank": 2}
+    low = replace(low, config={**low.config, "compressor": settings})
+    assert speed.enlarged(low, {"allreduce": (2, 900.0)}, slim, FULL) == {
+        "allreduce": (2, 4 * (500 + 2 * 300))
+    }
+
+
+def test_calls_before_a_step_have_the_dense_steps_of_a_warm_up() -> None:
+    """Ten dense steps of 4000 bytes, then thirty of 400 (vectors) + 80."""
+    run = _run("topk_0.01", quality=0, calls={})
+    sent = [10 * 4_000 + 10 * 480.0, 10 * 4_000 + 30 * 480.0]
+    totals = {"allreduce": (40, 10 * 4_000 + 30 * 400), "allgather": (30, 30 * 80)}
+    summary = {
+        **run.summary, "steps": 40,
+        "collectives": {k: {"calls": n, "payload_bytes": b} for k, (n, b) in totals.items()},
+    }  # fmt: skip
+    epochs = pd.DataFrame({"step": [20, 40], "comm/payload_bytes": sent})
+    run = replace(run, summary=summary, epochs=epochs)
+    found = speed.calls_until(run, 20, 400)
+    assert found["allreduce"] == (1, pytest.approx((10 * 4_000 + 10 * 400) / 20))
+    assert found["allgather"] == (pytest.approx(10 / 20), pytest.approx(10 * 80 / 20))
+    whole = speed.calls_until(run, 40, 400)
+    assert whole["allgather"] == (30 / 40, 30 * 80 / 40)
+    # Rungs without uncompressed steps: 160 bytes a step, then 80.
+    own = {"allreduce": {"calls": 40, "payload_bytes": 40 * 400}}
+    own |= {"allgather": {"calls": 40, "payload_bytes": 20 * 160 + 20 * 80}}
+    sent = [20 * 560.0, 20 * 560 + 20 * 480.0]
+    run = replace(run, summary={**summary, "collectives": own})
+    run = replace(run, epochs=epochs.assign(**{"comm/payload_bytes": sent}))
+    found = speed.calls_until(run, 20, 400)
+    assert found["allreduce"] == (1, pytest.approx(400))
+    assert found["allgather"][1] == pytest.approx(160)
 
 
 def test_shards_and_trees_change_with_the_workers() -> None:
@@ -163,7 +237,8 @@ def test_networks_are_those_of_conf() -> None:
 def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     def with_target(run: Run, **reached: object) -> Run:
         told = {"metric": "accuracy", "target": 70, "reached": bool(reached), **reached}
-        return replace(run, summary={**run.summary, "stopping": told})
+        config = {**run.config, "stopping": {"target": 70}}
+        return replace(run, config=config, summary={**run.summary, "stopping": told})
 
     dense = with_target(DENSE, step=10)
     early = methods.speedups([dense, with_target(TOPK, step=5)])
@@ -172,6 +247,12 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     assert frame.of(early, methods.TARGET, "resnet.topk_0.01", place) == [pytest.approx(2 * step)]
     never = methods.speedups([dense, with_target(TOPK)])
     assert frame.of(never, methods.TARGET, "resnet.topk_0.01", place) == [0.0]
+    for runs, shown in (
+        ([dense, with_target(TOPK)], "-"),
+        ([with_target(DENSE), with_target(TOPK)], "dense training does not reach the target"),
+    ):
+        drawing = methods.page(runs, "quick").figures["speed"]()
+        assert any(text.get_text().startswith(shown) for text in drawing.axes[0].texts)
 
 
 def test_advice_is_the_fastest_that_loses_no_more() -> None:
@@ -183,4 +264,22 @@ def test_advice_is_the_fastest_that_loses_no_more() -> None:
     line = table.loc[f"100 Mbit/s, {speed.CPU}"]
     assert line["loss up to 0"].startswith("dense: 1.00x")
     assert line["loss up to 1"].startswith("topk_0.01: ")
-    assert "loss 1.0 (n=1)" in line["loss up to 1"]
+    assert line["loss up to 1"].endswith("loss 1.0 (n=1) *")
+
+
+def test_another_optimizer_is_neither_advised_nor_on_the_front() -> None:
+    large = _run("dense", quality=80.0, calls={"allreduce": 40_000_000})
+    other = _run("demo_32", quality=90.0, calls={"allgather": 80})
+    found = methods.numbers([large, other])
+    assert methods.advice(found, "resnet")["loss up to 1"].str.startswith("dense").all()
+    text = markdown(methods.page([large, other], "small"))
+    assert "| demo_32 | other optimizer | 1 | 90.0 |" in text
+
+
+def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
+    lost = [
+        _run(f"topk{rate}", quality=float("nan"), calls={"allgather": 800})
+        for rate in ("", "_lr0.2")
+    ]
+    text = markdown(methods.page([DENSE, *lost], "small"))
+    assert "| topk | 0.2 |  | diverged in 1 of 1 | diverged in 1 of 1 |" in text

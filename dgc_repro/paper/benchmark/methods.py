@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy.stats import t
 
 from dgc_repro.errors import UserError
@@ -41,21 +44,42 @@ ALLOWED = (0.0, 0.5, 1.0)
 """Losses of quality in the table "Use this": points, or percent of perplexity."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 WIRE = {workers: f"wire a step, N = {workers}" for workers in WORKERS}
+MAIN = {"payload a step": PAYLOAD, "on the wire, 32 workers": WIRE[32]}
+WIRE_PANELS = {f"on the wire, {workers} workers": WIRE[workers] for workers in (2, 8, 128)}
+"""Panels of the two figures: quantity by title."""
 SHOWS_THAT_IT_RUNS = "quick"
 """The scale that advises nothing."""
-MOST_SHOWN, DARK_FROM = 16.0, 5.0
+MOST_SHOWN, DARK_FROM = 32.0, 8.0
 """Speedups: where the colours of the heat map end, and from where on its numbers are white."""
-OTHER_OPTIMIZER = ("adam",)
-"""How the rows end whose loss against SGD says nothing of the compression."""
+LOSS_TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200)
+OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
+"""How the settings begin that replace SGD's update. Their loss against SGD is not an effect of compression
+alone."""
 TUNES = "_lr"
 """In the row of a rate that only tuning tries."""
-NAMED = (DENSE, "topk_0.01", "powersgd_2", "uniform_4", "ef_signsgd", "qsgd_7")
+LABELLED = (
+    DENSE,
+    "topk_0.01",
+    "powersgd_2",
+    "uniform_4",
+    "ef_signsgd",
+    "qsgd_7",
+    "demo_32",
+    "diloco_10",
+)
 """Settings whose name is written into the figure, beside those on the front."""
+OTHER, MARK = "other optimizer", "+"
+"""Of these settings, in a table and in the heat map."""
+MIN_SEEDS = 3
+"""Seeds from which an interval can support a choice."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    if not any(run.method == DENSE for run in runs):
+    present = [
+        name for name in WORKLOADS if any(run.model == name and run.method == DENSE for run in runs)
+    ]
+    if not present:
         raise UserError(
             "experiment.row: dense training of a workload to compare with, got no finished run of it; run "
             "`python -m dgc_repro reproduce benchmark/methods`"
@@ -63,11 +87,11 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     require_alike(runs, ALIKE)
     if int(runs[0].setting("launch.workers")) < 2:
         raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
-    present = [name for name in WORKLOADS if any(run.model == name for run in runs)]
+    runs = [run for run in runs if run.model in present]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
     found = numbers([run for run in runs if TUNES not in run.method])
-    has_target = TARGET in set(found["quantity"])
+    has_target = any(run.summary.get("stopping") for run in runs)
     tuning = pd.concat([_tuning(runs, name) for name in present], ignore_index=True)
     best = pd.concat([advice(found, name) for name in present], ignore_index=True)
     tried = _not_best(tuning, runs) if len(tuning) else "There are no such runs here."
@@ -76,7 +100,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Section("Settings"),
         *(Section(WORKLOADS[name], _table(found, name)) for name in present),
         Section("Modelled time"),
-        Section("Tuning", tuning if len(tuning) else None),
+        Section("Tuning", tuning.map(_cell) if len(tuning) else None),
     ]
     return made(
         __file__,
@@ -85,14 +109,20 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         found,
         sections,
         head=[("seconds", "modelled, from times of these runs and from counts: see Modelled time")],
-        said={"tuning": tried, "workers": speed.WORKERS},
-        figures={"methods": lambda: _figure(found, runs, present, scale)}
+        said={"tuning": tried, "workers": speed.WORKERS, "seeds": MIN_SEEDS},
+        figures={
+            "methods": lambda: _figure(found, runs, present, scale, MAIN),
+            "wire": lambda: _figure(found, runs, present, scale, WIRE_PANELS),
+        }
         | ({"speed": lambda: _speed_figure(found, runs, present, scale)} if has_target else {}),
     )
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
-    """The frame: quality, loss against dense and bytes a step of each row ``<workload>.<setting>``."""
+    """The frame: quality, loss against dense, bytes and modelled speedups of each row
+    ``<workload>.<setting>``. Runs without dense training of their seed are left out."""
+    dense = {(run.model, run.seed): quality(run) for run in runs if run.method == DENSE}
+    runs = [run for run in runs if (run.model, run.seed) in dense]
     quantities = {
         QUALITY: Quantity("", quality),
         PAYLOAD: Quantity("bytes", lambda run: run.last("comm/payload_bytes") / _steps(run)),
@@ -103,12 +133,10 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         },
     }
     found = frame.measure(runs, quantities)
-    dense = {(run.model, run.seed): quality(run) for run in runs if run.method == DENSE}
     losses = frame.lines(
         {"row": run.row, "seed": run.seed, "quantity": LOSS, "unit": _unit(run), "value": value}
         for run in runs
-        if (base := dense.get((run.model, run.seed))) is not None
-        for value in [_loss(run, base)]
+        for value in [_loss(run, dense[run.model, run.seed])]
     )
     less = [
         frame.relative(own, PAYLOAD, f"{name}.{DENSE}", inverse=True, name=LESS)
@@ -127,15 +155,18 @@ def speedups(runs: Sequence[Run]) -> pd.DataFrame:
         dense = {run.seed: run for run in work.runs if run.method == DENSE}
         for run in (run for run in work.runs if run.seed in dense):
             base = dense[run.seed]
-            further = speed.steps_to_target(base) / speed.steps_to_target(run)
-            for device in (speed.CPU, speed.GPU):
-                for title, network in NETWORKS.items():
-                    ratio = work.seconds(base, device, network) / work.seconds(run, device, network)
-                    place = {"row": run.row, "seed": run.seed, "setting": f"{title}, {device}"}
-                    lines.append({**place, "quantity": STEP, "unit": "x", "value": ratio})
-                    if np.isfinite(further):
-                        value = ratio * further
-                        lines.append({**place, "quantity": TARGET, "unit": "x", "value": value})
+            needed, own = speed.steps_to_target(base), speed.steps_to_target(run)
+            for device, title in product((speed.CPU, speed.GPU), NETWORKS):
+                seconds = partial(work.seconds, device=device, network=NETWORKS[title])
+                place = {"row": run.row, "seed": run.seed, "setting": f"{title}, {device}"}
+                ratio = seconds(base) / seconds(run)
+                lines.append({**place, "quantity": STEP, "unit": "x", "value": ratio})
+                if np.isnan(ratio) or not np.isfinite(needed):
+                    continue
+                ratio = 0.0
+                if np.isfinite(own):
+                    ratio = needed * seconds(base, steps=needed) / (own * seconds(run, steps=own))
+                lines.append({**place, "quantity": TARGET, "unit": "x", "value": ratio})
     return frame.lines(line | {"clock": "modelled"} for line in lines)
 
 
@@ -186,6 +217,11 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return kept
 
 
+def _front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The front of the settings that train with dense training's optimizer."""
+    return front({row: point for row, point in points.items() if not _is_other(row)})
+
+
 def _points(found: pd.DataFrame, name: str, against: str) -> dict[str, tuple[float, float]]:
     """Mean loss and mean bytes of each setting of a workload."""
     rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
@@ -200,20 +236,22 @@ def _points(found: pd.DataFrame, name: str, against: str) -> dict[str, tuple[flo
 
 def _table(found: pd.DataFrame, name: str) -> pd.DataFrame:
     points = _points(found, name, PAYLOAD)
-    best = set(front(points))
+    best = set(_front(points))
     rows = {row: row.partition(".")[2] for row in sorted(points, key=lambda row: -points[row][1])}
     unit = found.loc[(found["quantity"] == LOSS) & found["row"].isin(rows), "unit"].iloc[0]
     columns = (
-        seeds(QUALITY),
-        Column("perplexity" if unit == "%" else "accuracy, %", QUALITY),
-        Column(f"loss, {unit}", LOSS, 1),
+        seeds(LOSS),
+        Column("perplexity" if unit == "%" else "accuracy, %", QUALITY, _or_diverged),
+        Column(f"loss, {unit}", LOSS, partial(_or_diverged, decimals=1)),
+        Column("95 % interval", LOSS, _interval_alone),
         Column("payload", PAYLOAD, amount),
-        Column("times less", LESS, lambda values: number(values[:1], None, "x")),
+        Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(f"wire, N={workers}", WIRE[workers], amount) for workers in WORKERS),
         Column("skipped", SKIPPED, lambda values: f"{np.mean(values):g}"),
     )
     table = frame.pivot(found, rows, columns, "setting")
-    table.insert(1, "front", ["yes" if row in best else "" for row in rows])
+    marks = ["yes" if row in best else OTHER if _is_other(row) else "" for row in rows]
+    table.insert(1, "front", marks)
     return table
 
 
@@ -227,30 +265,58 @@ def advice(found: pd.DataFrame, name: str) -> pd.DataFrame:
         speeds = {row: frame.of(found, STEP, row, place) for row in rows}
         line = {"workload": WORKLOADS[name], "network, device": place}
         for allowed in ALLOWED:
-            good = [row for row in rows if speeds[row] and losses[row]]
-            good = [row for row in good if not row.endswith(OTHER_OPTIMIZER)]
+            good = [row for row in rows if speeds[row] and not _is_other(row)]
             good = [row for row in good if np.mean(losses[row]) <= allowed]
-            best = max(good, key=lambda row: float(np.mean(speeds[row])), default=None)
-            line[f"loss up to {allowed:g}"] = (
-                f"{best.partition('.')[2]}: {np.mean(speeds[best]):.2f}x, loss {interval(losses[best])}"
-                if best
-                else "-"
-            )
+            line[f"loss up to {allowed:g}"] = "-"
+            if good:
+                best = max(good, key=lambda row: float(np.mean(speeds[row])))
+                is_supported = best.endswith(f".{DENSE}") or supports(losses[best], allowed)
+                line[f"loss up to {allowed:g}"] = (
+                    f"{best.partition('.')[2]}: {np.mean(speeds[best]):.2f}x, loss "
+                    f"{interval(losses[best])}{'' if is_supported else ' *'}"
+                )
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def _or_diverged(value: float) -> str:
-    return number([value]) if np.isfinite(value) else "diverged"
+def supports(losses: Sequence[float], allowed: float) -> bool:
+    """Whether at least `MIN_SEEDS` losses have a 95 % interval that ends at most at the allowed loss."""
+    return len(losses) >= MIN_SEEDS and float(np.mean(losses)) + _half(losses) <= allowed
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean with the 95 % t interval, or with the number of seeds where there is one."""
+    """Mean, 95 % t interval from two seeds on, and n."""
     mean, n = float(np.mean(values)), len(values)
-    if n < 2:
-        return f"{mean:.1f} (n=1)"
-    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
-    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+    if n < 2 or not np.isfinite(mean):
+        return f"{mean:.1f} (n={n})"
+    half = _half(values)
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}] (n={n})"
+
+
+def _interval_alone(values: Sequence[float]) -> str:
+    if len(values) < 2 or not np.isfinite(values).all():
+        return "-"
+    mean, half = float(np.mean(values)), _half(values)
+    return f"{mean - half:.1f} to {mean + half:.1f}"
+
+
+def _half(values: Sequence[float]) -> float:
+    """Half the width of the 95 % t interval; 0 for one value."""
+    n = len(values)
+    return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+def _or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
+    diverged = sum(not np.isfinite(value) for value in values)
+    return f"diverged in {diverged} of {len(values)}" if diverged else number(values, decimals)
+
+
+def _cell(value: object) -> object:
+    return _or_diverged([value]) if isinstance(value, float) else value
+
+
+def _is_other(row: str) -> bool:
+    return row.partition(".")[2].startswith(OTHER_OPTIMIZER)
 
 
 def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
@@ -267,8 +333,8 @@ def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
                     "setting": family,
                     "learning rate": f"{run.setting('optimizer.lr'):g}",
                     "used": "" if TUNES in run.method else "yes",
-                    "last validation": _or_diverged(_last(run, "validation")),
-                    "last test": _or_diverged(quality(run)),
+                    "last validation": _last(run, "validation"),
+                    "last test": quality(run),
                 }
             )
     return pd.DataFrame(lines)
@@ -280,7 +346,9 @@ def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
     worse, at_edge = [], []
     for _, tried in tuning.groupby(["workload", "setting"], sort=False):
         workload, setting = tried[["workload", "setting"]].iloc[0]
-        values = pd.to_numeric(tried["last validation"], errors="coerce").to_numpy()
+        values = tried["last validation"].replace(np.inf, np.nan).to_numpy(float)
+        if np.isnan(values).all():
+            continue
         best = int(np.nanargmin(values) if "text" in workload else np.nanargmax(values))
         name = f"{setting} ({workload})"
         if tried["used"].iloc[best] != "yes":
@@ -298,17 +366,22 @@ def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
     )
 
 
-def _figure(found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], scale: str) -> Figure:
-    """Loss against payload and against wire bytes at 32 workers: a column of panels a workload."""
-    wanted = {"payload of a step": PAYLOAD, "on the wire, 32 workers": WIRE[32]}
+def _figure(
+    found: pd.DataFrame,
+    runs: Sequence[Run],
+    present: Sequence[str],
+    scale: str,
+    wanted: Mapping[str, str],
+) -> Figure:
+    """Loss against bytes: a column of panels a workload, a row for each quantity of ``wanted``."""
     panels: plot.Panels = [
         (f"{WORKLOADS[name]}: {title}", partial(_scatter, found, name, against))
         for title, against in wanted.items()
         for name in present
     ]
     said = (
-        f"{facts.caption(runs, scale)}; means over seeds, bars: standard deviation; line: Pareto front; wire "
-        "bytes computed from the recorded collectives"
+        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval; line: Pareto front; hollow: "
+        "another optimizer than SGD, not on the front; wire bytes computed from the recorded collectives"
     )
     return plot.figure(
         "Loss of quality against bytes", said, panels, columns=len(present), legend=0
@@ -316,24 +389,39 @@ def _figure(found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], sc
 
 
 def _scatter(found: pd.DataFrame, name: str, against: str, axes: Axes) -> None:
-    points = _points(found, name, against)
-    best = front(points)
+    points = {
+        row: (loss, size / 1e3) for row, (loss, size) in _points(found, name, against).items()
+    }
+    best = _front(points)
     unit = found.loc[(found["quantity"] == LOSS) & found["row"].isin(points), "unit"].iloc[0]
-    axes.set_yscale("symlog", linthresh=5)
-    axes.margins(0.1)
-    points = {row: (loss, size / 1e3) for row, (loss, size) in points.items()}
-    for row, (loss, size) in points.items():
-        own = frame.of(found, LOSS, row)
+    finite = {row: point for row, point in points.items() if np.isfinite(point).all()}
+    for row, (loss, size) in finite.items():
+        half = _half(frame.of(found, LOSS, row))
         colour = plot.ORANGE if row in best else plot.BLUE
-        spread = np.std(own, ddof=1) if len(own) > 1 else 0.0
-        axes.errorbar(size, loss, yerr=spread, fmt="o", markersize=4, color=colour, elinewidth=0.7)
+        look: dict[str, Any] = {
+            "color": colour,
+            "markerfacecolor": "white" if _is_other(row) else colour,
+        }
+        axes.errorbar(size, loss, yerr=half, fmt="o", markersize=4, elinewidth=0.5, **look)
         setting = row.partition(".")[2]
-        if row in best or setting in NAMED:
+        if row in best or setting in LABELLED:
             axes.annotate(
                 setting, (size, loss), xytext=(3, 3), textcoords="offset points", fontsize=6
             )
-    axes.plot([points[row][1] for row in best], [points[row][0] for row in best], color=plot.ORANGE)
+    edge = [finite[row] for row in best]
+    line: dict[str, Any] = {"color": plot.ORANGE, "drawstyle": "steps-post"}
+    axes.plot([size for _, size in edge], [loss for loss, _ in edge], **line)
     plot.name_axes(axes, "kB a worker and step", f"loss against dense, {unit}", "x")
+    axes.margins(x=0.16, y=0.1)
+    axes.set_yscale("symlog", linthresh=5)
+    axes.yaxis.set_major_locator(FixedLocator(LOSS_TICKS))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    losses = [loss for loss, _ in finite.values()]
+    axes.set_ylim(min(-2.0, 1.3 * min(losses)), max(2.0, 1.5 * max(losses)))
+    if lost := [row.partition(".")[2] for row in points if row not in finite]:
+        said = f"diverged in a seed: {', '.join(lost)}"
+        axes.text(0.01, 0.01, said, transform=axes.transAxes, fontsize=6, wrap=True)
 
 
 def _speed_figure(
@@ -346,9 +434,10 @@ def _speed_figure(
         for name in present
     )
     said = (
-        f"{facts.caption(runs, scale)}; modelled for {speed.WORKERS} workers: {speed.CPU}: the slim model, "
-        f"compute and compression measured; {speed.GPU}: the full model, counted, not measured; target: "
-        f"{targets}; -: not reached in every seed; empty: not counted, or dense training misses the target"
+        f"{facts.caption(runs, scale)}; the network modelled, {speed.WORKERS} workers; {speed.CPU}: the slim "
+        f"model, compute and compression measured; {speed.GPU}: the full model, nothing measured; target: "
+        f"{targets}; mean over the seeds in which dense training reaches it; -: not reached in each of them; "
+        f"empty: not counted; {MARK}: another optimizer than SGD; sorted by {PLACES[1]}"
     )
     most = max(sum(row.startswith(f"{name}.") for row in found["row"].unique()) for name in present)
     title, size = "Modelled time to the target: times as fast as dense", (4.6, 2.0 + 0.16 * most)
@@ -362,16 +451,23 @@ def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
         row: [np.nan if not own or min(own) == 0 else float(np.mean(own)) for own in line]
         for row, line in values.items()
     }
-    rows.sort(key=lambda row: -np.nan_to_num(cells[row][1]))
+    rows = sorted(
+        (row for row in rows if any(values[row])), key=lambda r: -np.nan_to_num(cells[r][1])
+    )
+    if not rows:
+        return plot.empty(axes, "dense training does not reach the target in any seed")
     table = np.array([cells[row] for row in rows])
     axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")
     for y, row in enumerate(rows):
         for x, own in enumerate(values[row]):
             number = cells[row][x]
-            text = f"{number:.2g}" if np.isfinite(number) else "-" if own else ""
+            text = "-" if own else ""
+            if np.isfinite(number):
+                text = f"{number:.{3 if number >= 100 else 2}g}"
             is_dark = np.isfinite(number) and max(number, 1 / number) > DARK_FROM
             colour = "white" if is_dark else "black"
             axes.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
     axes.set_xticks(range(len(PLACES)), PLACES, rotation=60, ha="right", fontsize=7)
-    axes.set_yticks(range(len(rows)), [row.partition(".")[2] for row in rows], fontsize=6.5)
-    axes.grid(visible=False)
+    names = [row.partition(".")[2] + (f" {MARK}" if _is_other(row) else "") for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=6.5)
+    return axes.grid(visible=False)

@@ -3,9 +3,9 @@
 CPU: compute, compress and decompress times are those of the runs themselves, simulated workers on one
 thread. A run's times are taken relative to its own compute time, because other work may have slowed it, and
 then multiplied by the workload's compute time, the median over its runs.
-GPU: nothing is measured. The model has its full size; compute is its floating-point operations, compress
-and decompress are launches, host syncs and bytes that were counted (bench/launches.py), payloads grow with
-the number of parameters. A setting whose method was not counted, or is no plain gather, has no such time.
+GPU: nothing is measured. The model has its full size. Compute is its floating-point operations; compress and
+decompress are launches, host syncs and bytes, counted for each setting with `WORKERS` workers
+(bench/launches.py). A setting that was not counted has no such time.
 
 Letters: N = workers.
 """
@@ -13,11 +13,12 @@ Letters: N = workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pandas as pd
 
 from dgc_repro.network.cost import Costs
@@ -34,26 +35,81 @@ NETWORKS = {
 """Rates and latencies of conf/network/ethernet_*.yaml."""
 WORKERS = 8
 """N of the modelled times."""
-CPU, GPU = "CPU", "V100"
+CPU, GPU = "CPU (measured)", "V100 (counted)"
 COUNTED_GPU = "modelled_v100_ms"
 FULL_SIZE = {"resnet": "resnet18", "lstm": "lstm", "transformer": "transformer"}
-"""The model of bench/launches.py that a workload's slim model stands for."""
+"""The model of bench/launches.py at full size, by workload."""
 COMPUTE = "forward and backward"
-FED = "uniform + error feedback"
 GATHER, SHARDED = "gather", "sharded"
+FLOAT_BYTES = 4
 
 
-def calls_at(run: Run, workers: int) -> Calls:
-    """Calls and payload bytes of a step among so many workers, from the run's collectives among its own.
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of values of a model: all of them, those of its vectors (which most methods average as they
+    are), and those of PowerSGD's factors of rank 1."""
+
+    parameters: float
+    vectors: float
+    factors: float
+
+    @classmethod
+    def of(cls, shapes: Iterable[Sequence[int]]) -> Sizes:
+        """``shapes``: of all parameters."""
+        sizes = [(len(shape), math.prod(shape), *shape[:1]) for shape in shapes]
+        return cls(
+            sum(size for _, size, *_ in sizes),
+            sum(size for dims, size, *_ in sizes if dims < 2),
+            sum(rows[0] + size // rows[0] for dims, size, *rows in sizes if dims > 1),
+        )
+
+
+def calls_until(run: Run, steps: float, vectors: float) -> Calls:
+    """Calls and payload bytes a step, in the mean over the first ``steps``. ``vectors``: bytes of a step that
+    are averaged in full precision even where a method compresses.
+
+    Epochs record the payload of all collectives together. Where a run has uncompressed and compressed steps,
+    it is split into these two kinds. Within an epoch the payload is taken as even."""
+    whole = int(run.summary["steps"])
+    totals = {
+        name: (of["calls"] / whole, of["payload_bytes"] / whole)
+        for name, of in run.summary["collectives"].items()
+    }
+    ends, payloads = (run.epochs[name].to_numpy(float) for name in ("step", "comm/payload_bytes"))
+    sent = float(np.interp(steps, [0, *ends], [0, *payloads])) / steps
+    gathered = sum(size for name, (_, size) in totals.items() if name != "allreduce")
+    averaged = totals.get("allreduce", (0.0, 0.0))[1]
+    if math.isclose(sent, gathered + averaged, rel_tol=1e-3) or not gathered:
+        return totals
+    dense = FLOAT_BYTES * run.summary["parameters"]
+    vectors = min(vectors, averaged)
+    uncompressed = (averaged - vectors) / (dense - vectors)  # share of the steps
+    compressed = gathered / (1 - uncompressed)  # bytes of a compressed step, without vectors
+    if uncompressed > 0:
+        uncompressed = (sent - vectors - compressed) / (dense - vectors - compressed)
+        uncompressed = min(max(uncompressed, 0.0), 1.0)
+        gathered_now = (1 - uncompressed) * compressed
+    else:
+        gathered_now = sent - vectors
+    share = gathered_now / gathered
+    return {
+        name: (calls, vectors + uncompressed * (dense - vectors))
+        if name == "allreduce"
+        else (share * calls, share * size)
+        for name, (calls, size) in totals.items()
+    }
+
+
+def calls_at(run: Run, workers: int, steps: float | None = None, vectors: float = 0.0) -> Calls:
+    """The same among so many workers, from the run's collectives among its own; ``steps`` None: all.
 
     A shard is 1/N of the whole, of which (N-1)/N goes to others; a tree has log2 N rounds.
     """
     own = int(run.setting("launch.workers"))
-    steps = int(run.summary["steps"])
     way = run.setting("exchange.aggregation")
     found = {}
-    for name, of in run.summary["collectives"].items():
-        calls, size = of["calls"] / steps, of["payload_bytes"] / steps
+    until = run.summary["steps"] if steps is None else steps
+    for name, (calls, size) in calls_until(run, until, vectors).items():
         if way == SHARDED and name == "alltoall":
             size *= (1 - 1 / workers) / (1 - 1 / own)
         elif way == SHARDED and name == "allgather":
@@ -66,76 +122,81 @@ def calls_at(run: Run, workers: int) -> Calls:
 
 @dataclass(frozen=True)
 class Workload:
-    """The runs of one workload. ``compute``: seconds of a worker's step on the CPU;
-    ``counted``: milliseconds on the GPU by method of bench/launches.py, empty where none was counted;
-    ``enlarged``: parameters of the full model over those of the slim one."""
+    """The runs of one workload. ``compute``: seconds of a worker's step on the CPU; ``counted``: milliseconds
+    of a step on the GPU by setting, empty where none was counted; ``full``: the model at full size, None
+    where it was not counted; ``vectors``: bytes of the slim model's vectors."""
 
     runs: Sequence[Run]
     counted: Mapping[str, float]
-    enlarged: float
+    full: Sizes | None
+    vectors: float
 
     @property
     def compute(self) -> float:
         return median(_mean(run, "compute") / _workers(run) for run in self.runs)
 
-    def step(self, run: Run, device: str, workers: int) -> Step | None:
-        """A worker's step among so many, None where the GPU's was not counted."""
-        calls = calls_at(run, workers)
+    def step(self, run: Run, device: str, workers: int, steps: float | None = None) -> Step | None:
+        """A worker's step among so many, in the mean over the first ``steps``. None where the GPU's was not
+        counted."""
+        calls = calls_at(run, workers, steps, self.vectors)
         if device == CPU:
-            relative = self.compute / _mean(run, "compute")
-            decompress = relative * _mean(run, "decompress")
+            relative = self.compute / _mean(run, "compute", steps)
+            decompress = relative * _mean(run, "decompress", steps)
             # A mean of payloads is simulated once for all workers, and a worker's own part for each of them.
             # The two were not timed apart: of what is gathered, this is an upper bound.
             if run.setting("exchange.aggregation") == GATHER and "allgather" in calls:
                 decompress *= workers
-            part = Part(0.0, relative * _mean(run, "compress"), decompress, calls, {})
+            part = Part(0.0, relative * _mean(run, "compress", steps), decompress, calls, {})
             return Step(self.compute, [part], {})
-        own = self.counted.get(self._method(run))
-        if own is None or run.setting("exchange.aggregation") != GATHER:
+        own = self.counted.get(run.method)
+        if own is None or self.full is None:
             return None
         own /= run.setting("train.local_steps", 1)  # one exchange in so many steps
-        part = Part(0.0, own / 1e3, 0.0, enlarged(run, calls, self.enlarged), {})
-        return Step(self.counted[COMPUTE] / 1e3, [part], {})
+        calls = enlarged(run, calls, self.vectors, self.full)
+        return Step(self.counted[COMPUTE] / 1e3, [Part(0.0, own / 1e3, 0.0, calls, {})], {})
 
-    def _method(self, run: Run) -> str:
-        """Of bench/launches.py: the longest one that the setting's name begins with, or its compressor, where
-        the setting has the name of a policy."""
-        names = [name for name in self.counted if f"{run.method}_".startswith(f"{name}_")]
-        compressor = str(run.setting("compressor._target_")).split(".")[-2]
-        name = max(names, key=len, default=compressor)
-        return FED if name == "uniform" and "error_feedback" in run.setting("wrap") else name
-
-    def seconds(self, run: Run, device: str, network: Network, workers: int = WORKERS) -> float:
-        """Of a step; NaN where it was not counted."""
-        step = self.step(run, device, workers)
-        return math.nan if step is None else step.after_backward(Costs(network, workers))
+    def seconds(self, run: Run, device: str, network: Network, steps: float | None = None) -> float:
+        """Of a step among `WORKERS`; NaN where it was not counted."""
+        step = self.step(run, device, WORKERS, steps)
+        return math.nan if step is None else step.after_backward(Costs(network, WORKERS))
 
 
-def enlarged(run: Run, calls: Calls, parameters: float) -> Calls:
-    """The calls of a model with so many times the parameters. What follows the width grows by the square
-    root: vectors that a method leaves as they are, and factors of low rank."""
-    is_low_rank = str(run.setting("compressor._target_")).endswith("PowerSGD")
-    by_width = is_low_rank or set(calls) != {"allreduce"}
-    return {
-        name: (
-            count,
-            size * (math.sqrt(parameters) if by_width and name == "allreduce" else parameters),
-        )
-        for name, (count, size) in calls.items()
-    }
+def enlarged(run: Run, calls: Calls, vectors: float, full: Sizes) -> Calls:
+    """The calls with a larger model. ``vectors``: bytes of the run's own. What is sent of matrices grows with
+    their number of values, vectors and factors of low rank grow as they do."""
+    own = run.summary["parameters"]
+    if set(calls) == {"allreduce"} and not _is_low_rank(run):
+        matrices, vectors = full.parameters / own, 0.0
+    else:
+        matrices = (full.parameters - full.vectors) / (own - vectors / FLOAT_BYTES)
+    found = {}
+    for name, (count, size) in calls.items():
+        if name != "allreduce":
+            found[name] = (count, matrices * size)
+        elif _is_low_rank(run):
+            rank = run.setting("compressor.rank")
+            found[name] = (count, FLOAT_BYTES * (full.vectors + rank * full.factors))
+        else:
+            rest = max(0.0, size - vectors)
+            found[name] = (count, matrices * rest + FLOAT_BYTES * full.vectors * (vectors > 0))
+    return found
 
 
 def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Workload:
-    """``counts``: launches.csv, None where there is none."""
+    """``counts``: settings.csv of the bench, None where there is none."""
     own = [run for run in runs if run.model == name]
+    averaged = [
+        of["allreduce"]["payload_bytes"] / run.summary["steps"]
+        for run in own
+        if {"allgather", "allreduce"} <= (of := run.summary["collectives"]).keys()
+    ]
     counted: dict[str, float] = {}
-    enlarged = math.nan
-    if counts is not None and COMPUTE in set(counts["method"]):
-        rows = counts[counts["model"] == FULL_SIZE[name]].dropna(subset=COUNTED_GPU)
-        counted = dict(zip(rows["method"], rows[COUNTED_GPU], strict=True))
-        full = float(rows.loc[rows["method"] == COMPUTE, "parameters"].iloc[0])
-        enlarged = full / own[0].summary["parameters"]
-    return Workload(own, counted, enlarged)
+    full = None
+    if counts is not None:
+        rows = counts[counts["model"] == FULL_SIZE[name]].set_index("method")
+        counted = dict(rows[COUNTED_GPU].dropna())
+        full = Sizes(*rows.loc[COMPUTE, ["parameters", "vectors", "factors"]].astype(float))
+    return Workload(own, counted, full, min(averaged, default=0.0))
 
 
 def steps_to_target(run: Run) -> float:
@@ -147,15 +208,23 @@ def steps_to_target(run: Run) -> float:
 
 
 def counts(results: Path) -> pd.DataFrame | None:
-    """The published counts of launches, of any machine: they do not depend on it."""
-    files = sorted(results.glob("bench/*/launches.csv"))
+    """The published counts of the settings, of any machine: they do not depend on it."""
+    files = sorted(results.glob("bench/*/settings.csv"))
     return pd.read_csv(files[0]) if files else None
+
+
+def _is_low_rank(run: Run) -> bool:
+    return str(run.setting("compressor._target_")).endswith("PowerSGD")
 
 
 def _workers(run: Run) -> int:
     return int(run.setting("launch.workers"))
 
 
-def _mean(run: Run, what: str) -> float:
-    """Seconds of a step, all workers together, in the mean over epochs."""
-    return float(run.epochs[f"time/{what}_ms"].mean()) / 1e3
+def _mean(run: Run, what: str, steps: float | None = None) -> float:
+    """Seconds of a step, all workers together, in the mean over the first ``steps``."""
+    ends = run.epochs["step"].to_numpy(float)
+    begins = np.concatenate([[0.0], ends[:-1]])
+    until = ends[-1] if steps is None else steps
+    weights = np.clip(until, begins, ends) - begins
+    return float(np.average(run.epochs[f"time/{what}_ms"], weights=weights)) / 1e3

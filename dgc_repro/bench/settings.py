@@ -1,0 +1,85 @@
+"""What a step of each setting of the benchmark would ask of a GPU, with the models at full size.
+
+Counted as bench/launches.py does, among as many workers as the benchmark's modelled times have. The page of
+`make benchmark` (paper/benchmark) reads the table from results/bench.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dgc_repro.bench.counting import fake_workers
+from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
+from dgc_repro.bench.tables import Row, Table
+from dgc_repro.launch.components import component
+from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.paths import option
+from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.paper.benchmark import speed
+
+BENCHMARK = "benchmark/methods"
+MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or words
+OPERATIONS = {"T4": 8.1e12, "V100": 15.7e12}  # float32 operations a second
+SHARE = 0.4  # of them, that forward and backward reach
+IMAGES, WORDS = (32, 3, 32, 32), (32, 35)  # a worker's batch
+LEFT_OUT = ("at most", "at most ", "verdict ", "by the ledger")
+
+
+def table(options: Namespace) -> Table:
+    """Of `make bench`."""
+    about = (
+        "Counted on fake CUDA tensors, not measured, as in launches.md, for each setting of `make "
+        f"benchmark`, with the models at full size and {speed.WORKERS} workers. Other work on the machine "
+        "changes nothing. A setting under a policy is counted as its compressor with its own settings, "
+        "without what the policy measures. Rows without numbers read the host. Forward and backward: "
+        f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
+        f"words) at {SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
+        "assumption). Factors: values of PowerSGD's factors of rank 1."
+    )
+    of_model = {"parameters": "parameters", "of vectors": "vectors", "factors": "factors"}
+    columns = {"model": "model", "method": "method", **of_model, "Gflop": "gflop", **COLUMNS}
+    columns = {heading: key for heading, key in columns.items() if heading not in LEFT_OUT}
+    return Table("settings", "Settings of the benchmark", about, columns, rows, 90)
+
+
+def rows() -> list[Row]:
+    """A row for each model and setting, before them the model's own."""
+    jobs = runs_of(BENCHMARK, ["scale=small", "seed=1"])  # rates are tuned on seed 0 alone
+    made: list[Row] = []
+    with fake_workers(speed.WORKERS):
+        for model, classes in MODELS.items():
+            base = composed([f"model={model}", "scale=none", "train.epochs=1"])
+            shapes = shapes_of(base, classes)
+            sizes = {name: int(n) for name, n in asdict(speed.Sizes.of(shapes.values())).items()}
+            made.append(
+                {"model": model, "method": speed.COMPUTE, **sizes, **count_compute(base, classes)}
+            )
+            for config, _ in jobs:
+                experiment = config["experiment"]
+                if speed.FULL_SIZE[experiment["workload"]] == model:
+                    fixed = {**config, "policy": option("policy", "fixed")}
+                    counts = count_exchange(fixed, shapes, judged=False)
+                    made.append({"model": model, "method": experiment["method"], **counts})
+    return made
+
+
+def count_compute(config: Config, classes: int) -> Row:
+    """Floating-point operations of forward and backward, and their modelled time."""
+    settings = component(config["model"], "model")
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        module = settings.build(classes)
+        if getattr(settings, "reads", "") == "words":
+            outputs, _ = module(torch.zeros(WORDS, dtype=torch.int64), None)
+        else:
+            outputs = module(torch.zeros(IMAGES))
+        outputs.sum().backward()
+    operations = counter.get_total_flops()
+    times = {
+        f"modelled_{gpu.lower()}_ms": 1e3 * operations / (SHARE * rate)
+        for gpu, rate in OPERATIONS.items()
+    }
+    return {"gflop": operations / 1e9, **times}
