@@ -121,15 +121,16 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
 def with_history(runs: Iterable[Run]) -> list[Run]:
     """The runs, with ``commit_in_history: false`` in each record whose commit is not in this checkout's git
     history. They are unchanged where there is no whole history."""
-    if git("rev-parse --is-shallow-repository") != "false":
-        return list(runs)
     known = set(git("rev-list HEAD").split())
+    if not known or git("rev-parse --is-shallow-repository") != "false":
+        return list(runs)
 
     def marked(record: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in record.items() if key != IN_HISTORY}
         if "before" in kept:
             kept["before"] = [marked(earlier) for earlier in kept["before"]]
-        return kept if kept.get("commit") in known else kept | {IN_HISTORY: False}
+        is_lost = kept.get("commit") and kept["commit"] not in known
+        return kept | ({IN_HISTORY: False} if is_lost else {})
 
     return [replace(run, environment=marked(run.environment)) for run in runs]
 

@@ -16,6 +16,7 @@ import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.names import git
 from dgc_repro.paper import index, pool
+from dgc_repro.paper import publish as publishing
 from dgc_repro.paper.__main__ import main
 from dgc_repro.paper.dynamic import table1 as table1_module
 from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids, with_history
@@ -51,17 +52,22 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
     assert len(run_ids(table1)) == 2 * len(ROWS)
 
 
-def test_a_record_says_that_its_commit_is_not_in_the_history(tmp_path: Path) -> None:
+def test_a_record_says_that_its_commit_is_not_in_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known, run = git("rev-parse HEAD"), read_run(write_run(tmp_path, "none", 0))
     if not known or git("rev-parse --is-shallow-repository") != "false":
         pytest.skip("no whole git history here")
     lost = {"commit": "0" * 40, "before": [{"commit": known, "commit_in_history": False}]}
-    here = {"commit": known, "commit_in_history": False}
-    marked = with_history([replace(run, environment=e) for e in (lost, here)])
-    assert [run.environment for run in marked] == [
+    here, unknown = {"commit": known, "commit_in_history": False}, {"commit": ""}
+    runs = [replace(run, environment=e) for e in (lost, here, unknown)]
+    assert [run.environment for run in with_history(runs)] == [
         {"commit": "0" * 40, "before": [{"commit": known}], "commit_in_history": False},
         {"commit": known},
+        {"commit": ""},
     ]
+    monkeypatch.setattr(publishing, "git", lambda command: "" if "rev-list" in command else "false")
+    assert with_history(runs) == runs  # git has failed
 
 
 def test_runs_read_from_a_pool_are_the_runs(table1: Path, tmp_path: Path) -> None:

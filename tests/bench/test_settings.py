@@ -1,0 +1,49 @@
+"""The benchmark's settings are counted with the full models; the published table has all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dgc_repro.bench import settings
+from dgc_repro.launch.overrides import composed
+from dgc_repro.launch.reproduce import runs_of
+from dgc_repro.paper.benchmark import speed
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def test_a_setting_is_counted_as_its_compressor(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "topk_0.01": ["compressor=topk", "compressor.density=0.01"],
+        "accordion": ["compressor=topk", "policy=accordion", "policy.values=[0.1,0.01]"],
+        "powersgd_1": ["compressor=powersgd", "compressor.rank=1"],
+    }
+    named = ["experiment=benchmark/transformer", "scale=benchmark/transformer/small"]
+    jobs = [
+        (composed([*named, *own, f"experiment.method={name}"]), []) for name, own in given.items()
+    ]
+    monkeypatch.setattr(settings, "runs_of", lambda name, words: jobs)
+    monkeypatch.setattr(settings, "MODELS", {"transformer": 10_000})
+    model, *rows = settings.rows()
+    assert model["parameters"] > model["factors"] > model["vectors"] > 0
+    assert model["modelled_v100_ms"] == pytest.approx(model["gflop"] / (0.4 * 15.7))
+    assert [row["method"] for row in rows] == list(given)
+    counted = {row["method"]: row["launches"] for row in rows}
+    assert counted["topk_0.01"] == counted["accordion"] > counted["powersgd_1"] > 0
+
+
+@pytest.mark.slow
+def test_the_published_counts_have_every_setting() -> None:
+    counts = speed.counts(RESULTS)
+    assert isinstance(counts, pd.DataFrame)
+    jobs = runs_of(settings.BENCHMARK, ["scale=small", "seed=1"])
+    for workload, model in speed.FULL_SIZE.items():
+        wanted = {
+            config["experiment"]["method"]
+            for config, _ in jobs
+            if config["experiment"]["workload"] == workload
+        }
+        assert set(counts.loc[counts["model"] == model, "method"]) == wanted | {speed.COMPUTE}
