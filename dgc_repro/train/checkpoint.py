@@ -25,7 +25,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -440,6 +440,20 @@ def _begin_anew(run: Run) -> None:
         progress.epoch -= 1
 
 
+def _load_state(part: Any, state: Mapping[str, Any], *, is_outer: bool = False) -> None:
+    """Load the state of a part. An optimizer keeps the settings of its own config: the run that was saved may
+    have had another momentum or weight decay. The learning rate is a setting of the outer optimizer alone;
+    the others take it from the schedule at each step."""
+    is_optimizer = isinstance(part, torch.optim.Optimizer)
+    groups = part.param_groups if is_optimizer else []
+    settings = [
+        {key: group[key] for key in part.defaults if key != "lr" or is_outer} for group in groups
+    ]
+    part.load_state_dict(state)
+    for group, own in zip(part.param_groups if is_optimizer else [], settings, strict=True):
+        group.update(own)
+
+
 def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) -> list[str]:
     """Parts and attributes that are not in ``shared`` came later than the version that has written it.
     Returns what begins anew, in words.
@@ -462,9 +476,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
         run.factorize()  # for the shapes; the values are loaded
     for name, part in _with_states(run).items():
         if name in shared:
-            part.load_state_dict(shared[name])
-    if run.local is not None:  # rate and momentum of this config
-        run.optimizer.param_groups[0].update(run.optimizer.defaults)
+            _load_state(part, shared[name], is_outer=name == "outer")
     for name in PLAIN:
         if name in shared:
             setattr(progress, name, shared[name])
@@ -494,7 +506,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
         if "random" in state:
             run.workers.load_state_dict(index, state["random"])
         if INNER in state and run.local is not None:
-            run.local.inner[index].load_state_dict(state[INNER])
+            _load_state(run.local.inner[index], state[INNER])
         if "carried" in state and carries:
             moved = [tuple(tensor.to(run.device) for tensor in place) for place in state["carried"]]
             progress.carried[index] = moved

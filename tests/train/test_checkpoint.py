@@ -434,3 +434,22 @@ def test_saving_changes_nothing_of_the_run(tmp_path: Path) -> None:
         play(run, until=3)
     checkpoint.save(saved, tmp_path, HASH)
     assert_same_state(saved, not_saved)
+
+
+@pytest.mark.parametrize("local", [(), ("train.local_steps=2",)], ids=["", "local steps"])
+def test_a_run_that_goes_on_from_another_has_the_optimizer_settings_of_its_own_config(
+    tmp_path: Path, local: tuple[str, ...]
+) -> None:
+    old = built(*PLAIN, *UNIFORM4_EF, *local, "optimizer.momentum=0.9")
+    play(old, folder=tmp_path, until=2)
+    own = ("optimizer.momentum=0.5", "optimizer.weight_decay=0.25")
+    run = built(*PLAIN, *UNIFORM4_EF, *local, *own)
+    checkpoint.load(run, tmp_path, None)
+    for optimizer, before in zip(
+        *([one.optimizer] if one.local is None else one.local.inner for one in (run, old)),
+        strict=True,
+    ):
+        (group,) = optimizer.param_groups
+        assert (group["momentum"], group["weight_decay"]) == (0.5, 0.25)
+        kept = map(tensors_of, (optimizer.state_dict(), before.state_dict()))
+        assert all(map(torch.equal, *kept))
