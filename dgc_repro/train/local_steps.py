@@ -14,7 +14,8 @@ Each worker keeps the state of its InnerOpt (momentum) from round to round. With
 communicates little", 2018, arXiv:1805.09767, algorithm 1).
 Differs: the end of an epoch ends a round too, so that evaluation, policies and checkpoints see theta. The
 last round of an epoch may have fewer than H steps. All workers draw from one shuffled data set; the paper
-gives each worker a shard of its own.
+gives each worker a shard of its own. Compared by reading with PrimeIntellect-ai/diloco_simple: the same
+algorithm, AdamW within a round, workers keep its moments.
 """
 
 from __future__ import annotations
