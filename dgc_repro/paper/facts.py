@@ -26,6 +26,7 @@ FULL_MODELS = {
 words in and out."""
 IN_HISTORY = "commit_in_history"
 """The key of a record whose commit is not in the git history; publish.py sets it."""
+BF16 = "bf16 autocast in forward and backward; parameters and gradients in float32"
 BUSY_CORES = 0.5
 """Cores of other work from which timings are disturbed."""
 ALIKE = (
@@ -145,6 +146,7 @@ def facts(
         "model": "; ".join(texts),
         "data": data_text(runs).strip("-"),
         "workers": distinct(map(world_text, runs)) if models else "",
+        "precision": BF16 if any(run.setting("train.precision") == "bf16" for run in runs) else "",
         "seconds": time_text(runs) if models else "",
         "seeds": f"{seeds_text(runs)} a row{stopped}",
     }

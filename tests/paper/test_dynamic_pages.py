@@ -44,6 +44,14 @@ def test_the_printed_numbers_are_those_of_the_paper() -> None:
     assert list(table1.TABLE_1.rows.values()) == [tuple(map(float, row)) for row in rows]
 
 
+def test_a_page_says_that_its_runs_trained_under_autocast(tmp_path: Path) -> None:
+    runs = made(tmp_path, seeds=1)
+    assert "- precision" not in markdown(table1.page(runs, "quick"))
+    cast = {"train": {"epochs": 4, "precision": "bf16"}}
+    runs = [replace(run, config=run.config | cast) for run in runs]
+    assert "- precision: bf16 autocast" in markdown(table1.page(runs, "medium"))
+
+
 def test_the_data_columns_arithmetic_is_that_of_the_bit_widths() -> None:
     text = table1.NOTES[0].arithmetic
     for number in ("0.58 TB", "78.8 %", "25.2 bits a value", "0.29 to 1.16 TB", "87.9 %"):
