@@ -26,7 +26,7 @@ MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or w
 OPERATIONS = {"T4": 8.1e12, "V100": 15.7e12}  # float32 operations a second
 SHARE = 0.4  # of them, that forward and backward reach
 IMAGES, WORDS = (32, 3, 32, 32), (32, 35)  # a worker's batch
-LEFT_OUT = ("at most", "at most ", "verdict ", "by the ledger")
+LEFT_OUT = ("wrap", "at most", "at most ", "verdict ", "by the ledger")
 
 
 def table(options: Namespace) -> Table:
@@ -35,7 +35,8 @@ def table(options: Namespace) -> Table:
         "Counted on fake CUDA tensors, not measured, as in launches.md, for each setting of `make "
         f"benchmark`, with the models at full size and {speed.WORKERS} workers. Other work on the machine "
         "changes nothing. A setting under a policy is counted as its compressor with its own settings, "
-        "without what the policy measures. Rows without numbers read the host. Forward and backward: "
+        "without what the policy measures; 1-bit Adam after its warm-up. Rows without numbers read the "
+        "host. Forward and backward: "
         f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
         f"words) at {SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
         "assumption). Factors: values of PowerSGD's factors of rank 1."
@@ -62,6 +63,7 @@ def rows() -> list[Row]:
                 experiment = config["experiment"]
                 if speed.FULL_SIZE[experiment["workload"]] == model:
                     fixed = {**config, "policy": option("policy", "fixed")}
+                    fixed["wrapper"]["onebit_adam"]["warmup_steps"] = 0  # its warm-up is dense
                     counts = count_exchange(fixed, shapes, judged=False)
                     made.append({"model": model, "method": experiment["method"], **counts})
     return made

@@ -91,10 +91,14 @@ def recommend(arguments: Sequence[str]) -> None:
     validate(as_simulated(config, 2))
     model = str(config["model"]["_target_"]).rpartition(".")[2]
     workload = WORKLOADS.get(model, "resnet")
-    runs = [run for run in published_runs(POOL) if run.model == workload]
+    runs = [
+        run
+        for run in published_runs(POOL)
+        if run.model == workload and methods.TUNES not in run.method
+    ]
     if not any(run.method == methods.DENSE for run in runs):
         raise UserError(f"model: {POOL} has no runs of its workload {workload}; use predict")
-    found = methods.numbers([run for run in runs if methods.TUNES not in run.method])
+    found = methods.numbers(runs)
     every, left_out = candidates(runs, found, config, among)
     good = [one for one in every if np.mean(one.losses) <= settings["max_loss"]]
     good.sort(key=lambda one: one.estimate)
@@ -134,7 +138,7 @@ def candidates(
     first = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
     for row, run in first.items():
         losses = frame.of(found, methods.LOSS, row)
-        if not losses or methods.TUNES in run.method or run.method == methods.DENSE:
+        if not losses or run.method == methods.DENSE:
             continue
         own = with_method(config, run)
         if own is None or run.method.startswith(methods.OTHER_OPTIMIZER):
@@ -194,6 +198,12 @@ def command_of(run: Run) -> str:
     return " ".join(words)
 
 
+def _optimizer_of(run: Run) -> str:
+    keys = ("lr", "weight_decay", "reference_batch")
+    words = (f"optimizer.{key}={run.setting(f'optimizer.{key}')}" for key in keys)
+    return " ".join(words).replace("None", "null")
+
+
 def _show(
     rows: Sequence[tuple[Setting | None, Prediction]],
     about: Mapping[str, Any],
@@ -235,23 +245,18 @@ def _show(
     console.print(made)
     setting, best = rows[0]
     first = next(run for run in runs if run.method == methods.DENSE)
-    own, usual = (
-        (setting.run if setting else first).setting("optimizer.lr"),
-        first.setting("optimizer.lr"),
-    )
     command = [command_of(setting.run)] if setting else ["compressor=dense"]
     if best.best_ms < best.step_ms:
         command.append("exchange.overlap=true")
     faster = (
         f"{dense.best_ms / best.best_ms:.2f} times as fast as dense, the fastest of those measured:"
     )
-    nothing = "nothing that was measured is faster than dense training here:"
+    nothing = "dense training is the fastest of the settings measured:"
     console.print(faster if setting else nothing, soft_wrap=True)
     console.print(" ".join(command), soft_wrap=True, style="bold", markup=False)
-    rates = f"optimizer.lr={own:g}" + (f", dense with {usual:g}" if setting else "")
+    own = f" with {_optimizer_of(setting.run)}, and dense training" if setting else ""
     console.print(
-        f"The benchmark trained it with {rates} (optimizer.reference_batch=null). Tune the rate for your "
-        "model.\n"
+        f"The benchmark trained it{own} with {_optimizer_of(first)}. Tune the rate for your model.\n"
         f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
         f"{facts.world_text(first)} (results/{POOL}). For your model, data and number of workers it is an "
         f"extrapolation. Rule: mean loss at most {max_loss:g}, then the shortest step. "

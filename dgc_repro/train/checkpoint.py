@@ -443,12 +443,15 @@ def _begin_anew(run: Run) -> None:
 def _load_state(part: Any, state: Mapping[str, Any], *, is_outer: bool = False) -> None:
     """Load the state of a part. An optimizer keeps the settings of its own config: the run that was saved may
     have had another momentum or weight decay. The learning rate is a setting of the outer optimizer alone;
-    the others take it from the schedule at each step."""
+    the others take it from the schedule at each step. Raises ValueError for another optimizer."""
     is_optimizer = isinstance(part, torch.optim.Optimizer)
     groups = part.param_groups if is_optimizer else []
     settings = [
         {key: group[key] for key in part.defaults if key != "lr" or is_outer} for group in groups
     ]
+    for group, saved in zip(groups, state.get("param_groups", ()), strict=False):
+        if group.keys() - saved.keys() and saved.keys() - group.keys():
+            raise ValueError("another optimizer")
     part.load_state_dict(state)
     for group, own in zip(part.param_groups if is_optimizer else [], settings, strict=True):
         group.update(own)

@@ -24,7 +24,7 @@ def _run(
     name = "test/accuracy_percent" if workload == "resnet" else "test/perplexity"
     epochs = pd.DataFrame(
         {
-            "epoch": [1], "step": [10], name: [quality], "train/skipped_steps": [2],
+            "epoch": [1], "step": [10], name: [quality], "train/skipped_steps": [0],
             name.replace("test", "validation"): [quality],
             "comm/payload_bytes": [float(sum(calls.values()))],
             "time/compute_ms": [40.0], "time/compress_ms": [8.0], "time/decompress_ms": [2.0],
@@ -91,6 +91,8 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
     assert frame.of(found, methods.LOSS, "lstm.topk") == [np.inf]
     (line, *_) = methods.advice(found, "lstm")["loss up to 1"]
     assert line.startswith("dense")
+    image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
+    assert frame.of(methods.numbers([DENSE, image]), methods.LOSS, "resnet.topk_0.1") == [np.inf]
     text = markdown(methods.page([dense, lost], "small"))
     assert "| topk |  | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - |" in text
 
@@ -177,6 +179,13 @@ def test_payloads_of_a_larger_model() -> None:
     assert speed.enlarged(DENSE, {"allreduce": (1, 4_000.0)}, slim, FULL) == {
         "allreduce": (1, pytest.approx(22_000))
     }
+    # Random-k with shared indices and fp16 average vectors and values in one call.
+    shared = {"allreduce": (1, slim + 90.0)}
+    assert speed.enlarged(sparse, shared, slim, FULL) == {"allreduce": (1, pytest.approx(2_500))}
+    rounds = replace(DENSE, config={**DENSE.config, "train": {"local_steps": 10}})
+    assert speed.enlarged(rounds, {"allreduce": (0.1, 400.0)}, slim, FULL) == {
+        "allreduce": (0.1, pytest.approx(2_200))
+    }
     low = _run("powersgd_2", quality=0, calls={})
     settings = {"_target_": "dgc_repro.compressor.powersgd.PowerSGD", "rank": 2}
     low = replace(low, config={**low.config, "compressor": settings})
@@ -209,7 +218,16 @@ def test_calls_before_a_step_have_the_dense_steps_of_a_warm_up() -> None:
     run = replace(run, epochs=epochs.assign(**{"comm/payload_bytes": sent}))
     found = speed.calls_until(run, 20, 400)
     assert found["allreduce"] == (1, pytest.approx(400))
-    assert found["allgather"][1] == pytest.approx(160)
+    assert found["allgather"] == (1, pytest.approx(160))
+
+
+def test_vectors_are_those_of_a_step_that_was_exchanged() -> None:
+    calls = {"allreduce": 800, "allgather": 800}
+    run = _run("topk_0.01", quality=0, calls=calls)
+    skipped = replace(run, epochs=run.epochs.assign(**{"train/skipped_steps": [2]}))
+    assert speed.workload("resnet", [DENSE, skipped], None).vectors == pytest.approx(100)
+    none = replace(run, epochs=run.epochs.assign(**{"train/skipped_steps": [10]}))
+    assert speed.workload("resnet", [DENSE, none], None).vectors == 0
 
 
 def test_shards_and_trees_change_with_the_workers() -> None:

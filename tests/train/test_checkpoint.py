@@ -417,8 +417,19 @@ def test_another_world_goes_on_at_the_same_image_of_the_epoch(
         ),
         (SETTINGS["dense"], HASH, r"train\.resume_from: .* is of another model"),
         ((*UNIFORM4_EF, "model.width=8"), HASH, r"train\.resume_from: .* is of another model"),
+        (
+            (*FED_BACK, "optimizer=adam"),
+            HASH,
+            r"train\.resume_from: .* is of another model, optimizer",
+        ),
     ],
-    ids=["another config", "another number of workers", "another wrap list", "another model"],
+    ids=[
+        "another config",
+        "another number of workers",
+        "another wrap list",
+        "another model",
+        "adam",
+    ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
     folder: Path, overrides: tuple[str, ...], config: str | None, message: str
@@ -451,5 +462,5 @@ def test_a_run_that_goes_on_from_another_has_the_optimizer_settings_of_its_own_c
     ):
         (group,) = optimizer.param_groups
         assert (group["momentum"], group["weight_decay"]) == (0.5, 0.25)
-        kept = map(tensors_of, (optimizer.state_dict(), before.state_dict()))
-        assert all(map(torch.equal, *kept))
+        kept = zip(*(tensors_of(one.state_dict()) for one in (optimizer, before)), strict=True)
+        assert [torch.equal(one, two) for one, two in kept] == [True] * len(run.parameters)

@@ -268,8 +268,8 @@ def test_a_run_that_goes_on_from_another_has_the_outer_rate_of_its_own_config(
         checkpoint.load(run, tmp_path, None)
         loaded = run.optimizer.state_dict()
         assert loaded["param_groups"] == own
-        kept = map(tensors_of, (loaded, old.optimizer.state_dict()))
-        assert all(map(torch.equal, *kept))
+        kept = zip(*map(tensors_of, (loaded, old.optimizer.state_dict())), strict=True)
+        assert [torch.equal(one, two) for one, two in kept] == [True] * len(run.parameters)
 
 
 def test_workers_that_skipped_other_steps_have_a_mean_or_begin_without_a_state(
@@ -342,7 +342,7 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
 
     run.local.step = overflows  # type: ignore[method-assign]
     play(run, until=4)
-    assert all(map(torch.equal, before, shared()))
+    assert all(torch.equal(one, two) for one, two in zip(before, shared(), strict=True))
     assert not any(inner.state_dict()["state"] for inner in run.local.inner)
     assert run.progress.tally.skipped_steps == 2
 

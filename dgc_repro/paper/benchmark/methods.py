@@ -39,7 +39,7 @@ QUALITY, LOSS, PAYLOAD = "test accuracy, or perplexity", "loss against dense", "
 LESS, SKIPPED = "payload: times less than dense", "skipped steps"
 STEP, TARGET = "modelled speedup of a step", "modelled speedup to the target"
 PLACES = tuple(f"{network}, {device}" for device in (speed.CPU, speed.GPU) for network in NETWORKS)
-"""Settings of the last two in the frame."""
+"""The frame's ``setting`` of the two speedups."""
 ALLOWED = (0.0, 0.5, 1.0)
 """Losses of quality in the table "Use this": points, or percent of perplexity."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
@@ -48,7 +48,7 @@ MAIN = {"payload a step": PAYLOAD, "on the wire, 32 workers": WIRE[32]}
 WIRE_PANELS = {f"on the wire, {workers} workers": WIRE[workers] for workers in (2, 8, 128)}
 """Panels of the two figures: quantity by title."""
 SHOWS_THAT_IT_RUNS = "quick"
-"""The scale that advises nothing."""
+"""No advice is printed at this scale."""
 MOST_SHOWN, DARK_FROM = 32.0, 8.0
 """Speedups: where the colours of the heat map end, and from where on its numbers are white."""
 LOSS_TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200)
@@ -56,7 +56,7 @@ OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
 """How the settings begin that replace SGD's update. Their loss against SGD is not an effect of compression
 alone."""
 TUNES = "_lr"
-"""In the row of a rate that only tuning tries."""
+"""Part of the name of a row that only tunes the learning rate."""
 LABELLED = (
     DENSE,
     "topk_0.01",
@@ -69,7 +69,7 @@ LABELLED = (
 )
 """Settings whose name is written into the figure, beside those on the front."""
 OTHER, MARK = "other optimizer", "+"
-"""Of these settings, in a table and in the heat map."""
+"""How tables and the heat map mark these settings."""
 MIN_SEEDS = 3
 """Seeds from which an interval can support a choice."""
 
@@ -171,14 +171,15 @@ def speedups(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def quality(run: Run) -> float:
-    """Test accuracy in percent, or perplexity, after the last epoch; inf: it diverged."""
+    """Test accuracy in percent, or perplexity, after the last epoch. Infinite: training diverged."""
     return _last(run, "test")
 
 
 def _last(run: Run, split: str) -> float:
     word = f"{split}/perplexity" if _has_words(run) else f"{split}/accuracy_percent"
     value = run.epochs[word].iloc[-1]
-    return np.inf if pd.isna(value) else float(value)
+    worst = np.inf if _has_words(run) else -np.inf
+    return worst if pd.isna(value) else float(value)
 
 
 def wire_a_step(run: Run, workers: int) -> float:
@@ -346,7 +347,7 @@ def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
     worse, at_edge = [], []
     for _, tried in tuning.groupby(["workload", "setting"], sort=False):
         workload, setting = tried[["workload", "setting"]].iloc[0]
-        values = tried["last validation"].replace(np.inf, np.nan).to_numpy(float)
+        values = tried["last validation"].replace([np.inf, -np.inf], np.nan).to_numpy(float)
         if np.isnan(values).all():
             continue
         best = int(np.nanargmin(values) if "text" in workload else np.nanargmax(values))
@@ -429,14 +430,16 @@ def _speed_figure(
 ) -> Figure:
     """Speedup over dense to the target: a heat map a workload, settings by networks and devices."""
     panels: plot.Panels = [(WORKLOADS[name], partial(_heat, found, name)) for name in present]
+    dense = {n: [r for r in runs if r.model == n and r.method == DENSE] for n in present}
     targets = ", ".join(
-        f"{WORKLOADS[name]}: {next(run for run in runs if run.model == name).setting('stopping.target'):g}"
-        for name in present
+        f"{WORKLOADS[name]}: {own[0].setting('stopping.target'):g} (dense training reaches it in "
+        f"{sum(np.isfinite(speed.steps_to_target(run)) for run in own)} of {len(own)} seeds)"
+        for name, own in dense.items()
     )
     said = (
         f"{facts.caption(runs, scale)}; the network modelled, {speed.WORKERS} workers; {speed.CPU}: the slim "
         f"model, compute and compression measured; {speed.GPU}: the full model, nothing measured; target: "
-        f"{targets}; mean over the seeds in which dense training reaches it; -: not reached in each of them; "
+        f"{targets}; mean over these seeds; -: missed in at least one of them; "
         f"empty: not counted; {MARK}: another optimizer than SGD; sorted by {PLACES[1]}"
     )
     most = max(sum(row.startswith(f"{name}.") for row in found["row"].unique()) for name in present)

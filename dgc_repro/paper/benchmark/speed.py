@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
@@ -83,25 +84,25 @@ def calls_until(run: Run, steps: float, vectors: float) -> Calls:
         return totals
     dense = FLOAT_BYTES * run.summary["parameters"]
     vectors = min(vectors, averaged)
-    uncompressed = (averaged - vectors) / (dense - vectors)  # share of the steps
-    compressed = gathered / (1 - uncompressed)  # bytes of a compressed step, without vectors
-    if uncompressed > 0:
+    before = uncompressed = (averaged - vectors) / (dense - vectors)  # share of the steps
+    compressed = gathered / (1 - before)  # bytes of a compressed step, without vectors
+    if before > 0:
         uncompressed = (sent - vectors - compressed) / (dense - vectors - compressed)
         uncompressed = min(max(uncompressed, 0.0), 1.0)
-        gathered_now = (1 - uncompressed) * compressed
+        share = (1 - uncompressed) * compressed / gathered
     else:
-        gathered_now = sent - vectors
-    share = gathered_now / gathered
+        share = (sent - vectors) / gathered
+    more = (1 - uncompressed) / (1 - before)
     return {
         name: (calls, vectors + uncompressed * (dense - vectors))
         if name == "allreduce"
-        else (share * calls, share * size)
+        else (more * calls, share * size)
         for name, (calls, size) in totals.items()
     }
 
 
 def calls_at(run: Run, workers: int, steps: float | None = None, vectors: float = 0.0) -> Calls:
-    """The same among so many workers, from the run's collectives among its own; ``steps`` None: all.
+    """`calls_until`, rescaled from the run's number of workers to ``workers``. ``steps`` None: all steps.
 
     A shard is 1/N of the whole, of which (N-1)/N goes to others; a tree has log2 N rounds.
     """
@@ -122,17 +123,18 @@ def calls_at(run: Run, workers: int, steps: float | None = None, vectors: float 
 
 @dataclass(frozen=True)
 class Workload:
-    """The runs of one workload. ``compute``: seconds of a worker's step on the CPU; ``counted``: milliseconds
-    of a step on the GPU by setting, empty where none was counted; ``full``: the model at full size, None
-    where it was not counted; ``vectors``: bytes of the slim model's vectors."""
+    """The runs of one workload. ``counted``: milliseconds of a step on the GPU by setting, empty where none
+    was counted; ``full``: the model at full size, None where it was not counted; ``vectors``: bytes of the
+    slim model's vectors."""
 
     runs: Sequence[Run]
     counted: Mapping[str, float]
     full: Sizes | None
     vectors: float
 
-    @property
+    @cached_property
     def compute(self) -> float:
+        """Seconds of a worker's step on the CPU: the median over the runs."""
         return median(_mean(run, "compute") / _workers(run) for run in self.runs)
 
     def step(self, run: Run, device: str, workers: int, steps: float | None = None) -> Step | None:
@@ -164,21 +166,20 @@ class Workload:
 def enlarged(run: Run, calls: Calls, vectors: float, full: Sizes) -> Calls:
     """The calls with a larger model. ``vectors``: bytes of the run's own. What is sent of matrices grows with
     their number of values, vectors and factors of low rank grow as they do."""
-    own = run.summary["parameters"]
-    if set(calls) == {"allreduce"} and not _is_low_rank(run):
-        matrices, vectors = full.parameters / own, 0.0
-    else:
-        matrices = (full.parameters - full.vectors) / (own - vectors / FLOAT_BYTES)
+    local_steps = run.setting("train.local_steps", 1)
+    matrices = (full.parameters - full.vectors) / (
+        run.summary["parameters"] - vectors / FLOAT_BYTES
+    )
     found = {}
     for name, (count, size) in calls.items():
         if name != "allreduce":
             found[name] = (count, matrices * size)
-        elif _is_low_rank(run):
+        elif str(run.setting("compressor._target_")).endswith("PowerSGD"):
             rank = run.setting("compressor.rank")
             found[name] = (count, FLOAT_BYTES * (full.vectors + rank * full.factors))
         else:
-            rest = max(0.0, size - vectors)
-            found[name] = (count, matrices * rest + FLOAT_BYTES * full.vectors * (vectors > 0))
+            rest = max(0.0, size - vectors / local_steps)
+            found[name] = (count, matrices * rest + FLOAT_BYTES * full.vectors / local_steps)
     return found
 
 
@@ -186,9 +187,10 @@ def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Wor
     """``counts``: settings.csv of the bench, None where there is none."""
     own = [run for run in runs if run.model == name]
     averaged = [
-        of["allreduce"]["payload_bytes"] / run.summary["steps"]
+        of["allreduce"]["payload_bytes"] / exchanged
         for run in own
         if {"allgather", "allreduce"} <= (of := run.summary["collectives"]).keys()
+        and (exchanged := run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
     ]
     counted: dict[str, float] = {}
     full = None
@@ -208,13 +210,9 @@ def steps_to_target(run: Run) -> float:
 
 
 def counts(results: Path) -> pd.DataFrame | None:
-    """The published counts of the settings, of any machine: they do not depend on it."""
-    files = sorted(results.glob("bench/*/settings.csv"))
-    return pd.read_csv(files[0]) if files else None
-
-
-def _is_low_rank(run: Run) -> bool:
-    return str(run.setting("compressor._target_")).endswith("PowerSGD")
+    """The newest published counts of the settings. They do not depend on the machine."""
+    tables = [pd.read_csv(file) for file in results.glob("bench/*/settings.csv")]
+    return max(tables, key=lambda table: str(table["date"].iloc[0]), default=None)
 
 
 def _workers(run: Run) -> int:
