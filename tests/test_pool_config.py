@@ -22,8 +22,7 @@ from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
-from dgc_repro.paper.publish import pool_of, published
-from dgc_repro.results import published_runs
+from dgc_repro.paper.publish import pools_of, published
 
 pytestmark = pytest.mark.slow
 
@@ -142,12 +141,9 @@ def test_small_is_a_thousand_steps_with_ten_evaluations_or_more_and_quick_is_six
 )
 def test_messages_of_a_slim_network_are_modelled_as_the_full_ones(model: str, scale: str) -> None:
     config = row_config(model, "dense", scale)
-    if model == "lstm":  # its text, and so its vocabulary, differs between versions of Python
-        runs = published_runs(f"gravac/{scale}")
-        size = next(run.summary["parameters"] for run in runs if run.row == "lstm.dense")
-    else:
-        size = parameters(config, 10)
-    ratio = PARAMETERS[model] / size
+    # Words of the embedded text under Python 3.11; other versions have other docstrings.
+    classes = 2114 if model == "lstm" else 10
+    ratio = PARAMETERS[model] / parameters(config, classes)
     assert config["network"]["message_scale"] == pytest.approx(ratio, rel=0.005)
 
 
@@ -181,7 +177,7 @@ def check_runs(artifact: str, scale: str, configs: Sequence[dict[str, Any]]) -> 
     for config in configs:
         validate(config)
         place = (config["experiment"]["paper"], config["experiment"]["artifact"])
-        assert place == (paper, pool_of(paper, name))
+        assert place in [(paper, pool) for pool in pools_of(paper, name)]
         assert config["scale"]["name"] == scale
         run = known.get(run_folder(config).name.rpartition("-")[0])
         assert run is None or config["wrap"] == run.config["wrap"]

@@ -80,9 +80,11 @@ def artifact_of(paper: str, artifact: str) -> Any:
     return getattr(loaded, "ARTIFACTS", {}).get(artifact, loaded)
 
 
-def pool_of(paper: str, artifact: str) -> str:
-    """The ``experiment.artifact`` of an artifact's runs: its ``POOL``, if it shares them with others."""
-    return str(getattr(artifact_of(paper, artifact), "POOL", artifact))
+def pools_of(paper: str, artifact: str) -> tuple[str, ...]:
+    """The ``experiment.artifact`` that an artifact's runs may have: its ``POOL``, where it shares them with
+    others, and those of ``ALSO``, whose runs it uses too."""
+    module = artifact_of(paper, artifact)
+    return (getattr(module, "POOL", artifact), *getattr(module, "ALSO", ()))
 
 
 def published(root: Path, paper: str, scale: str) -> dict[str, Run]:
@@ -201,7 +203,7 @@ def _write(runs: Sequence[Run], paper: str, artifact: str, scale: str, folder: P
 
 
 def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) -> None:
-    wanted = (paper, pool_of(paper, artifact), scale)
+    wanted = [(paper, pool, scale) for pool in pools_of(paper, artifact)]
     if not runs:
         raise UserError(
             f"experiment: at least one finished run of {paper}/{artifact} at scale {scale}, got none; run "
@@ -209,9 +211,9 @@ def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) 
         )
     for run in runs:
         place = (run.setting("experiment.paper"), run.setting("experiment.artifact"), run.scale)
-        if place != wanted:
+        if place not in wanted:
             raise UserError(
-                f"experiment: runs of {'/'.join(wanted)}, got {'/'.join(map(str, place))} in {run.id}; "
+                f"experiment: runs of {'/'.join(wanted[0])}, got {'/'.join(map(str, place))} in {run.id}; "
                 "publish it under its own name"
             )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import ROWS, write_run, write_table1
+from synthetic import ROWS, quantizer, write_run, write_table1
 
 import dgc_repro
 from dgc_repro.errors import UserError
@@ -50,6 +50,36 @@ def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
         *(f"table1/{stem}.{kind}" for stem in ("table1", "policy") for kind in ("svg", "png")),
     }
     assert len(run_ids(table1)) == 2 * len(ROWS)
+
+
+def test_an_artifact_takes_runs_of_another_one_that_it_names(tmp_path: Path) -> None:
+    """The sensitivity study at scale medium uses two runs of Table I."""
+    given = {"none": (quantizer(None), "table1"), "static8": (quantizer(8), "table1")}
+    given["bits8_again"] = (
+        {**quantizer(8), "exchange": {"aggregation": "sharded"}},
+        "sensitivity",
+    )
+    runs = [
+        read_run(
+            write_run(
+                tmp_path / "runs",
+                row,
+                0,
+                artifact=artifact,
+                scale="medium",
+                settings=own,
+                numbers=ROWS["none"],
+            )
+        )
+        for row, (own, artifact) in given.items()
+    ]
+    root = tmp_path / "results"
+    study = publish(runs, "dynamic", "sensitivity", "medium", root)
+    table = publish(runs[:2], "dynamic", "table1", "medium", root)
+    assert (len(run_ids(study)), len(run_ids(table))) == (3, 2)
+    assert len(pool.read(study.parent)) == 3
+    with pytest.raises(UserError, match=r"experiment: runs of dynamic/table1/medium, got"):
+        publish(runs, "dynamic", "table1", "medium", root)
 
 
 def test_a_record_says_that_its_commit_is_not_in_the_history(

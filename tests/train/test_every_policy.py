@@ -76,7 +76,7 @@ def refusal(compressor: str, policy: str) -> str | None:
     """How the line begins that says why these two do not go together; None: they do."""
     if LADDERS[compressor] is None:
         return "policy.field: the compressor has no setting 'factor' (it has none)"
-    if compressor == "powersgd" and policy in MEASURING:
+    if compressor in ("powersgd", "running_uniform") and policy in MEASURING:
         return "policy: it must measure each rung before it chooses"
     if compressor == "magnitude" and policy == "accordion":
         return "exchange.unit: model joins all tensors into one, and this policy judges each"

@@ -29,6 +29,8 @@ from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS, interval
 
+ALSO = ("table1",)
+"""Artifacts whose runs this one uses too (paper/publish.py)."""
 DENSE, PLAIN_8 = "dense", "bits8_nearest_blockNone"
 UNDER, SHARE = "points under dense", "payload of dense's"
 UNDER_DENSE_POINTS = 2.0
