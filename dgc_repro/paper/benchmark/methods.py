@@ -458,6 +458,7 @@ def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
         (row for row in rows if any(values[row])), key=lambda r: -np.nan_to_num(cells[r][1])
     )
     if not rows:
+        axes.set_axis_off()
         return plot.empty(axes, "dense training does not reach the target in any seed")
     table = np.array([cells[row] for row in rows])
     axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")

@@ -187,8 +187,8 @@ def sentence(frame: pd.DataFrame, factors: Mapping[str, Factors]) -> str:
     low = {row: mean for row, mean in under.items() if mean > UNDER_DENSE_POINTS}
     named = "; ".join(f"{factors[row].label} ({mean:.1f})" for row, mean in low.items())
     return (
-        f"Of {len(under)} quantizers without error feedback and with a dense run of the same seed, "
-        f"{len(low)} end on average more than {UNDER_DENSE_POINTS:g} points under dense"
+        f"Quantizers without error feedback and with a dense run of the same seed: {len(under)}. "
+        f"{len(low)} of them end on average more than {UNDER_DENSE_POINTS:g} points under dense"
         f"{': ' if named else ''}{named}. The paper's static 8-bit ends {GAP:.2f} points under its "
         "dense training."
     )
