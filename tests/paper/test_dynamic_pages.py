@@ -221,8 +221,8 @@ def test_the_sentence_names_what_ends_below_dense_and_the_table_has_every_settin
     page = sensitivity.page(study(tmp_path, 93.0, 92.0), "quick")
     text = markdown(page)
     assert (
-        "Quantizers without error feedback and with a dense run of the same seed: 3. 1 of them end on average "
-        "more than 2 points under dense: 4-bit, stochastic, block 2048 (3.0)."
+        "Quantizers without error feedback and with a dense run of the same seed: 3. 1 of them end on "
+        "average more than 2 points under dense: 4-bit, stochastic, block 2048 (3.0)."
     ) in text
     assert "| 8-bit, nearest, tensor, EF | 3 | 93.10 ± 0.10 | +0.00 ± 0.00 |" in text
     page.figures["sensitivity"]()
