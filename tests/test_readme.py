@@ -56,6 +56,17 @@ def test_the_numbers_of_the_readme_are_the_published_ones() -> None:
     assert set(table["n"]) == {int(seeds)}
 
 
+def test_the_accuracies_at_medium_are_the_published_ones() -> None:
+    table = pd.read_csv(REPOSITORY / "results" / "dynamic" / "medium" / "table1" / "table.csv")
+    own = table[table["quantity"] == "test accuracy"].set_index("row")
+    (said,) = re.findall(r"At scale `medium` (.*?)\n\n", README.read_text("utf-8"), re.DOTALL)
+    assert re.findall(r"(\d+\.\d+) %", said) == [
+        f"{own.loc[row, 'mean']:.2f}" for row in ("none", "static8", "dynamic")
+    ]
+    (seeds,) = re.findall(r"(\d+) seed", said)
+    assert set(own["n"]) == {int(seeds)}
+
+
 def test_a_number_of_the_readme_that_differs_is_noticed() -> None:
     """The comparison itself, on a table with one digit changed."""
     numbers = {"test accuracy": (74.47, 0.49, 92.96), "payload of none's": (100.0, 0.0, 100.0)}
