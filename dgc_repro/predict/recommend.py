@@ -218,12 +218,12 @@ def _show(
     made = Table(title="Fastest first", title_justify="left", box=box.SIMPLE, pad_edge=False)
     for heading in (
         "setting",
-        f"loss, {unit}\n(benchmark)",
-        "payload MB\n(measured)",
-        "compress + decompress ms\n(measured)",
-        "communicate ms\n(modelled)",
-        "step ms\n(modelled)",
-        "x dense\n(modelled)",
+        f"loss\n{unit}",
+        "payload\nMB",
+        "compress +\ndecompress ms",
+        "communicate\nms",
+        "step\nms",
+        "x dense",
     ):
         made.add_column(
             heading,
@@ -243,6 +243,11 @@ def _show(
             f"{dense.best_ms / row.best_ms:.2f}",
         )
     console.print(made)
+    console.print(
+        "loss: of the benchmark; payload, compress and decompress: measured here; communicate, step and x "
+        "dense: modelled",
+        soft_wrap=True,
+    )
     setting, best = rows[0]
     first = next(run for run in runs if run.method == methods.DENSE)
     command = [command_of(setting.run)] if setting else ["compressor=dense"]

@@ -286,25 +286,24 @@ def supports(losses: Sequence[float], allowed: float) -> bool:
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean, 95 % t interval from two seeds on, and n."""
-    mean, n = float(np.mean(values)), len(values)
-    if n < 2 or not np.isfinite(mean):
+    """Mean, 95 % t interval from `MIN_SEEDS` seeds on, and n."""
+    mean, half, n = float(np.mean(values)), _half(values), len(values)
+    if not half:
         return f"{mean:.1f} (n={n})"
-    half = _half(values)
     return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}] (n={n})"
 
 
 def _interval_alone(values: Sequence[float]) -> str:
-    if len(values) < 2 or not np.isfinite(values).all():
-        return "-"
     mean, half = float(np.mean(values)), _half(values)
-    return f"{mean - half:.1f} to {mean + half:.1f}"
+    return f"{mean - half:.1f} to {mean + half:.1f}" if half else "-"
 
 
 def _half(values: Sequence[float]) -> float:
-    """Half the width of the 95 % t interval; 0 for one value."""
+    """Half the width of the 95 % t interval. 0: fewer than `MIN_SEEDS` values, or one is not finite."""
     n = len(values)
-    return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    if n < MIN_SEEDS or not np.isfinite(values).all():
+        return 0.0
+    return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
 def _or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
@@ -381,8 +380,8 @@ def _figure(
         for name in present
     ]
     said = (
-        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval; line: Pareto front; hollow: "
-        "another optimizer than SGD, not on the front; wire bytes computed from the recorded collectives"
+        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval from {MIN_SEEDS} seeds on; line: "
+        "Pareto front; hollow: another optimizer than SGD, not on the front; wire bytes computed from the recorded collectives"
     )
     return plot.figure(
         "Loss of quality against bytes", said, panels, columns=len(present), legend=0
