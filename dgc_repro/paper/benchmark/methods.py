@@ -380,8 +380,9 @@ def _figure(
         for name in present
     ]
     said = (
-        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval from {MIN_SEEDS} seeds on; line: "
-        "Pareto front; hollow: another optimizer than SGD, not on the front; wire bytes computed from the recorded collectives"
+        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval from {MIN_SEEDS} seeds on; "
+        "line: Pareto front; hollow: another optimizer than SGD, not on the front; wire bytes computed from "
+        "the recorded collectives"
     )
     return plot.figure(
         "Loss of quality against bytes", said, panels, columns=len(present), legend=0
