@@ -1,6 +1,6 @@
 """SGD whose weights are rounded to k bits after each step.
 
-Paper: a reading of "Distributed Model Training With Dynamic Gradient Compression", which speaks of weight
+Paper: a reading of "Distributed Model Training With Dynamic Gradient Compression", which reports weight
 updates that slow down. The paper does not say what is quantized. One reading: workers exchange k-bit weights
 and train on them. Here all workers round alike after the averaged gradient has moved the weights, so that
 replicas stay equal; nothing else is sent, and the bytes of a run are those of its compressor.

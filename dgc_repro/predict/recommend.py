@@ -32,6 +32,7 @@ from dgc_repro.paper import facts, frame
 from dgc_repro.paper.benchmark import methods, speed
 from dgc_repro.paper.page import console_of_width
 from dgc_repro.paper.records import Run
+from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.predict.prediction import (
     DENSE,
     METHOD_KEYS,
@@ -48,7 +49,7 @@ from dgc_repro.results import published_runs
 
 POOL = "benchmark/small"
 UNSUPPORTED = (
-    f"The benchmark does not support this choice: n is below {methods.MIN_SEEDS}, or the interval reaches "
+    f"The benchmark does not support this choice: n is below {MIN_SEEDS}, or the interval reaches "
     "beyond the allowed loss. "
 )
 WORKLOADS = {"LSTM": "lstm", "Transformer": "transformer"}

@@ -15,16 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from scipy.stats import t
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.paper import facts, frame, plot
+from dgc_repro.paper import facts, frame, plot, verdict
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "launch.workers", "train.on_nonfinite")
 OF_WORKLOAD = ("dataset", "model", "schedule", "train.epochs", "train.batch_size")
@@ -70,8 +70,6 @@ LABELLED = (
 """Settings whose name is written into the figure, beside those on the front."""
 OTHER, MARK = "other optimizer", "+"
 """How tables and the heat map mark these settings."""
-MIN_SEEDS = 3
-"""Seeds from which an interval can support a choice."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -228,7 +226,7 @@ def _points(found: pd.DataFrame, name: str, against: str) -> dict[str, tuple[flo
     rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
     return {
         row: (
-            float(np.mean(frame.of(found, LOSS, row) or [np.nan])),
+            float(np.mean(frame.of(found, LOSS, row))),
             float(np.mean(frame.of(found, against, row))),
         )
         for row in rows
@@ -300,10 +298,10 @@ def _interval_alone(values: Sequence[float]) -> str:
 
 def _half(values: Sequence[float]) -> float:
     """Half the width of the 95 % t interval. 0: fewer than `MIN_SEEDS` values, or one is not finite."""
-    n = len(values)
-    if n < MIN_SEEDS or not np.isfinite(values).all():
+    if len(values) < MIN_SEEDS or not np.isfinite(values).all():
         return 0.0
-    return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+    mean, _, high = verdict.interval(values)
+    return high - mean
 
 
 def _or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
