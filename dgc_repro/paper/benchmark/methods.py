@@ -68,6 +68,8 @@ LABELLED = (
     "diloco_10",
 )
 """Settings whose name is written into the figure, beside those on the front."""
+LETTER = (0.0125, 0.035)
+"""Width and height of a letter of these names, in shares of the panel."""
 OTHER, MARK = "other optimizer", "+"
 """How tables and the heat map mark these settings."""
 
@@ -402,15 +404,11 @@ def _scatter(found: pd.DataFrame, name: str, against: str, axes: Axes) -> None:
             "markerfacecolor": "white" if _is_other(row) else colour,
         }
         axes.errorbar(size, loss, yerr=half, fmt="o", markersize=4, elinewidth=0.5, **look)
-        setting = row.partition(".")[2]
-        if row in best or setting in LABELLED:
-            axes.annotate(
-                setting, (size, loss), xytext=(3, 3), textcoords="offset points", fontsize=6
-            )
     edge = [finite[row] for row in best]
     line: dict[str, Any] = {"color": plot.ORANGE, "drawstyle": "steps-post"}
     axes.plot([size for _, size in edge], [loss for loss, _ in edge], **line)
     plot.name_axes(axes, "kB a worker and step", f"loss against dense, {unit}", "x")
+    plot.plain_log(axes.xaxis, (1.0, 3.0))
     axes.margins(x=0.16, y=0.1)
     axes.set_yscale("symlog", linthresh=5)
     axes.yaxis.set_major_locator(FixedLocator(LOSS_TICKS))
@@ -418,9 +416,23 @@ def _scatter(found: pd.DataFrame, name: str, against: str, axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     losses = [loss for loss, _ in finite.values()]
     axes.set_ylim(min(-2.0, 1.3 * min(losses)), max(2.0, 1.5 * max(losses)))
+    shown = [*best, *(row for row in finite if row.partition(".")[2] in LABELLED)]
+    _label(axes, {row.partition(".")[2]: finite[row][::-1] for row in shown})
     if lost := [row.partition(".")[2] for row in points if row not in finite]:
         said = f"diverged in a seed: {', '.join(lost)}"
         axes.text(0.01, 0.01, said, transform=axes.transAxes, fontsize=6, wrap=True)
+
+
+def _label(axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
+    """Write each name beside its point (x, y), but none over an earlier one."""
+    to_axes = axes.transScale + axes.transLimits
+    written: list[tuple[float, float, float]] = []
+    for name, point in names.items():
+        x, y = to_axes.transform(point)
+        end = x + LETTER[0] * len(name)
+        if all(end < a or b < x or abs(y - v) > LETTER[1] for a, b, v in written):
+            written.append((x, end, y))
+            axes.annotate(name, point, xytext=(3, 3), textcoords="offset points", fontsize=6)
 
 
 def _speed_figure(
