@@ -29,7 +29,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  A reproduction writes to reproduced/. SCALE=quick|small|paper sets its size, ARGS=\"seed=1 ...\" any setting."
+	@echo "  A reproduction writes to reproduced/. SCALE=quick|small|paper (dynamic paper: medium too) sets its size, ARGS=\"seed=1 ...\" any setting."
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
 	@echo "  make install TORCH=cpu TORCH_INDEX=<PyTorch's index of CPU wheels> installs without CUDA (docs/install.md)."
 

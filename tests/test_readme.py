@@ -18,7 +18,7 @@ ROWS = {
     "static 8-bit + error feedback, stochastic rounding": "static8_ef",
     "dynamic 4-16-bit + error feedback, stochastic rounding": "dynamic_ef",
 }
-HEADING = ("test accuracy %, printed", "test accuracy %, ours", "payload, % of none, ours")
+HEADING = ("accuracy %, paper", "accuracy %, here", "payload, % of uncompressed")
 
 
 def lines_of_the_readme() -> dict[str, list[str]]:
