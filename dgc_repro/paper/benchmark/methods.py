@@ -29,9 +29,9 @@ from dgc_repro.paper.verdict import MIN_SEEDS
 ALIKE = ("scale.name", "launch.workers", "train.on_nonfinite")
 OF_WORKLOAD = ("dataset", "model", "schedule", "train.epochs", "train.batch_size")
 WORKLOADS = {
-    "resnet": "slim ResNet18, images",
-    "lstm": "slim LSTM, text",
-    "transformer": "slim transformer, text",
+    "resnet": "ResNet, images",
+    "lstm": "LSTM, text",
+    "transformer": "transformer, text",
 }
 DENSE = "dense"
 WORKERS = (2, 8, 32, 128)
@@ -53,7 +53,7 @@ MOST_SHOWN, DARK_FROM = 32.0, 8.0
 """Speedups: where the colours of the heat map end, and from where on its numbers are white."""
 LOSS_TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200)
 OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
-"""How the settings begin that replace SGD's update. Their loss against SGD is not an effect of compression
+"""Name prefixes of settings that use another optimizer than SGD. Their loss is not an effect of compression
 alone."""
 TUNES = "_lr"
 """Part of the name of a row that only tunes the learning rate."""
@@ -72,13 +72,13 @@ LETTER = (0.0125, 0.035)
 """Width and height of a letter of these names, in shares of the panel."""
 OTHER, MARK = "other optimizer", "+"
 """How tables and the heat map mark these settings."""
+BORROWED = " (borrowed)"
+"""Of a learning rate that was tuned on another setting."""
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    present = [
-        name for name in WORKLOADS if any(run.model == name and run.method == DENSE for run in runs)
-    ]
+    present = [name for name in WORKLOADS if any(run.model == name for run in _dense(runs))]
     if not present:
         raise UserError(
             "experiment.row: dense training of a workload to compare with, got no finished run of it; run "
@@ -98,7 +98,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     sections = [
         *([Section("Use this", best)] if scale != SHOWS_THAT_IT_RUNS else []),
         Section("Settings"),
-        *(Section(WORKLOADS[name], _table(found, name)) for name in present),
+        *(Section(WORKLOADS[name], _table(found, runs, name)) for name in present),
         Section("Modelled time"),
         Section("Tuning", tuning.map(_cell) if len(tuning) else None),
     ]
@@ -108,8 +108,21 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         runs,
         found,
         sections,
-        head=[("seconds", "modelled, from times of these runs and from counts: see Modelled time")],
-        said={"tuning": tried, "workers": speed.WORKERS, "seeds": MIN_SEEDS},
+        head=[
+            ("training", _training(runs, present)),
+            ("seconds", "modelled, from times of these runs and from counts: see Modelled time"),
+        ],
+        said={
+            "tuning": tried,
+            "workers": speed.WORKERS,
+            "seeds": MIN_SEEDS,
+            "target": _targets(runs, present)
+            if has_target
+            else "There is no target at this scale.",
+            "dense": _dense_error(found, present),
+            "settings": len({run.method for run in runs if TUNES not in run.method}),
+            "twins": _twins(runs),
+        },
         figures={
             "methods": lambda: _figure(found, runs, present, scale, MAIN),
             "wire": lambda: _figure(found, runs, present, scale, WIRE_PANELS),
@@ -120,12 +133,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: quality, loss against dense, bytes and modelled speedups of each row
-    ``<workload>.<setting>``. Runs without dense training of their seed are left out."""
-    dense = {(run.model, run.seed): quality(run) for run in runs if run.method == DENSE}
+    ``<workload>.<setting>``. Seeds whose dense training is missing or diverged are left out."""
+    dense = {(run.model, run.seed): quality(run) for run in _dense(runs)}
     runs = [run for run in runs if (run.model, run.seed) in dense]
     quantities = {
         QUALITY: Quantity("", quality),
-        PAYLOAD: Quantity("bytes", lambda run: run.last("comm/payload_bytes") / _steps(run)),
+        PAYLOAD: Quantity(
+            "bytes", lambda run: run.last("comm/payload_bytes") / max(1, speed.exchanged(run))
+        ),
         SKIPPED: Quantity("steps", lambda run: float(run.epochs["train/skipped_steps"].sum())),
         **{
             name: Quantity("bytes", partial(wire_a_step, workers=workers))
@@ -168,6 +183,10 @@ def speedups(runs: Sequence[Run]) -> pd.DataFrame:
                     ratio = needed * seconds(base, steps=needed) / (own * seconds(run, steps=own))
                 lines.append({**place, "quantity": TARGET, "unit": "x", "value": ratio})
     return frame.lines(line | {"clock": "modelled"} for line in lines)
+
+
+def _dense(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.method == DENSE and np.isfinite(quality(run))]
 
 
 def quality(run: Run) -> float:
@@ -235,9 +254,59 @@ def _points(found: pd.DataFrame, name: str, against: str) -> dict[str, tuple[flo
     }
 
 
-def _table(found: pd.DataFrame, name: str) -> pd.DataFrame:
+def _training(runs: Sequence[Run], present: Sequence[str]) -> str:
+    """Steps, batch and optimizer of each workload's dense training."""
+    said = []
+    for name in present:
+        run = next(run for run in _dense(runs) if run.model == name)
+        own, steps = partial(run.setting, missing="?"), run.summary["steps"]
+        said.append(
+            f"{WORKLOADS[name]}: {steps} steps ({own('train.epochs')} epochs) of "
+            f"{own('launch.workers')} x {own('train.batch_size')}, SGD with momentum "
+            f"{own('optimizer.momentum')}"
+        )
+    return "; ".join(said)
+
+
+def _targets(runs: Sequence[Run], present: Sequence[str]) -> str:
+    """Each workload's target, how often it is tested, and in how many seeds dense training reaches it."""
+    said = []
+    for name in present:
+        own = [run for run in runs if run.model == name and run.method == DENSE]
+        if (target := own[0].setting("stopping.target")) is None:
+            continue
+        reached = sum(np.isfinite(speed.steps_to_target(run)) for run in own)
+        often = own[0].setting("stopping.every_steps")
+        said.append(
+            f"{WORKLOADS[name]}: {target:g}, tested every {often} steps and after each epoch, reached by "
+            f"dense training in {reached} of {len(own)} seeds"
+        )
+    return "; ".join(said)
+
+
+def _dense_error(found: pd.DataFrame, present: Sequence[str]) -> str:
+    """The standard error of dense training's mean, which all losses of a workload share."""
+    said = []
+    for name in present:
+        own = frame.of(found, QUALITY, f"{name}.{DENSE}")
+        if len(own) > 1:
+            error = float(np.std(own, ddof=1) / np.sqrt(len(own)))
+            said.append(f"{WORKLOADS[name]} {error:.2g}")
+    return ", ".join(said) or "unknown with one seed"
+
+
+def _twins(runs: Sequence[Run]) -> str:
+    """Settings that trained exactly as another one."""
+    same = frame.twins([run for run in runs if TUNES not in run.method])
+    return ", ".join(f"{row} as {first}" for row, first in same.items()) or "none"
+
+
+def _table(found: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
     points = _points(found, name, PAYLOAD)
-    best = set(_front(points))
+    best, on_wire = (set(_front(_points(found, name, what))) for what in (PAYLOAD, WIRE[32]))
+    own = [run for run in runs if run.model == name]
+    tuned = {run.method.partition(TUNES)[0] for run in own if TUNES in run.method}
+    rates = {run.row: f"{run.setting('optimizer.lr'):g}" for run in own}
     rows = {row: row.partition(".")[2] for row in sorted(points, key=lambda row: -points[row][1])}
     unit = found.loc[(found["quantity"] == LOSS) & found["row"].isin(rows), "unit"].iloc[0]
     columns = (
@@ -251,9 +320,14 @@ def _table(found: pd.DataFrame, name: str) -> pd.DataFrame:
         Column("skipped", SKIPPED, lambda values: f"{np.mean(values):g}"),
     )
     table = frame.pivot(found, rows, columns, "setting")
-    marks = ["yes" if row in best else OTHER if _is_other(row) else "" for row in rows]
+    marks = [OTHER if _is_other(row) else _fronts(row in best, row in on_wire) for row in rows]
     table.insert(1, "front", marks)
+    table.insert(2, "rate", [rates[row] + ("" if rows[row] in tuned else BORROWED) for row in rows])
     return table
+
+
+def _fronts(payload: bool, wire: bool) -> str:
+    return ", ".join(name for name, is_on in {"payload": payload, "wire": wire}.items() if is_on)
 
 
 def advice(found: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -289,8 +363,13 @@ def interval(values: Sequence[float]) -> str:
     """Mean, 95 % t interval from `MIN_SEEDS` seeds on, and n."""
     mean, half, n = float(np.mean(values)), _half(values), len(values)
     if not half:
-        return f"{mean:.1f} (n={n})"
-    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}] (n={n})"
+        return f"{_plain(mean)} (n={n})"
+    return f"{_plain(mean)} [{_plain(mean - half)}, {_plain(mean + half)}] (n={n})"
+
+
+def _plain(value: float) -> str:
+    """Two decimals, without a minus before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _interval_alone(values: Sequence[float]) -> str:
@@ -440,17 +519,11 @@ def _speed_figure(
 ) -> Figure:
     """Speedup over dense to the target: a heat map a workload, settings by networks and devices."""
     panels: plot.Panels = [(WORKLOADS[name], partial(_heat, found, name)) for name in present]
-    dense = {n: [r for r in runs if r.model == n and r.method == DENSE] for n in present}
-    targets = ", ".join(
-        f"{WORKLOADS[name]}: {own[0].setting('stopping.target'):g} (dense training reaches it in "
-        f"{sum(np.isfinite(speed.steps_to_target(run)) for run in own)} of {len(own)} seeds)"
-        for name, own in dense.items()
-    )
     said = (
         f"{facts.caption(runs, scale)}; the network modelled, {speed.WORKERS} workers; {speed.CPU}: the slim "
         f"model, compute and compression measured; {speed.GPU}: the full model, nothing measured; target: "
-        f"{targets}; mean over these seeds; -: missed in at least one of them; "
-        f"empty: not counted; {MARK}: another optimizer than SGD; sorted by {PLACES[1]}"
+        f"{_targets(runs, present)}; mean over these seeds; k/n: only k of them reach it; empty: not "
+        f"counted; {MARK}: another optimizer than SGD; sorted by {PLACES[1]}"
     )
     most = max(sum(row.startswith(f"{name}.") for row in found["row"].unique()) for name in present)
     title, size = "Modelled time to the target: times as fast as dense", (4.6, 2.0 + 0.16 * most)
@@ -475,7 +548,7 @@ def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
     for y, row in enumerate(rows):
         for x, own in enumerate(values[row]):
             number = cells[row][x]
-            text = "-" if own else ""
+            text = f"{sum(value > 0 for value in own)}/{len(own)}" if own else ""
             if np.isfinite(number):
                 text = f"{number:.{3 if number >= 100 else 2}g}"
             is_dark = np.isfinite(number) and max(number, 1 / number) > DARK_FROM

@@ -5,7 +5,8 @@ thread. A run's times are taken relative to its own compute time, because other 
 then multiplied by the workload's compute time, the median over its runs.
 GPU: nothing is measured. The model has its full size. Compute is its floating-point operations; compress and
 decompress are launches, host syncs and bytes, counted for each setting with `WORKERS` workers
-(bench/launches.py). A setting that was not counted has no such time.
+(bench/launches.py). A setting that was not counted, or whose policy adapts, has no such time.
+Communication is hidden behind backward where DDP could hide it, for dense training as for every setting.
 
 Letters: N = workers.
 """
@@ -41,7 +42,11 @@ COUNTED_GPU = "modelled_v100_ms"
 FULL_SIZE = {"resnet": "resnet18", "lstm": "lstm", "transformer": "transformer"}
 """The model of bench/launches.py at full size, by workload."""
 COMPUTE = "forward and backward"
-GATHER, SHARDED = "gather", "sharded"
+GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
+BACKWARD = 2 / 3
+"""Share of compute that communication can hide behind, as predict has it."""
+PLANNED = ("Fixed", "Scheduled", "Warmup")
+"""Policies whose rungs are known before the run; `Stepwise` knows those of an epoch before it begins."""
 FLOAT_BYTES = 4
 
 
@@ -70,13 +75,16 @@ def calls_until(run: Run, steps: float, vectors: float) -> Calls:
     are averaged in full precision even where a method compresses.
 
     Epochs record the payload of all collectives together. Where a run has uncompressed and compressed steps,
-    it is split into these two kinds. Within an epoch the payload is taken as even."""
-    whole = int(run.summary["steps"])
+    it is split into these two kinds. Within an epoch the payload is taken as even. Skipped steps send nothing
+    and are not counted."""
+    whole = exchanged(run)
+    steps = steps * whole / run.summary["steps"]
     totals = {
         name: (of["calls"] / whole, of["payload_bytes"] / whole)
         for name, of in run.summary["collectives"].items()
     }
     ends, payloads = (run.epochs[name].to_numpy(float) for name in ("step", "comm/payload_bytes"))
+    ends = ends * whole / run.summary["steps"]
     sent = float(np.interp(steps, [0, *ends], [0, *payloads])) / steps
     gathered = sum(size for name, (_, size) in totals.items() if name != "allreduce")
     averaged = totals.get("allreduce", (0.0, 0.0))[1]
@@ -115,7 +123,7 @@ def calls_at(run: Run, workers: int, steps: float | None = None, vectors: float 
             size *= (1 - 1 / workers) / (1 - 1 / own)
         elif way == SHARDED and name == "allgather":
             size *= own / workers
-        elif way not in (GATHER, SHARDED) and name == "alltoall":
+        elif way == TREE and name == "alltoall":
             calls, size = (x * math.log2(workers) / math.log2(own) for x in (calls, size))
         found[name] = (calls, size)
     return found
@@ -145,22 +153,29 @@ class Workload:
             relative = self.compute / _mean(run, "compute", steps)
             decompress = relative * _mean(run, "decompress", steps)
             # A mean of payloads is simulated once for all workers, and a worker's own part for each of them.
-            # The two were not timed apart: of what is gathered, this is an upper bound.
+            # They were not timed separately, so this is an upper bound for gathered payloads.
             if run.setting("exchange.aggregation") == GATHER and "allgather" in calls:
                 decompress *= workers
+            elif run.setting("exchange.aggregation") == TREE:
+                decompress *= math.log2(workers) / math.log2(_workers(run))
             part = Part(0.0, relative * _mean(run, "compress", steps), decompress, calls, {})
             return Step(self.compute, [part], {})
         own = self.counted.get(run.method)
-        if own is None or self.full is None:
+        if own is None or self.full is None or _policy(run) not in PLANNED:
             return None
         own /= run.setting("train.local_steps", 1)  # one exchange in so many steps
         calls = enlarged(run, calls, self.vectors, self.full)
         return Step(self.counted[COMPUTE] / 1e3, [Part(0.0, own / 1e3, 0.0, calls, {})], {})
 
     def seconds(self, run: Run, device: str, network: Network, steps: float | None = None) -> float:
-        """Of a step among `WORKERS`; NaN where it was not counted."""
+        """Of a step among `WORKERS`; NaN where it was not counted. Where the exchange of buckets can overlap
+        with backward, as much communication as possible is hidden."""
         step = self.step(run, device, WORKERS, steps)
-        return math.nan if step is None else step.after_backward(Costs(network, WORKERS))
+        if step is None:
+            return math.nan
+        costs = Costs(network, WORKERS)
+        hidden = min(step.communicate(costs), BACKWARD * step.compute) if can_overlap(run) else 0.0
+        return step.after_backward(costs) - hidden
 
 
 def enlarged(run: Run, calls: Calls, vectors: float, full: Sizes) -> Calls:
@@ -187,10 +202,10 @@ def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Wor
     """``counts``: settings.csv of the bench, None where there is none."""
     own = [run for run in runs if run.model == name]
     averaged = [
-        of["allreduce"]["payload_bytes"] / exchanged
+        of["allreduce"]["payload_bytes"] / steps
         for run in own
         if {"allgather", "allreduce"} <= (of := run.summary["collectives"]).keys()
-        and (exchanged := run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
+        and (steps := exchanged(run))
     ]
     counted: dict[str, float] = {}
     full = None
@@ -199,6 +214,22 @@ def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Wor
         counted = dict(rows[COUNTED_GPU].dropna())
         full = Sizes(*rows.loc[COMPUTE, ["parameters", "vectors", "factors"]].astype(float))
     return Workload(own, counted, full, min(averaged, default=0.0))
+
+
+def exchanged(run: Run) -> float:
+    """Steps whose gradient was finite."""
+    return float(run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
+
+
+def can_overlap(run: Run) -> bool:
+    """Whether its buckets can be exchanged during backward: by layer, in each step, by a plan."""
+    is_planned = _policy(run) in (*PLANNED, "Stepwise")
+    by_step = run.setting("train.local_steps", 1) == 1
+    return is_planned and by_step and run.setting("exchange.unit", "layer") == "layer"
+
+
+def _policy(run: Run) -> str:
+    return str(run.setting("policy._target_", PLANNED[0])).rpartition(".")[2]
 
 
 def steps_to_target(run: Run) -> float:
