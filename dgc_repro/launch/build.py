@@ -51,7 +51,7 @@ from dgc_repro.launch.networks import (
     refuse_stand_ins,
 )
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import option
+from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.rounded import RoundedSGD
@@ -373,6 +373,7 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
     notes = []
     if isinstance(policy, Warmup) and (never := policy.never_reached(config["train"]["epochs"])):
         notes.append(f"policy.{never} (train.epochs)")
+    notes += _moved_by_policy(config, policy)
     # conf/compressor/dgc.yaml sets the optimizer, because its wrapper applies momentum.
     optimizer, of_dgc = config["optimizer"], option("compressor", "dgc")["optimizer"]
     lr = optimizer.get("lr", 0.0)
@@ -387,6 +388,21 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
             "give optimizer.momentum=0.9 optimizer.weight_decay=5e-4 to have it in the optimizer"
         )
     return notes
+
+
+def _moved_by_policy(config: Config, policy: Policy) -> list[str]:
+    """A setting of the compressor that was given, and that the policy replaces on every rung."""
+    value = config["compressor"].get(policy.field) if policy.field else None
+    names = (path.stem for path in (conf_dir() / "compressor").glob("*.yaml"))
+    stated = (option("compressor", name) for name in names)
+    usual = [node.get("compressor", node).get(policy.field) for node in stated]
+    if value is None or value in policy.values or value in usual:
+        return []
+    name = str(config["policy"]["_target_"]).split(".")[-2]
+    return [
+        f"compressor.{policy.field}: {value} has no effect, because policy={name} sets it to one of "
+        f"{list(policy.values)}; give policy.values, or policy=fixed policy.field=null"
+    ]
 
 
 def choose_device(config: Config) -> tuple[str, str]:

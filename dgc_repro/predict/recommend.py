@@ -160,6 +160,8 @@ def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
     own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
     kept = {key: run.config["exchange"][key] for key in ("aggregation", "unit")}
     own["exchange"] = {**own["exchange"], **kept}
+    if "momentum_correction" in own["wrap"]:  # it applies momentum on the workers
+        own["optimizer"] = {**own["optimizer"], "momentum": 0}
     planned = [option("policy", name)["_target_"] for name in PLANNED]
     changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1
     if changes or own["policy"]["_target_"] not in planned:
@@ -180,7 +182,8 @@ def command_of(run: Run) -> str:
     settings = {
         key: value
         for key, value in run.config["compressor"].items()
-        if key in ("density", "bits", "rank", "levels", "block", "k", "quantized", "search_from")
+        if key
+        in ("density", "bits", "rank", "levels", "norm", "block", "k", "quantized", "search_from")
         and usual.get(key) != value
     }
     words = [f"compressor={name}", *(f"compressor.{k}={v}" for k, v in settings.items())]
@@ -203,6 +206,17 @@ def _optimizer_of(run: Run) -> str:
     keys = ("lr", "weight_decay", "reference_batch")
     words = (f"optimizer.{key}={run.setting(f'optimizer.{key}')}" for key in keys)
     return " ".join(words).replace("None", "null")
+
+
+def _warmup_of(run: Run) -> str:
+    """A sentence where the run's plan is in steps of a short training."""
+    rungs = run.setting("policy.rungs")
+    if not rungs:
+        return ""
+    return (
+        f"Its warm-up of {rungs[-1][0]} steps was for a training of {run.summary['steps']} steps: "
+        "lengthen it for yours. "
+    )
 
 
 def _show(
@@ -262,7 +276,8 @@ def _show(
     console.print(" ".join(command), soft_wrap=True, style="bold", markup=False)
     own = f" with {_optimizer_of(setting.run)}, and dense training" if setting else ""
     console.print(
-        f"The benchmark trained it{own} with {_optimizer_of(first)}. Tune the rate for your model.\n"
+        f"The benchmark trained it{own} with {_optimizer_of(first)}. Tune the rate for your model. "
+        f"{_warmup_of(setting.run) if setting else ''}\n"
         f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
         f"{facts.world_text(first)} (results/{POOL}). For your model, data and number of workers it is an "
         f"extrapolation. Rule: mean loss at most {max_loss:g}, then the shortest step. "

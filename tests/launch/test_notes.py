@@ -31,6 +31,11 @@ DGC = ("compressor=dgc", "compressor.sample=1.0")
             "optimizer.momentum: optimizer.momentum=0 optimizer.weight_decay=0.005, as compressor=dgc",
             "wrap=['error_feedback'] leaves out: there is no momentum",
         ),
+        (
+            (*DGC, "train.epochs=5", "compressor.density=0.01"),
+            "compressor.density: 0.01 has no effect, because policy=warmup sets it to one of [0.25,",
+            "give policy.values, or policy=fixed policy.field=null",
+        ),
     ],
 )
 def test_it_is_said(overrides: Sequence[str], begins: str, says: str) -> None:
@@ -44,6 +49,8 @@ def test_it_is_said(overrides: Sequence[str], begins: str, says: str) -> None:
     [
         (*DGC, "train.epochs=5"),
         (*DGC, "train.epochs=5", "wrap=[error_feedback]", "optimizer.momentum=0.9"),
+        (*DGC, "policy=fixed", "compressor.density=0.01"),
+        ("compressor=uniform", "policy=stepwise"),
         ("compressor=topk", "wrap=[error_feedback]", "optimizer.momentum=0"),
     ],
 )

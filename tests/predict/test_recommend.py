@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper.records import Run
 from dgc_repro.predict import recommend as module
 from dgc_repro.predict.prediction import DENSE
 from dgc_repro.predict.recommend import command_of, recommend, with_method
+from dgc_repro.predict.step_timing import as_simulated
 
 SLIM = ("model.width=4", "dataset.train_size=512", "train.batch_size=16", "launch.threads=1")
 TOPK = ("compressor=topk", "compressor.density=0.05")
@@ -61,7 +63,7 @@ def test_what_loses_no_more_is_measured_and_shown(
     monkeypatch.setattr(module, "published_runs", lambda name: runs)
     recommend(["network.rate=1mbit", "workers=8", "max_loss=0.5", *SLIM])
     said = capsys.readouterr().out
-    assert "0.3 (n=1)" in said
+    assert "0.30 (n=1)" in said
     assert "topk_0.001" not in said
     assert "\ncompressor=topk compressor.density=0.05 wrap=[per_layer,error_feedback]" in said
     assert "The benchmark does not support this choice" in said
@@ -86,6 +88,15 @@ def test_a_plan_written_down_is_predicted_at_its_last_rung(runs: list[Run]) -> N
     assert found["policy"]["_target_"].endswith("Fixed")
     assert found["model"] == config["model"]
     assert with_method(config, runs[3]) is None
+
+
+def test_dgc_is_predicted_as_it_trains(runs: list[Run]) -> None:
+    """Its momentum is on the workers, so the prediction's config is one that a run accepts."""
+    dgc = _run("dgc_0.01", "compressor=dgc", quality=80, payload=80)
+    found = with_method(composed([*DENSE]), dgc)
+    assert found is not None
+    assert found["optimizer"]["momentum"] == 0
+    validate(as_simulated(found, 2))
 
 
 def test_the_command_has_what_differs_from_the_yaml(runs: list[Run]) -> None:
