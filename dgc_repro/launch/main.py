@@ -1,7 +1,8 @@
 """The command line: one handler around everything, so that a mistake is one line and exit code 2.
 
-``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps; ``reproduce
-<paper>/<artifact>`` runs what an artifact needs and prints it.
+``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
+``reproduce`` a paper's table; ``compare`` your runs; ``recommend`` a method; ``predict`` a step's time;
+``calibrate`` a network; ``new-paper`` from a template; ``wandb`` uploads finished runs; ``netlab clean``.
 """
 
 from __future__ import annotations
