@@ -11,96 +11,51 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` imports these
-    from dgc_repro.compressor.bf16 import BF16
-    from dgc_repro.compressor.block_momentum import BlockMomentum
-    from dgc_repro.compressor.clip_local import ClipLocal
-    from dgc_repro.compressor.demo import DeMo
-    from dgc_repro.compressor.dense import Dense
-    from dgc_repro.compressor.dgc_sampled import DGCSampled
-    from dgc_repro.compressor.ef_signsgd import EFSignSGD
-    from dgc_repro.compressor.error_feedback import ErrorFeedback
-    from dgc_repro.compressor.fp16 import FP16
-    from dgc_repro.compressor.ladder import Ladder
-    from dgc_repro.compressor.loco import LoCo
-    from dgc_repro.compressor.momentum_correction import MomentumCorrection
-    from dgc_repro.compressor.natural import Natural
-    from dgc_repro.compressor.onebit import OneBit
-    from dgc_repro.compressor.onebit_adam import OneBitAdam
-    from dgc_repro.compressor.per_layer import PerLayer
-    from dgc_repro.compressor.powersgd import PowerSGD
-    from dgc_repro.compressor.qsgd import QSGD
-    from dgc_repro.compressor.randomk import RandomK
-    from dgc_repro.compressor.redsync import RedSync
-    from dgc_repro.compressor.running_uniform import RunningUniform
-    from dgc_repro.compressor.sidco import SIDCo
-    from dgc_repro.compressor.signsgd import SignSGD
-    from dgc_repro.compressor.sparseloco import SparseLoCo
-    from dgc_repro.compressor.terngrad import TernGrad
-    from dgc_repro.compressor.threshold import Threshold
-    from dgc_repro.compressor.topk import TopK
-    from dgc_repro.compressor.uniform import Uniform
-    from dgc_repro.errors import UserError
-    from dgc_repro.exchange.attached import attach
-    from dgc_repro.exchange.comm_hook import HookState, comm_hook
-    from dgc_repro.policy.accordion import Accordion
-    from dgc_repro.policy.adaqs import AdaQS
-    from dgc_repro.policy.fixed import Fixed
-    from dgc_repro.policy.gravac import GraVAC
-    from dgc_repro.policy.interface import EpochReport
-    from dgc_repro.policy.scadles import ScaDLES
-    from dgc_repro.policy.scheduled import Scheduled
-    from dgc_repro.policy.stepwise import Stepwise
-    from dgc_repro.policy.warmup import Warmup
-    from dgc_repro.results import load_results, load_runs
+    from dgc_repro.compressor.bf16 import BF16 as BF16
+    from dgc_repro.compressor.block_momentum import BlockMomentum as BlockMomentum
+    from dgc_repro.compressor.clip_local import ClipLocal as ClipLocal
+    from dgc_repro.compressor.demo import DeMo as DeMo
+    from dgc_repro.compressor.dense import Dense as Dense
+    from dgc_repro.compressor.dgc_sampled import DGCSampled as DGCSampled
+    from dgc_repro.compressor.ef_signsgd import EFSignSGD as EFSignSGD
+    from dgc_repro.compressor.error_feedback import ErrorFeedback as ErrorFeedback
+    from dgc_repro.compressor.fp16 import FP16 as FP16
+    from dgc_repro.compressor.ladder import Ladder as Ladder
+    from dgc_repro.compressor.loco import LoCo as LoCo
+    from dgc_repro.compressor.momentum_correction import MomentumCorrection as MomentumCorrection
+    from dgc_repro.compressor.natural import Natural as Natural
+    from dgc_repro.compressor.onebit import OneBit as OneBit
+    from dgc_repro.compressor.onebit_adam import OneBitAdam as OneBitAdam
+    from dgc_repro.compressor.per_layer import PerLayer as PerLayer
+    from dgc_repro.compressor.powersgd import PowerSGD as PowerSGD
+    from dgc_repro.compressor.qsgd import QSGD as QSGD
+    from dgc_repro.compressor.randomk import RandomK as RandomK
+    from dgc_repro.compressor.redsync import RedSync as RedSync
+    from dgc_repro.compressor.running_uniform import RunningUniform as RunningUniform
+    from dgc_repro.compressor.sidco import SIDCo as SIDCo
+    from dgc_repro.compressor.signsgd import SignSGD as SignSGD
+    from dgc_repro.compressor.sparseloco import SparseLoCo as SparseLoCo
+    from dgc_repro.compressor.terngrad import TernGrad as TernGrad
+    from dgc_repro.compressor.threshold import Threshold as Threshold
+    from dgc_repro.compressor.topk import TopK as TopK
+    from dgc_repro.compressor.uniform import Uniform as Uniform
+    from dgc_repro.errors import UserError as UserError
+    from dgc_repro.exchange.attached import attach as attach
+    from dgc_repro.exchange.comm_hook import HookState as HookState
+    from dgc_repro.exchange.comm_hook import comm_hook as comm_hook
+    from dgc_repro.policy.accordion import Accordion as Accordion
+    from dgc_repro.policy.adaqs import AdaQS as AdaQS
+    from dgc_repro.policy.fixed import Fixed as Fixed
+    from dgc_repro.policy.gravac import GraVAC as GraVAC
+    from dgc_repro.policy.interface import EpochReport as EpochReport
+    from dgc_repro.policy.scadles import ScaDLES as ScaDLES
+    from dgc_repro.policy.scheduled import Scheduled as Scheduled
+    from dgc_repro.policy.stepwise import Stepwise as Stepwise
+    from dgc_repro.policy.warmup import Warmup as Warmup
+    from dgc_repro.results import load_results as load_results
+    from dgc_repro.results import load_runs as load_runs
 
 __version__ = "0.1.0"
-__all__ = [
-    "BF16",
-    "FP16",
-    "QSGD",
-    "Accordion",
-    "AdaQS",
-    "BlockMomentum",
-    "ClipLocal",
-    "DGCSampled",
-    "DeMo",
-    "Dense",
-    "EFSignSGD",
-    "EpochReport",
-    "ErrorFeedback",
-    "Fixed",
-    "GraVAC",
-    "HookState",
-    "Ladder",
-    "LoCo",
-    "MomentumCorrection",
-    "Natural",
-    "OneBit",
-    "OneBitAdam",
-    "PerLayer",
-    "PowerSGD",
-    "RandomK",
-    "RedSync",
-    "RunningUniform",
-    "SIDCo",
-    "ScaDLES",
-    "Scheduled",
-    "SignSGD",
-    "SparseLoCo",
-    "Stepwise",
-    "TernGrad",
-    "Threshold",
-    "TopK",
-    "Uniform",
-    "UserError",
-    "Warmup",
-    "__version__",
-    "attach",
-    "comm_hook",
-    "load_results",
-    "load_runs",
-]
-
 _PUBLIC = {
     "BF16": "compressor.bf16",
     "BlockMomentum": "compressor.block_momentum",
@@ -149,6 +104,7 @@ _PUBLIC = {
 """Public names, and the module of each."""
 
 if not TYPE_CHECKING:  # a type checker would take every name to exist
+    __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # its keys are strings
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC:
