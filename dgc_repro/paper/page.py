@@ -7,7 +7,7 @@ the part that fits a terminal.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,9 @@ def show(page: Page, console: Console, place: Path | None = None) -> None:
         console.print(f"[bold]{escape(page.warning)}[/bold]")
     tables = [(s.title, s.table) for s in page.sections if s.table is not None]
     for title, table in tables[:1]:
-        console.print(_grid(title, _fitting(table, console.width)))
+        fitting = _fitting(table, console.width)
+        headings = [str(name).replace(": ", ":\n") for name in fitting.columns]
+        console.print(grid(title, headings, fitting.itertuples(index=False, name=None)))
     for verdict in page.verdicts:
         effect = verdict.effects[0].brief if verdict.effects else ""
         line = f"  {verdict.word:<14} {verdict.claim.text} {effect}"
@@ -263,17 +265,20 @@ def _fitting(table: pd.DataFrame, width: int) -> pd.DataFrame:
     return table.iloc[:, : max(1, int((ends <= width).sum()))]
 
 
-def _grid(title: str, table: pd.DataFrame) -> Table:
-    grid = Table(title=escape(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for place, name in enumerate(table.columns):
-        grid.add_column(
-            escape(str(name).replace(": ", ":\n")),
-            justify="right" if place else "left",
-            no_wrap=True,
-        )
-    for row in table.itertuples(index=False, name=None):
-        grid.add_row(*(escape(str(cell)) for cell in row))
-    return grid
+def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table for the terminal: its first column stands at the left, the others at the right."""
+    made = Table(
+        title=escape(title),
+        title_justify="left",
+        box=box.SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for place, heading in enumerate(headings):
+        made.add_column(escape(heading), justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*(escape(str(cell)) for cell in row))
+    return made
 
 
 def console_of_width() -> Console:

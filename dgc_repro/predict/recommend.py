@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
@@ -30,7 +28,7 @@ from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import seconds
 from dgc_repro.paper import facts, frame
 from dgc_repro.paper.benchmark import methods, speed
-from dgc_repro.paper.page import console_of_width
+from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import MIN_SEEDS
 from dgc_repro.predict.prediction import (
@@ -230,34 +228,19 @@ def _show(
     for line in head(about):
         console.print(line, soft_wrap=True)
     unit = found.loc[found["quantity"] == methods.LOSS, "unit"].iloc[0]
-    made = Table(title="Fastest first", title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for heading in (
-        "setting",
-        f"loss\n{unit}",
-        "payload\nMB",
-        "compress +\ndecompress ms",
-        "communicate\nms",
-        "step\nms",
-        "x dense",
-    ):
-        made.add_column(
-            heading,
-            justify="left" if heading == "setting" else "right",
-            no_wrap=heading == "setting",
-        )
+    headings = [
+        *("setting", f"loss\n{unit}", "payload\nMB", "compress +\ndecompress ms"),
+        *("communicate\nms", "step\nms", "x dense"),
+    ]
+    cells: list[list[str]] = []
     dense = next(row for setting, row in rows if setting is None)
     for setting, row in rows:
         overlap = " with overlap" if row.best_ms < row.step_ms else ""
-        made.add_row(
-            row.method + overlap,
-            methods.interval(setting.losses) if setting else "0",
-            f"{row.payload_mb:.3g}",
-            f"{row.compress_ms + row.decompress_ms:.3g}",
-            f"{row.communicate_ms:.3g}",
-            f"{row.best_ms:.3g}",
-            f"{dense.best_ms / row.best_ms:.2f}",
-        )
-    console.print(made)
+        times = (row.compress_ms + row.decompress_ms, row.communicate_ms, row.best_ms)
+        loss = methods.interval(setting.losses) if setting else "0"
+        numbers = [f"{value:.3g}" for value in (row.payload_mb, *times)]
+        cells.append([row.method + overlap, loss, *numbers, f"{dense.best_ms / row.best_ms:.2f}"])
+    console.print(grid("Fastest first", headings, cells))
     console.print(
         "loss: of the benchmark; payload, compress and decompress: measured here; communicate, step and x "
         "dense: modelled",

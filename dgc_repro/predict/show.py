@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
 from dgc_repro.bench.tables import write_csv
 from dgc_repro.errors import UserError
 from dgc_repro.paper import plot
-from dgc_repro.paper.page import console_of_width
+from dgc_repro.paper.page import console_of_width, grid
 
 if TYPE_CHECKING:
     from dgc_repro.predict.prediction import Prediction
@@ -141,14 +140,8 @@ TABLES: Mapping[str, Sequence[Column]] = {
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Prediction]) -> Table:
     """For the terminal."""
-    made = Table(
-        title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, collapse_padding=True
-    )
-    for heading, field, _ in columns:
-        made.add_column(heading, justify="left" if field == "method" else "right", no_wrap=True)
-    for row in rows:
-        made.add_row(*(shown(getattr(row, field)) for _, field, shown in columns))
-    return made
+    cells = ([shown(getattr(row, field)) for _, field, shown in columns] for row in rows)
+    return grid(title, [heading for heading, _, _ in columns], cells)
 
 
 def figure(
