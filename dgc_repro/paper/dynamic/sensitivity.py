@@ -17,7 +17,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, near
@@ -123,10 +122,7 @@ def plateaus(factors: Mapping[str, Factors]) -> tuple[Claim, ...]:
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError where there is none or they are not one
-    experiment."""
-    if not runs:
-        raise UserError("experiment.artifact: at least one finished run of sensitivity, got none")
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     runs = [_named(run) for run in runs]
     require_alike(runs, ALIKE)
     found = {run.row: factors_of(run.config) for run in runs}

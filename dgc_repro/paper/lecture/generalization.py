@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Check, Claim
@@ -209,10 +208,6 @@ def _of_measure(
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    if not runs:
-        raise UserError(
-            "experiment.artifact: at least one finished run of generalization, got none"
-        )
     require_alike(runs, ALIKE)
     found = numbers(runs)
     targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
