@@ -59,14 +59,8 @@ def test_by_default_there_are_24_points() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--methods", "tpk"], "--methods: no 'tpk'; did you mean"),
         (["--methods", "torch-fp16"], "--methods: no 'torch-fp16'"),
-        (["--rates", "100"], "--rates: "),
         (["--rates", "1mbit"], "--rates: "),
-        (["--workers", "x"], "--workers: a whole number from 2 to 4, got 'x'"),
-        (["--workers", "0"], "--workers: a whole number from 2 to"),
-        (["--compute", "x"], "--compute: "),
-        (["--repeats", "0"], "--repeats: a whole number from 1, got '0'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str) -> None:
