@@ -34,9 +34,8 @@ def table(options: Namespace) -> Table:
     about = (
         "Counted on fake CUDA tensors, not measured, as in launches.md, for each setting of `make "
         f"benchmark`, with the models at full size and {speed.WORKERS} workers. Other work on the machine "
-        "changes nothing. A setting under a policy is counted as its compressor with its own settings, "
-        "without what the policy measures; 1-bit Adam after its warm-up. Rows without numbers read the "
-        "host. Forward and backward: "
+        "changes nothing. DGC and 1-bit Adam are counted after their warm-ups; settings under a policy that "
+        "adapts are not counted. Rows without numbers read the host. Forward and backward: "
         f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
         f"words) at {SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
         "assumption). Factors: values of PowerSGD's factors of rank 1."
@@ -61,7 +60,8 @@ def rows() -> list[Row]:
             )
             for config, _ in jobs:
                 experiment = config["experiment"]
-                if speed.FULL_SIZE[experiment["workload"]] == model:
+                policy = str(config["policy"]["_target_"]).rpartition(".")[2]
+                if speed.FULL_SIZE[experiment["workload"]] == model and policy in speed.PLANNED:
                     fixed = {**config, "policy": option("policy", "fixed")}
                     fixed["wrapper"]["onebit_adam"]["warmup_steps"] = 0  # its warm-up is dense
                     counts = count_exchange(fixed, shapes, judged=False)

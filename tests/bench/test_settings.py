@@ -30,9 +30,9 @@ def test_a_setting_is_counted_as_its_compressor(monkeypatch: pytest.MonkeyPatch)
     model, *rows = settings.rows()
     assert model["parameters"] > model["factors"] > model["vectors"] > 0
     assert model["modelled_v100_ms"] == pytest.approx(model["gflop"] / (0.4 * 15.7))
-    assert [row["method"] for row in rows] == list(given)
     counted = {row["method"]: row["launches"] for row in rows}
-    assert counted["topk_0.01"] == counted["accordion"] > counted["powersgd_1"] > 0
+    assert list(counted) == ["topk_0.01", "powersgd_1"]  # Accordion adapts
+    assert counted["topk_0.01"] > counted["powersgd_1"] > 0
 
 
 @pytest.mark.slow
@@ -45,5 +45,6 @@ def test_the_published_counts_have_every_setting() -> None:
             config["experiment"]["method"]
             for config, _ in jobs
             if config["experiment"]["workload"] == workload
+            and config["policy"]["_target_"].rpartition(".")[2] in speed.PLANNED
         }
         assert set(counts.loc[counts["model"] == model, "method"]) == wanted | {speed.COMPUTE}
