@@ -25,14 +25,14 @@ from dgc_repro.launch.overrides import apart, composed
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
-from dgc_repro.predict.quality import NOT_MEASURED, Quality
+from dgc_repro.predict.quality import Benchmark
 from dgc_repro.predict.show import show
 from dgc_repro.predict.step_timing import Bench, as_simulated
 from dgc_repro.progress import Progress, announce
 
 DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
 FED = "wrap=[per_layer,error_feedback]"
-UNIFORM8 = ("compressor=uniform", "compressor.bits=8", "compressor.block=2048")
+UNIFORM8 = ("compressor=uniform", "compressor.bits=8", "compressor.block=512", FED)
 UNIFORM4 = ("compressor=uniform", "compressor.bits=4", "compressor.block=512", FED)
 TOPK100 = ("compressor=topk", "compressor.density=0.01", FED)
 SHARDED, GTOPK = "exchange.aggregation=sharded", "exchange.aggregation=gtopk"
@@ -42,7 +42,7 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
     "uniform 8 bits, sharded": (*UNIFORM8, SHARDED),
     "uniform 4 bits": UNIFORM4,
     "uniform 4 bits, sharded": (*UNIFORM4, SHARDED),
-    "signsgd": ("compressor=signsgd",),
+    "signsgd": ("compressor=signsgd", "optimizer.momentum=0"),
     "topk 10x": ("compressor=topk", "compressor.density=0.1", FED),
     "topk 100x": TOPK100,
     "topk 100x, gtopk": (*TOPK100, GTOPK),
@@ -74,7 +74,8 @@ class Prediction:
     (`exchange.overlap=true`), None where the method cannot; efficiencies are the step of one
     worker that exchanges nothing, over this one's (throughput T_N / (N T_1)); ``break_even``: the rate in
     bits a second below which this is faster than dense, both without overlap (inf: it always is; NaN:
-    never; None: it is dense); ``as_dense``: whether it trained as well as dense (quality.py)."""
+    never; None: it is dense); ``loss``: mean in the published benchmark (quality.py), over so many
+    ``seeds``, None where it has none."""
 
     method: str
     workers: int
@@ -90,7 +91,8 @@ class Prediction:
     overlap_speedup: float | None
     payload_mb: float
     break_even: float | None
-    as_dense: str
+    loss: float | None
+    seeds: int
 
     @property
     def best_ms(self) -> float:
@@ -119,8 +121,8 @@ def predict(arguments: Sequence[str]) -> Path:
         for title, method in CANDIDATES.items():
             asked.append((title, composed([*without, *method]), largest))
     model = str(config["model"]["_target_"]).rpartition(".")[2]
-    quality = Quality(model)
-    table = Predictions(bench, asked[0][1], settings["compute_ms"], quality)
+    benchmark = Benchmark(model)
+    table = Predictions(bench, asked[0][1], settings["compute_ms"], benchmark)
     each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
     expected = [each * _weight(method_config) for _, method_config, _ in asked]
     announce("predict", sum(expected))
@@ -139,7 +141,7 @@ def predict(arguments: Sequence[str]) -> Path:
         "network": network_title(network, overrides),
         "source": network.source,
         "compute": "given" if settings["compute_ms"] else "measured",
-        "quality": quality.source,
+        "quality": benchmark.source,
     }
     show(dense, of_method, compared, about, folder)
     return folder
@@ -175,12 +177,12 @@ def network_of(config: Mapping[str, Any]) -> Network:
 @dataclass
 class Predictions:
     """Makes rows. ``dense``: the config of plain averaging; ``compute_ms``: given, or None: measured;
-    ``quality``: None: nothing is said of it."""
+    ``benchmark``: where losses come from."""
 
     bench: Bench
     dense: Mapping[str, Any]
     compute_ms: float | None
-    quality: Quality | None = None
+    benchmark: Benchmark
 
     def __post_init__(self) -> None:
         self._dense_overlaps = _can_overlap(self.dense)
@@ -190,11 +192,16 @@ class Predictions:
     ) -> list[Prediction]:
         """A method among each number of workers."""
         overlaps = _can_overlap(config)
-        as_dense = self.quality.answer(config) if self.quality else NOT_MEASURED
-        return [self._row(name, config, cost, as_dense, overlaps) for cost in among.values()]
+        losses = self.benchmark.losses(config)
+        return [self._row(name, config, cost, losses, overlaps) for cost in among.values()]
 
     def _row(
-        self, name: str, config: Mapping[str, Any], cost: Costs, as_dense: str, overlaps: bool
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        cost: Costs,
+        losses: Sequence[float],
+        overlaps: bool,
     ) -> Prediction:
         step, plain = (self._step(c, False, cost) for c in (config, self.dense))
         whole, dense = step.after_backward(cost), plain.after_backward(cost)
@@ -219,7 +226,8 @@ class Predictions:
             overlap_speedup=dense_behind / behind if behind and dense_behind else None,
             payload_mb=sum(size for some in calls for _, size in some.values()) / 1e6,
             break_even=None if name == "dense" else _break_even(step, plain, cost),
-            as_dense=as_dense,
+            loss=sum(losses) / len(losses) if losses else None,
+            seeds=len(losses),
         )
 
     def _step(self, config: Mapping[str, Any], overlap: bool, cost: Costs) -> Step:

@@ -40,18 +40,15 @@ from dgc_repro.predict.prediction import (
     network_of,
     network_title,
 )
+from dgc_repro.predict.quality import POOL, Benchmark
 from dgc_repro.predict.show import head
 from dgc_repro.predict.step_timing import Bench, as_simulated
 from dgc_repro.progress import Progress, announce
-from dgc_repro.results import published_runs
 
-POOL = "benchmark/small"
 UNSUPPORTED = (
     f"The benchmark does not support this choice: n is below {MIN_SEEDS}, or the interval reaches "
     "beyond the allowed loss. "
 )
-WORKLOADS = {"LSTM": "lstm", "Transformer": "transformer"}
-"""By the model's class; any other model is compared with the ResNet."""
 METHOD = ("compressor", "wrap", "wrapper", "policy")
 PLANNED = ("fixed", "scheduled", "warmup")
 """Policies whose plan is known beforehand."""
@@ -88,22 +85,18 @@ def recommend(arguments: Sequence[str]) -> None:
         raise UserError("workers: at least 2, between whom something is exchanged, got 1")
     among = costs(network, workers)
     validate(as_simulated(config, 2))
-    model = str(config["model"]["_target_"]).rpartition(".")[2]
-    workload = WORKLOADS.get(model, "resnet")
-    runs = [
-        run
-        for run in published_runs(POOL)
-        if run.model == workload and methods.TUNES not in run.method
-    ]
-    if not any(run.method == methods.DENSE for run in runs):
-        raise UserError(f"model: {POOL} has no runs of its workload {workload}; use predict")
-    found = methods.numbers(runs)
+    benchmark = Benchmark(str(config["model"]["_target_"]).rpartition(".")[2])
+    runs, found = benchmark.runs, benchmark.frame
+    if found is None:
+        raise UserError(
+            f"model: results/{POOL} has no runs of its workload {benchmark.workload}; use predict"
+        )
     every, left_out = candidates(runs, found, config, among)
     good = [one for one in every if np.mean(one.losses) <= settings["max_loss"]]
     good.sort(key=lambda one: one.estimate)
 
     bench = Bench(config, Path(settings["times"]) if settings["times"] else None, REPEATS)
-    table = Predictions(bench, config, None)
+    table = Predictions(bench, config, None, benchmark)
     each = parameters(config) * SECONDS_PER_PARAMETER * REPEATS * 2
     shown = good[: settings["measured"]]
     announce("recommend", each * (len(shown) + 1))

@@ -27,6 +27,8 @@ PARTS = {
     "decompress_ms": ("decompress", plot.YELLOW),
 }
 RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+LITTLE = 0.5
+"""A loss, in points or percent, that the advice calls little."""
 OVERLAP_MARK = 40  # points, of a whole group of bars
 
 
@@ -67,13 +69,13 @@ def advice(compared: Sequence[Prediction]) -> list[str]:
     best = compared[0]
     overlap = " with overlap" if best.best_ms < best.step_ms else ""
     lines = [
-        f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms a step "
-        f"(as dense: {best.as_dense}); a prediction says nothing of the loss"
+        f"fastest of these {len(compared)}: {best.method}{overlap}, {best.best_ms:.4g} ms per step, loss "
+        f"{_loss(best.loss)}; recommend chooses by loss and time"
     ]
-    trained = next((one for one in compared if one.as_dense.startswith("yes")), best)
-    if trained is not best:
+    good = next((o for o in compared if o.loss is not None and o.loss <= LITTLE), best)
+    if good is not best:
         lines.append(
-            f"fastest that trained as well as dense: {trained.method}, {trained.best_ms:.4g} ms"
+            f"fastest that lost at most {LITTLE:g}: {good.method}, {good.best_ms:.4g} ms per step"
         )
     if any("sharded" in one.method for one in compared):
         lines.append(
@@ -103,6 +105,7 @@ def _shown(text: Callable[[float], str]) -> Callable[[float | None], str]:
 _ms = _shown(lambda value: f"{value:.0f}" if value >= 100 else f"{value:.3g}")
 _percent = _shown(lambda value: f"{100 * value:.0f} %")
 _times = _shown("{:.2f}".format)
+_loss = _shown("{:.2f}".format)
 
 
 def rate(bits: float) -> str:
@@ -132,7 +135,8 @@ TABLES: Mapping[str, Sequence[Column]] = {
         ("x dense", "speedup", _times),
         ("overlap", "overlap_speedup", _times),
         ("pays below", "break_even", _shown(rate)),
-        ("as dense", "as_dense", str),
+        ("loss", "loss", _loss),
+        ("n", "seeds", str),
     ),
 }
 """Heading, field and format of each column."""

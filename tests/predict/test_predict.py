@@ -176,7 +176,7 @@ def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.Monkey
     assert found == expected
 
 
-def test_all_candidates_are_compared_with_their_quality(
+def test_all_candidates_are_compared_with_their_loss(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = again(folder, tmp_path, "network.rate=10mbit", "workers=2,4", "best=true")
@@ -185,8 +185,9 @@ def test_all_candidates_are_compared_with_their_quality(
     printed = capsys.readouterr().out
     assert re.match(r"predict: about \d+ (s|minutes) expected", printed)
     assert "…" not in printed  # no cell is cut
-    assert "as dense: whether the last test accuracy was as good as dense's" in printed
-    assert {row["as_dense"] for row in rows if row["method"] == "randomk 100x"} == {"no (n=1)"}
+    assert "loss: points of accuracy against dense training" in printed
+    (loss,) = {row["loss"] for row in rows if row["method"] == "randomk 100x"}
+    assert float(loss) > 1  # it is fast, and does not converge in the benchmark
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1}'])

@@ -1,45 +1,46 @@
-"""What `predict` says of a method's training: from the committed runs, with their model and scale."""
+"""The losses that `predict` and `recommend` show: from the published benchmark, of the same method."""
 
 from __future__ import annotations
 
 import pytest
 
 from dgc_repro.launch.overrides import composed
+from dgc_repro.predict import quality
 from dgc_repro.predict.prediction import CANDIDATES, DENSE
-from dgc_repro.predict.quality import Quality
+from dgc_repro.predict.quality import Benchmark
 
 
 @pytest.fixture(scope="module")
-def quality() -> Quality:
-    return Quality("ResNet101")
+def benchmark() -> Benchmark:
+    return Benchmark("ResNet101")
 
 
-@pytest.mark.parametrize(
-    ("method", "answer"),
-    [
-        (DENSE, "-"),
-        (CANDIDATES["topk 1000x"], "no (n=3)"),
-        (CANDIDATES["dgc_sampled 1000x"], "no (n=3)"),
-        (CANDIDATES["randomk 100x"], "no (n=1)"),
-        (("compressor=topk", "compressor.factor=1000"), "no (n=3)"),
-        (CANDIDATES["fp16"], "not measured"),
-        (CANDIDATES["topk 100x, gtopk"], "not measured"),
-        (("compressor=topk", "compressor.density=0.001", "wrap=[]"), "not measured"),
-    ],
-)
-def test_an_answer_is_of_the_same_method_and_paired_with_dense(
-    quality: Quality, method: tuple[str, ...], answer: str
-) -> None:
-    assert quality.answer(composed(list(method))) == answer
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_was_trained_in_the_benchmark(benchmark: Benchmark, name: str) -> None:
+    losses = benchmark.losses(composed(list(CANDIDATES[name])))
+    assert len(losses) == len(benchmark.losses(composed(list(DENSE)))) >= 1
 
 
-def test_the_source_names_the_reduced_model_and_the_pool(quality: Quality) -> None:
-    for words in ("results/gravac/small", "17-layer ResNet, width 12", "4 simulated workers"):
-        assert words in quality.source
-    assert "perplexity" in Quality("LSTM").source
+def test_a_loss_is_that_of_the_same_method(benchmark: Benchmark) -> None:
+    def of(*overrides: str) -> list[float]:
+        return benchmark.losses(composed(list(overrides)))
+
+    assert set(of(*DENSE)) == {0.0}
+    assert of("compressor=topk", "compressor.factor=100") == of("compressor=topk")
+    assert of("compressor=topk") != of("compressor=topk", "compressor.factor=10")
+    assert of("compressor=topk", "wrap=[]") == of("compressor=topk", "compressor.factor=7") == []
+    assert of("compressor=topk", "exchange.unit=model") == of("compressor=magnitude")
+    assert of(*DENSE, "train.local_steps=10") != of(*DENSE)
 
 
-def test_without_committed_runs_nothing_is_measured() -> None:
-    quality = Quality("ResNet101", runs=[])
-    assert quality.answer(composed(list(CANDIDATES["topk 10x"]))) == "not measured"
-    assert "is not here" in quality.source
+def test_the_source_names_the_slim_model_and_the_pool(benchmark: Benchmark) -> None:
+    for words in ("results/benchmark/small", "18-layer ResNet, width 8", "4 simulated workers"):
+        assert words in benchmark.source
+    assert "perplexity" in Benchmark("LSTM").source
+
+
+def test_without_published_runs_there_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "published_runs", lambda name: [])
+    none = Benchmark("ResNet101")
+    assert none.losses(composed(list(CANDIDATES["topk 10x"]))) == []
+    assert "is not here" in none.source

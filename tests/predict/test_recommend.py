@@ -12,7 +12,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.overrides import composed
 from dgc_repro.paper.records import Run
-from dgc_repro.predict import recommend as module
+from dgc_repro.predict import quality
 from dgc_repro.predict.prediction import DENSE
 from dgc_repro.predict.recommend import command_of, recommend, with_method
 from dgc_repro.predict.step_timing import as_simulated
@@ -60,7 +60,7 @@ def test_what_loses_no_more_is_measured_and_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "published_runs", lambda name: runs)
+    monkeypatch.setattr(quality, "published_runs", lambda name: runs)
     recommend(["network.rate=1mbit", "workers=8", "max_loss=0.5", *SLIM])
     said = capsys.readouterr().out
     assert "0.30 (n=1)" in said
