@@ -168,6 +168,7 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"workers_per_node": 4}, "workers_per_node: goes with node_rate"),
         ({"as_workers": 32}, f"as_workers: {NO_RATE}"),
         ({"message_scale": 2}, f"message_scale: {NO_RATE}"),
+        ({"workers_per_node": 4, "node_rate": "fast"}, f"node_rate: {RATE}"),
         (
             {"workers_per_node": 1, "node_rate": "1gbit"},
             "workers_per_node: a whole number from 2",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from dgc_repro.compressor.dense import Dense
@@ -51,7 +52,7 @@ from dgc_repro.launch.networks import (
     refuse_stand_ins,
 )
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dir, option
+from dgc_repro.launch.paths import conf_dirs, option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.rounded import RoundedSGD
@@ -392,16 +393,19 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
 
 def _moved_by_policy(config: Config, policy: Policy) -> list[str]:
     """A setting of the compressor that was given, and that the policy replaces on every rung."""
-    value = config["compressor"].get(policy.field) if policy.field else None
-    names = (path.stem for path in (conf_dir() / "compressor").glob("*.yaml"))
-    stated = (option("compressor", name) for name in names)
-    usual = [node.get("compressor", node).get(policy.field) for node in stated]
-    if value is None or value in policy.values or value in usual:
+    leaf = config["compressor"]
+    value = leaf.get(policy.field) if policy.field else None
+    if value is None or value in policy.values:
         return []
+    files = [path for root in conf_dirs() for path in (root / "compressor").glob("*.yaml")]
+    stated = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in files]
+    nodes = [node.get("compressor", node) for node in stated]
+    if value in [n.get(policy.field) for n in nodes if n.get("_target_") == leaf["_target_"]]:
+        return []  # the file's own
     name = str(config["policy"]["_target_"]).split(".")[-2]
     return [
         f"compressor.{policy.field}: {value} has no effect, because policy={name} sets it to one of "
-        f"{list(policy.values)}; give policy.values, or policy=fixed policy.field=null"
+        f"{list(policy.values)}; change the values of the policy, or use policy=fixed policy.field=null"
     ]
 
 

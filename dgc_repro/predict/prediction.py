@@ -118,8 +118,8 @@ def predict(arguments: Sequence[str]) -> Path:
     if name != "dense":
         asked.append((name, config, among))
     if settings["best"]:
-        for title, method in CANDIDATES.items():
-            asked.append((title, composed([*without, *method]), largest))
+        for title, method_config in candidates(without, config).items():
+            asked.append((title, method_config, largest))
     model = str(config["model"]["_target_"]).rpartition(".")[2]
     benchmark = Benchmark(model)
     table = Predictions(bench, asked[0][1], settings["compute_ms"], benchmark)
@@ -145,6 +145,17 @@ def predict(arguments: Sequence[str]) -> Path:
     }
     show(dense, of_method, compared, about, folder)
     return folder
+
+
+def candidates(without: Sequence[str], config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Configs of `CANDIDATES`. ``without``: overrides that name no method; ``config``: made of them."""
+    has_momentum = "momentum" in config["optimizer"]
+    return {
+        title: composed(
+            [*without, *(o for o in method if has_momentum or not o.startswith("optimizer."))]
+        )
+        for title, method in CANDIDATES.items()
+    }
 
 
 def network_of(config: Mapping[str, Any]) -> Network:

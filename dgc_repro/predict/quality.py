@@ -71,14 +71,15 @@ def _is_same_method(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> b
         _times_fewer(theirs) == _times_fewer(ours)
         and all(ours.get(k) == v for k, v in theirs.items() if k not in ("factor", "density"))
         and _wrappers(recorded) == _wrappers(config)
-        and recorded["policy"]["_target_"] == config["policy"]["_target_"]
-        and all(
-            recorded["optimizer"].get(key) == config["optimizer"].get(key)
-            for key in ("_target_", "momentum")
-        )
+        and _alike(recorded["policy"], config["policy"], ("_target_", "field", "values", "rungs"))
+        and _alike(recorded["optimizer"], config["optimizer"], ("_target_", "momentum"))
         and recorded["train"].get("local_steps", 1) == config["train"]["local_steps"]
-        and all(exchange[key] == own[key] for key in ("aggregation", "unit"))
+        and _alike(exchange, own, ("aggregation", "unit"))
     )
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    return all(one.get(key) == other.get(key) for key in keys)
 
 
 def _times_fewer(compressor: Mapping[str, Any]) -> float | None:

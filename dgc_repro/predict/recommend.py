@@ -147,11 +147,14 @@ def candidates(
 
 def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
     """The config with a run's method, at the last rung of a plan that was written down beforehand. None for
-    a policy that decides in the run, and for a method that changes with the steps by itself."""
+    a policy that decides in the run, for a method that changes with the steps by itself, and for one whose
+    momentum the config's optimizer does not have."""
     own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
     kept = {key: run.config["exchange"][key] for key in ("aggregation", "unit")}
     own["exchange"] = {**own["exchange"], **kept}
     if "momentum_correction" in own["wrap"]:  # it applies momentum on the workers
+        if "momentum" not in own["optimizer"]:
+            return None
         own["optimizer"] = {**own["optimizer"], "momentum": 0}
     planned = [option("policy", name)["_target_"] for name in PLANNED]
     changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1

@@ -20,6 +20,12 @@ def test_a_setting_is_counted_as_its_compressor(monkeypatch: pytest.MonkeyPatch)
         "topk_0.01": ["compressor=topk", "compressor.density=0.01"],
         "accordion": ["compressor=topk", "policy=accordion", "policy.values=[0.1,0.01]"],
         "powersgd_1": ["compressor=powersgd", "compressor.rank=1"],
+        "warmed": [
+            "compressor=topk",
+            "compressor.density=0.01",
+            "policy=warmup",
+            "policy.values=[0.1,0.01]",
+        ],
     }
     named = ["experiment=benchmark/transformer", "scale=benchmark/transformer/small"]
     jobs = [
@@ -31,8 +37,8 @@ def test_a_setting_is_counted_as_its_compressor(monkeypatch: pytest.MonkeyPatch)
     assert model["parameters"] > model["factors"] > model["vectors"] > 0
     assert model["modelled_v100_ms"] == pytest.approx(model["gflop"] / (0.4 * 15.7))
     counted = {row["method"]: row["launches"] for row in rows}
-    assert list(counted) == ["topk_0.01", "powersgd_1"]  # Accordion adapts
-    assert counted["topk_0.01"] > counted["powersgd_1"] > 0
+    assert list(counted) == ["topk_0.01", "powersgd_1", "warmed"]  # Accordion adapts
+    assert counted["topk_0.01"] == counted["warmed"] > counted["powersgd_1"] > 0
 
 
 @pytest.mark.slow

@@ -61,6 +61,8 @@ def test_by_default_there_are_24_points() -> None:
     [
         (["--methods", "torch-fp16"], "--methods: no 'torch-fp16'"),
         (["--rates", "1mbit"], "--rates: "),
+        (["--compute", "x"], "--compute: "),
+        (["--repeats", "0"], "--repeats: a whole number from 1, got '0'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], line: str) -> None:

@@ -32,9 +32,14 @@ DGC = ("compressor=dgc", "compressor.sample=1.0")
             "wrap=['error_feedback'] leaves out: there is no momentum",
         ),
         (
+            ("compressor=uniform", "compressor.bits=2", "policy=stepwise"),
+            "compressor.bits: 2 has no effect, because policy=stepwise sets it to one of",
+            "change the values of the policy",
+        ),
+        (
             (*DGC, "train.epochs=5", "compressor.density=0.01"),
             "compressor.density: 0.01 has no effect, because policy=warmup sets it to one of [0.25,",
-            "give policy.values, or policy=fixed policy.field=null",
+            "change the values of the policy, or use policy=fixed policy.field=null",
         ),
     ],
 )
@@ -50,7 +55,7 @@ def test_it_is_said(overrides: Sequence[str], begins: str, says: str) -> None:
         (*DGC, "train.epochs=5"),
         (*DGC, "train.epochs=5", "wrap=[error_feedback]", "optimizer.momentum=0.9"),
         (*DGC, "policy=fixed", "compressor.density=0.01"),
-        ("compressor=uniform", "policy=stepwise"),
+        ("compressor=uniform", "policy=stepwise"),  # bits: 8 is its file's own
         ("compressor=topk", "wrap=[error_feedback]", "optimizer.momentum=0"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from dgc_repro.launch.overrides import composed
 from dgc_repro.predict import quality
-from dgc_repro.predict.prediction import CANDIDATES, DENSE
+from dgc_repro.predict.prediction import CANDIDATES, DENSE, candidates
 from dgc_repro.predict.quality import Benchmark
 
 
@@ -21,6 +21,12 @@ def test_every_candidate_was_trained_in_the_benchmark(benchmark: Benchmark, name
     assert len(losses) == len(benchmark.losses(composed(list(DENSE)))) >= 1
 
 
+def test_candidates_compose_with_every_optimizer() -> None:
+    for optimizer in ("optimizer=adam", "optimizer=lamb", "optimizer=sgd"):
+        found = candidates([optimizer], composed([optimizer]))
+        assert set(found) == set(CANDIDATES)
+
+
 def test_a_loss_is_that_of_the_same_method(benchmark: Benchmark) -> None:
     def of(*overrides: str) -> list[float]:
         return benchmark.losses(composed(list(overrides)))
@@ -31,6 +37,11 @@ def test_a_loss_is_that_of_the_same_method(benchmark: Benchmark) -> None:
     assert of("compressor=topk", "wrap=[]") == of("compressor=topk", "compressor.factor=7") == []
     assert of("compressor=topk", "exchange.unit=model") == of("compressor=magnitude")
     assert of(*DENSE, "train.local_steps=10") != of(*DENSE)
+    accordion = ("compressor=topk", "policy=accordion", "policy.field=density")
+    assert of(*accordion, "policy.values=[0.1,0.01]") != []
+    assert of(*accordion, "policy.values=[0.5,0.2]") == []
+    fixed = ("policy=fixed", "policy.field=bits", "policy.values=[2]")
+    assert of("compressor=uniform", "compressor.block=512", *fixed) == []
 
 
 def test_the_source_names_the_slim_model_and_the_pool(benchmark: Benchmark) -> None:

@@ -97,6 +97,7 @@ def test_dgc_is_predicted_as_it_trains(runs: list[Run]) -> None:
     assert found is not None
     assert found["optimizer"]["momentum"] == 0
     validate(as_simulated(found, 2))
+    assert with_method(composed([*DENSE, "optimizer=adam"]), dgc) is None
 
 
 def test_the_command_has_what_differs_from_the_yaml(runs: list[Run]) -> None:

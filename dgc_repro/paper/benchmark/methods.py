@@ -116,9 +116,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "tuning": tried,
             "workers": speed.WORKERS,
             "seeds": MIN_SEEDS,
-            "target": _targets(runs, present)
-            if has_target
-            else "There is no target at this scale.",
+            "target": _targets(runs, present) if has_target else "none at this scale",
             "dense": _dense_error(found, present),
             "settings": len({run.method for run in runs if TUNES not in run.method}),
             "twins": _twins(runs),
@@ -207,10 +205,6 @@ def wire_a_step(run: Run, workers: int) -> float:
     return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
 
 
-def _steps(run: Run) -> int:
-    return int(run.summary["steps"])
-
-
 def _has_words(run: Run) -> bool:
     return "test/perplexity" in run.epochs
 
@@ -285,13 +279,15 @@ def _targets(runs: Sequence[Run], present: Sequence[str]) -> str:
 
 
 def _dense_error(found: pd.DataFrame, present: Sequence[str]) -> str:
-    """The standard error of dense training's mean, which all losses of a workload share."""
+    """The standard error of dense training's mean, which all losses of a workload share, in their unit."""
     said = []
     for name in present:
         own = frame.of(found, QUALITY, f"{name}.{DENSE}")
         if len(own) > 1:
             error = float(np.std(own, ddof=1) / np.sqrt(len(own)))
-            said.append(f"{WORKLOADS[name]} {error:.2g}")
+            is_text = "text" in WORKLOADS[name]
+            relative = f"{100 * error / np.mean(own):.2g} %"
+            said.append(f"{WORKLOADS[name]} {relative if is_text else f'{error:.2g} points'}")
     return ", ".join(said) or "unknown with one seed"
 
 
@@ -322,7 +318,8 @@ def _table(found: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
     table = frame.pivot(found, rows, columns, "setting")
     marks = [OTHER if _is_other(row) else _fronts(row in best, row in on_wire) for row in rows]
     table.insert(1, "front", marks)
-    table.insert(2, "rate", [rates[row] + ("" if rows[row] in tuned else BORROWED) for row in rows])
+    borrowed = {row for row, method in rows.items() if tuned and method not in tuned}
+    table.insert(2, "rate", [rates[row] + (BORROWED if row in borrowed else "") for row in rows])
     return table
 
 

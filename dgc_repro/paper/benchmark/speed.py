@@ -46,7 +46,7 @@ GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
 BACKWARD = 2 / 3
 """Share of compute that communication can hide behind, as predict has it."""
 PLANNED = ("Fixed", "Scheduled", "Warmup")
-"""Policies whose rungs are known before the run; `Stepwise` knows those of an epoch before it begins."""
+"""Policies whose rungs are known before the run."""
 FLOAT_BYTES = 4
 
 
@@ -77,15 +77,22 @@ def calls_until(run: Run, steps: float, vectors: float) -> Calls:
     Epochs record the payload of all collectives together. Where a run has uncompressed and compressed steps,
     it is split into these two kinds. Within an epoch the payload is taken as even. Skipped steps send nothing
     and are not counted."""
-    whole = exchanged(run)
-    steps = steps * whole / run.summary["steps"]
+    ends, payloads, skipped = (
+        run.epochs[name].to_numpy(float)
+        for name in ("step", "comm/payload_bytes", "train/skipped_steps")
+    )
+    if run.setting("train.local_steps", 1) > 1:
+        skipped = np.zeros_like(skipped)  # of workers, whose round is exchanged all the same
+    done = ends - skipped.cumsum()
+    whole = done[-1]
+    if not whole:
+        return {}
+    exchanged_steps = float(np.interp(steps, [0, *ends], [0, *done]))
     totals = {
         name: (of["calls"] / whole, of["payload_bytes"] / whole)
         for name, of in run.summary["collectives"].items()
     }
-    ends, payloads = (run.epochs[name].to_numpy(float) for name in ("step", "comm/payload_bytes"))
-    ends = ends * whole / run.summary["steps"]
-    sent = float(np.interp(steps, [0, *ends], [0, *payloads])) / steps
+    sent = float(np.interp(steps, [0, *ends], [0, *payloads])) / max(1.0, exchanged_steps)
     gathered = sum(size for name, (_, size) in totals.items() if name != "allreduce")
     averaged = totals.get("allreduce", (0.0, 0.0))[1]
     if math.isclose(sent, gathered + averaged, rel_tol=1e-3) or not gathered:
@@ -217,13 +224,18 @@ def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Wor
 
 
 def exchanged(run: Run) -> float:
-    """Steps whose gradient was finite."""
+    """Steps whose gradient was finite. With local steps all: a worker that leaves one out is in the round."""
+    if run.setting("train.local_steps", 1) > 1:
+        return float(run.summary["steps"])
     return float(run.summary["steps"] - run.epochs["train/skipped_steps"].sum())
 
 
 def can_overlap(run: Run) -> bool:
     """Whether its buckets can be exchanged during backward: by layer, in each step, by a plan."""
-    is_planned = _policy(run) in (*PLANNED, "Stepwise")
+    by_epoch = _policy(run) == "Stepwise" or (
+        _policy(run) == "Accordion" and run.setting("policy.norm") != "own"
+    )
+    is_planned = _policy(run) in PLANNED or by_epoch
     by_step = run.setting("train.local_steps", 1) == 1
     return is_planned and by_step and run.setting("exchange.unit", "layer") == "layer"
 
