@@ -35,7 +35,7 @@ UNDER, SHARE = "points under dense", "payload of dense's"
 UNDER_DENSE_POINTS = 2.0
 """A setting is called below dense when it ends more than this many points under it. Ours."""
 CENTRE_BITS, GRID_BITS = 8, 4
-MODEL, RUNNING = "one scale a model", "a scale that never falls"
+MODEL, RUNNING = "one scale per model", "a scale that never falls"
 AGAIN, WEIGHTS = "mean quantized again", "weights, not gradients"
 AS_TABLE_1 = {NONE: DENSE, STATIC: PLAIN_8}
 """Rows of Table I that are settings of this study too, where a scale has both."""
@@ -227,7 +227,9 @@ def _curves(factors: Mapping[str, Factors], runs: Sequence[Run], scale: str) -> 
     own = [run for run in runs if run.row in looks]
     metric, label = "test/accuracy_percent", "test accuracy (%)"
     draw = partial(plot.curves, runs=own, looks=looks, x="epoch", metric=metric, ylabel=label)
-    return plot.figure("Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)])
+    return plot.figure(
+        "Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)], legend=2
+    )
 
 
 def _points(
