@@ -90,8 +90,9 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     runs = [run for run in runs if run.model in present]
     for name in present:
         require_alike([run for run in runs if run.model == name], OF_WORKLOAD)
-    found = numbers([run for run in runs if TUNES not in run.method])
+    shown = [run for run in runs if TUNES not in run.method]
     has_target = any(run.summary.get("stopping") for run in runs)
+    found = numbers(shown)
     tuning = pd.concat([_tuning(runs, name) for name in present], ignore_index=True)
     best = pd.concat([advice(found, name) for name in present], ignore_index=True)
     tried = _not_best(tuning, runs) if len(tuning) else "There are no such runs here."
@@ -118,14 +119,14 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "seeds": MIN_SEEDS,
             "target": _targets(runs, present) if has_target else "none at this scale",
             "dense": _dense_error(found, present),
-            "settings": len({run.method for run in runs if TUNES not in run.method}),
-            "twins": _twins(runs),
+            "settings": len({run.method for run in shown}),
+            "twins": _twins(shown),
         },
         figures={
-            "methods": lambda: _figure(found, runs, present, scale, MAIN),
-            "wire": lambda: _figure(found, runs, present, scale, WIRE_PANELS),
+            "methods": lambda: _figure(found, shown, present, scale, MAIN),
+            "wire": lambda: _figure(found, shown, present, scale, WIRE_PANELS),
         }
-        | ({"speed": lambda: _speed_figure(found, runs, present, scale)} if has_target else {}),
+        | ({"speed": lambda: _speed_figure(found, shown, present, scale)} if has_target else {}),
     )
 
 
@@ -293,7 +294,7 @@ def _dense_error(found: pd.DataFrame, present: Sequence[str]) -> str:
 
 def _twins(runs: Sequence[Run]) -> str:
     """Settings that trained exactly as another one."""
-    same = frame.twins([run for run in runs if TUNES not in run.method])
+    same = frame.twins(runs)
     return ", ".join(f"{row} as {first}" for row, first in same.items()) or "none"
 
 
