@@ -113,4 +113,4 @@ if not TYPE_CHECKING:  # a type checker would take every name to exist
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PUBLIC})

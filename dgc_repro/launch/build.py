@@ -399,7 +399,7 @@ def _moved_by_policy(config: Config, policy: Policy) -> list[str]:
         return []
     files = [path for root in conf_dirs() for path in (root / "compressor").glob("*.yaml")]
     stated = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in files]
-    nodes = [node.get("compressor", node) for node in stated]
+    nodes: list[dict[str, Any]] = [node.get("compressor") or node for node in stated]
     if value in [n.get(policy.field) for n in nodes if n.get("_target_") == leaf["_target_"]]:
         return []  # the file's own
     name = str(config["policy"]["_target_"]).split(".")[-2]

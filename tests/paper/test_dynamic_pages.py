@@ -208,7 +208,11 @@ def test_a_reading_has_a_plateau_where_it_ends_at_the_papers_accuracy_and_dense_
     names = (sensitivity.PLAIN_8, "bits8_model", "bits8_again", "bits8_running", "weights8")
     assert {name: found[f"plateau.{name}"] for name in names} == dict.fromkeys(names, word)
     text = markdown(page)
-    for label in ("one scale per model", "tensor, mean quantized again", "a scale that never falls"):
+    for label in (
+        "one scale per model",
+        "tensor, mean quantized again",
+        "a scale that never falls",
+    ):
         assert f"| 8-bit, nearest, {label} | 3 |" in text
     assert "| 8-bit, nearest, tensor, weights, not gradients | 3 |" in text
     for draw in page.figures.values():
