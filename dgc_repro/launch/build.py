@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from dgc_repro.compressor.dense import Dense
@@ -52,7 +51,7 @@ from dgc_repro.launch.networks import (
     refuse_stand_ins,
 )
 from dgc_repro.launch.parent import inside_torchrun
-from dgc_repro.launch.paths import conf_dirs, option
+from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.rounded import RoundedSGD
@@ -393,18 +392,21 @@ def unexpected(config: Config, policy: Policy, compressor: Compressor) -> list[s
 
 def _moved_by_policy(config: Config, policy: Policy) -> list[str]:
     """A setting of the compressor that was given, and that the policy replaces on every rung."""
-    leaf = config["compressor"]
-    value = leaf.get(policy.field) if policy.field else None
+    leaf, field = config["compressor"], policy.field or ""
+    value = leaf.get(field)
     if value is None or value in policy.values:
         return []
-    files = [path for root in conf_dirs() for path in (root / "compressor").glob("*.yaml")]
-    stated = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in files]
-    nodes: list[dict[str, Any]] = [node.get("compressor") or node for node in stated]
-    if value in [n.get(policy.field) for n in nodes if n.get("_target_") == leaf["_target_"]]:
-        return []  # the file's own
+    names = (path.stem for path in (conf_dir() / "compressor").glob("*.yaml"))
+    stated = (option("compressor", name) for name in names)
+    nodes = [node.get("compressor", node) for node in stated]
+    target = leaf["_target_"]  # which dgc.yaml leaves to the file that it extends
+    if all(node.get("_target_") != target for node in nodes):
+        return []  # a user's own
+    if value in [node.get(field) for node in nodes if node.get("_target_", target) == target]:
+        return []  # its file's own value
     name = str(config["policy"]["_target_"]).split(".")[-2]
     return [
-        f"compressor.{policy.field}: {value} has no effect, because policy={name} sets it to one of "
+        f"compressor.{field}: {value} has no effect, because policy={name} sets it to one of "
         f"{list(policy.values)}; change the values of the policy, or use policy=fixed policy.field=null"
     ]
 
