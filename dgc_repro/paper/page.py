@@ -265,8 +265,11 @@ def _fitting(table: pd.DataFrame, width: int) -> pd.DataFrame:
     return table.iloc[:, : max(1, int((ends <= width).sum()))]
 
 
-def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table for the terminal: its first column stands at the left, the others at the right."""
+def grid(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[object]], *, wraps: bool = False
+) -> Table:
+    """A table for the terminal: its first column is at the left, the others at the right. ``wraps``: where
+    the others are too wide together, their cells have several lines."""
     made = Table(
         title=escape(title),
         title_justify="left",
@@ -275,7 +278,9 @@ def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) 
         collapse_padding=True,
     )
     for place, heading in enumerate(headings):
-        made.add_column(escape(heading), justify="right" if place else "left", no_wrap=True)
+        made.add_column(
+            escape(heading), justify="right" if place else "left", no_wrap=not (place and wraps)
+        )
     for row in rows:
         made.add_row(*(escape(str(cell)) for cell in row))
     return made

@@ -236,7 +236,7 @@ def _show(
         loss = methods.interval(setting.losses) if setting else "0"
         numbers = [f"{value:.3g}" for value in (row.payload_mb, *times)]
         cells.append([row.method + overlap, loss, *numbers, f"{dense.best_ms / row.best_ms:.2f}"])
-    console.print(grid("Fastest first", headings, cells))
+    console.print(grid("Fastest first", headings, cells, wraps=True))
     console.print(
         "loss: of the benchmark; payload, compress and decompress: measured here; communicate, step and x "
         "dense: modelled",

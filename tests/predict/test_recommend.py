@@ -65,6 +65,7 @@ def test_what_loses_no_more_is_measured_and_shown(
     said = capsys.readouterr().out
     assert "0.30 (n=1)" in said
     assert "topk_0.001" not in said
+    assert "…" not in said  # no cell is cut
     assert "\ncompressor=topk compressor.density=0.05 wrap=[per_layer,error_feedback]" in said
     assert "The benchmark does not support this choice" in said
     assert "lost more than 0.5: 1 settings" in said
