@@ -60,8 +60,8 @@ def rows() -> list[Row]:
             )
             for config, _ in jobs:
                 experiment = config["experiment"]
-                policy = str(config["policy"]["_target_"]).rpartition(".")[2]
-                if speed.FULL_SIZE[experiment["workload"]] == model and policy in speed.PLANNED:
+                is_planned = speed.policy_of(config) in speed.PLANNED
+                if speed.FULL_SIZE[experiment["workload"]] == model and is_planned:
                     fixed = {**config, "policy": option("policy", "fixed")}
                     fixed["wrapper"]["onebit_adam"]["warmup_steps"] = 0  # its warm-up is dense
                     counts = count_exchange(fixed, shapes, judged=False)

@@ -23,15 +23,16 @@ WITHOUT_EFFECT = (
     ("paths",),
     ("scale", "seeds"),
     ("scale", "rates"),
+    ("scale", "warmup"),
     ("launch", "timeout_seconds"),
     ("launch", "start_timeout_seconds"),
     ("exchange", "check"),
     ("train", "checkpoint_every_epochs"),
     ("train", "reshard"),
 )
-"""Keys that do not change what is measured (rates: one of them is the run's ``optimizer.lr``). Wrappers that
-are not in ``wrap`` are left out too, a network that is not named, `stopping` without a target, and
-`generalization` that measures nothing."""
+"""Keys that do not change what is measured (rates and warm-ups: a run's own are in its optimizer and
+policy). Wrappers that are not in ``wrap`` are left out too, a network that is not named, `stopping` without a
+target, and `generalization` that measures nothing."""
 ADDED = (
     ("model", "blocks", [3, 4, 23, 3], ""),
     ("network", "as_workers", None, ""),

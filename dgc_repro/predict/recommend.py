@@ -50,8 +50,6 @@ UNSUPPORTED = (
     "beyond the allowed loss. "
 )
 METHOD = ("compressor", "wrap", "wrapper", "policy")
-PLANNED = ("fixed", "scheduled", "warmup")
-"""Policies whose plan is known beforehand."""
 REPEATS = 3
 KEYS: cli_args.Keys = {
     "workers": (cli_args.count, 8),
@@ -156,11 +154,11 @@ def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
         if "momentum" not in own["optimizer"]:
             return None
         own["optimizer"] = {**own["optimizer"], "momentum": 0}
-    planned = [option("policy", name)["_target_"] for name in PLANNED]
+    policy = speed.policy_of(own)
     changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1
-    if changes or own["policy"]["_target_"] not in planned:
+    if changes or policy not in speed.PLANNED:
         return None
-    if own["policy"]["_target_"] != planned[0]:
+    if policy != speed.FIXED:
         values = own["policy"]["values"]
         rung = {"field": own["policy"]["field"], "values": values, "rung": len(values)}
         own["policy"] = option("policy", "fixed") | rung

@@ -34,6 +34,7 @@ def _run(
         "experiment": {"paper": "benchmark", "artifact": "methods", "row": f"{workload}.{method}"},
         "seed": seed, "scale": {"name": "quick"}, "launch": {"workers": 4, "kind": "simulated"},
         "exchange": {"aggregation": "gather"}, "wrap": [],
+        "policy": {"_target_": "dgc_repro.policy.fixed.Fixed"},
         "compressor": {"_target_": f"dgc_repro.compressor.{method.partition('_')[0]}.Any"},
         "model": {"_target_": "dgc_repro.model.resnet18.ResNet18", "width": 8, "stem": "imagenet"},
         "dataset": {"_target_": "dgc_repro.dataset.digits.Digits", "validation": 625},

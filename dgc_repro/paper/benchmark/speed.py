@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,8 @@ COMPUTE = "forward and backward"
 GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
 BACKWARD = 2 / 3
 """Share of compute that communication can hide behind, as predict has it."""
-PLANNED = ("Fixed", "Scheduled", "Warmup")
+FIXED = "Fixed"
+PLANNED = (FIXED, "Scheduled", "Warmup")
 """Policies whose rungs are known before the run."""
 FLOAT_BYTES = 4
 
@@ -168,7 +170,7 @@ class Workload:
             part = Part(0.0, relative * _mean(run, "compress", steps), decompress, calls, {})
             return Step(self.compute, [part], {})
         own = self.counted.get(run.method)
-        if own is None or self.full is None or _policy(run) not in PLANNED:
+        if own is None or self.full is None or policy_of(run.config) not in PLANNED:
             return None
         own /= run.setting("train.local_steps", 1)  # one exchange in so many steps
         calls = enlarged(run, calls, self.vectors, self.full)
@@ -232,16 +234,18 @@ def exchanged(run: Run) -> float:
 
 def can_overlap(run: Run) -> bool:
     """Whether its buckets can be exchanged during backward: by layer, in each step, by a plan."""
-    by_epoch = _policy(run) == "Stepwise" or (
-        _policy(run) == "Accordion" and run.setting("policy.norm") != "own"
+    policy = policy_of(run.config)
+    by_epoch = policy == "Stepwise" or (
+        policy == "Accordion" and run.setting("policy.norm") != "own"
     )
-    is_planned = _policy(run) in PLANNED or by_epoch
+    is_planned = policy in PLANNED or by_epoch
     by_step = run.setting("train.local_steps", 1) == 1
     return is_planned and by_step and run.setting("exchange.unit", "layer") == "layer"
 
 
-def _policy(run: Run) -> str:
-    return str(run.setting("policy._target_", PLANNED[0])).rpartition(".")[2]
+def policy_of(config: Mapping[str, Any]) -> str:
+    """The class name of a run's policy."""
+    return str(config["policy"]["_target_"]).rpartition(".")[2]
 
 
 def steps_to_target(run: Run) -> float:
