@@ -15,9 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from dgc_repro.bench.counting import fake_workers
 from dgc_repro.bench.launches import COLUMNS, Config, count_exchange, shapes_of
 from dgc_repro.bench.tables import Row, Table
-from dgc_repro.launch.components import component
+from dgc_repro.launch.components import component, settled
 from dgc_repro.launch.overrides import composed
-from dgc_repro.launch.paths import option
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.benchmark import speed
 
@@ -62,9 +61,7 @@ def rows() -> list[Row]:
                 experiment = config["experiment"]
                 is_planned = speed.policy_of(config) in speed.PLANNED
                 if speed.FULL_SIZE[experiment["workload"]] == model and is_planned:
-                    fixed = {**config, "policy": option("policy", "fixed")}
-                    fixed["wrapper"]["onebit_adam"]["warmup_steps"] = 0  # its warm-up is dense
-                    counts = count_exchange(fixed, shapes, judged=False)
+                    counts = count_exchange(settled(config), shapes, judged=False)
                     made.append({"model": model, "method": experiment["method"], **counts})
     return made
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
+import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +27,9 @@ from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made as typed
 from dgc_repro.launch.typed import mapping, nearest
 from dgc_repro.model.low_rank import LowRank
+from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import Policy, measures
+from dgc_repro.policy.planned import PlansByEpoch
 
 PACKAGE = __name__.partition(".")[0]
 TORCHVISION_FIX = f"; install the torchvision that was built for torch {torch.__version__}"
@@ -96,6 +100,25 @@ def build_policy(config: Config) -> Policy:
     """The policy of a run. Raises UserError naming the key that is wrong."""
     policy: Policy = component(config["policy"], "policy")
     return policy
+
+
+def settled(config: Config) -> dict[str, Any]:
+    """The config after its warm-ups: the last rung of a policy that plans by epoch or step, and 1-bit Adam
+    without its uncompressed steps. Raises UserError for a policy that decides in the run."""
+    own, policy = deepcopy(dict(config)), build_policy(config)
+    if isinstance(policy, PlansByEpoch):
+        ladder = {"field": policy.field, "values": [*policy.values]}
+        own["policy"] = (
+            option("policy", "fixed") | ladder | {"rung": policy.rung_after(sys.maxsize)}
+        )
+    elif not isinstance(policy, Fixed):
+        name = str(config["policy"]["_target_"]).split(".")[-2]
+        raise UserError(
+            f"policy: a prediction is of one setting, and {name} decides in the run; use policy=fixed, and "
+            "policy.rung where there are policy.values"
+        )
+    own["wrapper"]["onebit_adam"]["warmup_steps"] = 0
+    return own
 
 
 def build_compressor(

@@ -19,6 +19,7 @@ from dgc_repro.exchange.aggregation import AUTO
 from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
+from dgc_repro.launch.components import build_policy, low_rank_of, settled
 from dgc_repro.launch.measure import parameters
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.overrides import apart, composed
@@ -166,6 +167,12 @@ def network_of(config: Mapping[str, Any]) -> Network:
             "network: a prediction needs one, such as network=ethernet_1gbit or network.rate=100mbit; "
             "python -m dgc_repro calibrate measures the links at hand"
         )
+    settled(config)
+    if low_rank_of(config) is not None:
+        raise UserError(
+            "model.low_rank: a prediction is of one model, and low_rank replaces it in the run; use "
+            "model.low_rank.from_epoch=null"
+        )
     if config["train"]["local_steps"] > 1:
         raise UserError(
             "train.local_steps: a prediction is of one step with its exchange; use train.local_steps=1"
@@ -275,8 +282,12 @@ def _can_overlap(config: Mapping[str, Any]) -> bool:
 
 
 def method_name(config: Mapping[str, Any]) -> str:
-    """The compressor with its plain settings, as a person says it."""
-    compressor = config["compressor"]
+    """The compressor with its plain settings, as a person says it: after its warm-up."""
+    policy = build_policy(settled(config))
+    compressor = dict(config["compressor"])
+    rung = policy.plan(policy.init(), 0).rung
+    if policy.field is not None and rung:
+        compressor[policy.field] = policy.values[rung - 1]
     name = str(compressor["_target_"]).split(".")[-2]
     shown = ("density", "factor", "bits", "rank", "levels", "block")
     words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]

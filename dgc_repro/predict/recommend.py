@@ -20,6 +20,7 @@ import numpy as np
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.build import SECTIONS, validate
+from dgc_repro.launch.components import settled
 from dgc_repro.launch.measure import parameters, unallocated
 from dgc_repro.launch.networks import costs
 from dgc_repro.launch.overrides import apart, composed
@@ -144,9 +145,9 @@ def candidates(
 
 
 def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
-    """The config with a run's method, at the last rung of a plan that was written down beforehand. None for
-    a policy that decides in the run, for a method that changes with the steps by itself, and for one whose
-    momentum the config's optimizer does not have."""
+    """The config with a run's method, after its warm-up. None for a policy that decides in the run, for a
+    method that changes with the steps by itself, and for one whose momentum the config's optimizer does not
+    have."""
     own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
     kept = {key: run.config["exchange"][key] for key in ("aggregation", "unit")}
     own["exchange"] = {**own["exchange"], **kept}
@@ -154,15 +155,10 @@ def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
         if "momentum" not in own["optimizer"]:
             return None
         own["optimizer"] = {**own["optimizer"], "momentum": 0}
-    policy = speed.policy_of(own)
     changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1
-    if changes or policy not in speed.PLANNED:
+    if changes or speed.policy_of(own) not in speed.PLANNED:
         return None
-    if policy != speed.FIXED:
-        values = own["policy"]["values"]
-        rung = {"field": own["policy"]["field"], "values": values, "rung": len(values)}
-        own["policy"] = option("policy", "fixed") | rung
-    return own
+    return settled(own)
 
 
 def command_of(run: Run) -> str:

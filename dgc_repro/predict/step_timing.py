@@ -33,13 +33,13 @@ from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.exchange.ddp import fit_together
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import choose_device, validate
-from dgc_repro.launch.components import build_compressor, build_policy
+from dgc_repro.launch.components import build_compressor, build_policy, settled
 from dgc_repro.launch.measure import gradients_of, trained
 from dgc_repro.launch.sections import SLURM_KEYS
 from dgc_repro.launch.worker import write_json
 from dgc_repro.names import with_first_names
 from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
-from dgc_repro.policy.interface import Plan, Policy, measures
+from dgc_repro.policy.interface import Plan, Policy
 from dgc_repro.train.step import train_step
 
 VERSION = 2
@@ -123,9 +123,9 @@ class Bench:
         return self._times
 
     def step(self, config: Config, overlap: bool, workers: int, compute_ms: float | None) -> Step:
-        """A worker's step among so many. ``config``: with the method; ``compute_ms``: in the place of the
-        measured time. Raises UserError."""
-        times = self.times
+        """A worker's step among so many, after all warm-ups. ``config``: with the method; ``compute_ms``: in
+        the place of the measured time. Raises UserError."""
+        times, config = self.times, settled(config)
         scale = 1.0 if compute_ms is None else compute_ms / times.compute_ms
         parts, bases = self._parts(config, overlap)
         found = []
@@ -146,10 +146,6 @@ class Bench:
     def _parts(self, config: Config, overlap: bool) -> tuple[list[Any], dict[str, str]]:
         times = self.times
         policy = build_policy(config)
-        if measures(policy):
-            raise UserError(
-                "policy: a prediction needs to know the rung; use policy=fixed and policy.rung"
-            )
         plan = policy.plan(policy.init(), 0)
         first = with_first_names({**config, "exchange": {**config["exchange"], "overlap": overlap}})
         key = f"{first['exchange']['junction']} {_method(first)} {asdict(plan)}"

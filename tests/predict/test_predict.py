@@ -176,6 +176,22 @@ def test_workers_share_the_cores_as_those_of_a_run_do(monkeypatch: pytest.Monkey
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("method", "title", "most"),
+    [
+        (["compressor=dgc", "policy.values=[0.25,0.02]"], "dgc_sampled density=0.02", 0.07),
+        (["compressor=onebit_adam"], "ef_signsgd", 0.07),
+    ],
+)
+def test_a_prediction_is_of_the_steps_after_the_warm_up(
+    method: list[str], title: str, most: float, folder: Path, tmp_path: Path
+) -> None:
+    rows = again(folder, tmp_path, "network.rate=10mbit", "workers=2", *method)
+    payload = {row["method"]: float(row["payload_mb"]) for row in rows}
+    assert set(payload) == {"dense", title}
+    assert payload[title] < most * payload["dense"]
+
+
 def test_all_candidates_are_compared_with_their_loss(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

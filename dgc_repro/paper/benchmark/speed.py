@@ -46,8 +46,7 @@ COMPUTE = "forward and backward"
 GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
 BACKWARD = 2 / 3
 """Share of compute that communication can hide behind, as predict has it."""
-FIXED = "Fixed"
-PLANNED = (FIXED, "Scheduled", "Warmup")
+PLANNED = ("Fixed", "Scheduled", "Warmup")
 """Policies whose rungs are known before the run."""
 FLOAT_BYTES = 4
 
