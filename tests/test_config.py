@@ -406,11 +406,11 @@ def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("artifact", "scale"),
-    [  # the pool's at small: tests/test_pool_config.py, which composes them anyway
+    [  # at small: tests that compose these runs anyway, test_pool_config.py and bench/test_settings.py
         (artifact, scale)
         for artifact in TRAINED
         for scale in scales_of(artifact)
-        if scale != "small" or artifact.removeprefix("gravac/") not in POOLED
+        if scale != "small" or artifact.partition("/")[2] not in (*POOLED, "methods")
     ],
 )
 def test_the_runs_of_an_artifact_are_different_and_all_valid(artifact: str, scale: str) -> None:

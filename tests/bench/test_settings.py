@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_pool_config import check_runs
 
 from dgc_repro.bench import settings
 from dgc_repro.launch.overrides import composed
@@ -46,11 +47,12 @@ def test_the_published_counts_have_every_setting() -> None:
     counts = speed.counts(RESULTS)
     assert isinstance(counts, pd.DataFrame)
     jobs = runs_of(settings.BENCHMARK, ["scale=small", "seed=1"])
+    check_runs(settings.BENCHMARK, "small", [config for config, _ in jobs])
     for workload, model in speed.FULL_SIZE.items():
         wanted = {
             config["experiment"]["method"]
             for config, _ in jobs
             if config["experiment"]["workload"] == workload
-            and config["policy"]["_target_"].rpartition(".")[2] in speed.PLANNED
+            and speed.policy_of(config) in speed.PLANNED
         }
         assert set(counts.loc[counts["model"] == model, "method"]) == wanted | {speed.COMPUTE}
