@@ -259,7 +259,8 @@ WRAPS = {
     # Nothing is lost, or the method's expectation is the gradient: used as it is.
     **dict.fromkeys(("dense", "fp16", "bf16", "qsgd", "natural", "terngrad"), PLAIN_WRAP),
     # As its paper has it: a majority vote keeps no residual, the dynamic paper's quantizer none either.
-    **dict.fromkeys(("signsgd", "uniform", "running_uniform"), PLAIN_WRAP),
+    "signsgd": [],
+    **dict.fromkeys(("uniform", "running_uniform"), PLAIN_WRAP),
     # Biased: what is not sent would be lost.
     **dict.fromkeys(("topk", "threshold", "dgc_sampled", "redsync", "sidco", "randomk"), FED_WRAP),
     **dict.fromkeys(("onebit", "ef_signsgd", "powersgd", "sparseloco"), FED_WRAP),

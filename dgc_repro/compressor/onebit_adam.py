@@ -9,9 +9,10 @@ Differs: the answer is the gradient from which Adam computes the momentum that w
 needs no other change. M is the paper's momentum over 1 - beta1. The paper's compressor is the sign times
 ||x||_2 / sqrt(n); with `EFSignSGD` inside it is the sign times the mean magnitude, which is a contraction.
 The paper compresses the average once more: exchange.aggregation=sharded. Its optimizer has no bias
-correction, ours (optimizer/adam.py) has. Steps that are skipped count here, and not in the optimizer. 0/1
-Adam (arXiv:2202.06009) also renews the variance and skips exchanges, at growing intervals; that is not part
-of this.
+correction, ours (optimizer/adam.py) has. A step that is skipped counts here, and not in the optimizer: after
+k skipped steps in the warm-up, the variance takes in the squares of the first k compressed answers. 0/1 Adam
+(arXiv:2202.06009) also renews the variance and skips exchanges, at growing intervals; that is not part of
+this.
 
     first steps:  answer = mean g;  M' = beta1 M + answer
     then:         M' = mean C(g + beta1 M + e);  answer = M' - beta1 M       (e: of the error feedback inside)

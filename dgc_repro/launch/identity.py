@@ -49,7 +49,10 @@ ADDED = (
 ``_target_`` ends of the components that had no such setting before."""
 
 
-REVISED = ("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling")
+REVISED = (
+    *("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling"),
+    "onebit_adam.OneBitAdam",
+)
 """Components that compute other numbers than they did under the same settings, since `RESULTS_VERSION`: ends
 of their ``_target_``. Their runs are others than before; all others keep their hash."""
 
@@ -69,9 +72,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
             node = node.get(part) or {}
         if key in node and node[key] == before and str(node.get("_target_", "")).endswith(of):
             del node[key]
-    targets = [str((kept.get(group) or {}).get("_target_", "")) for group in ("policy", "study")]
-    if any(target.endswith(REVISED) for target in targets):
-        kept["revision"] = 2
     if (kept.get("goal") or {}).get("target") is None:
         kept.pop("goal", None)
     if str((kept.get("generalization") or {}).get("_target_")).endswith(".Nothing"):
@@ -82,6 +82,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
     if (kept.get("experiment") or {}).get("paper") == "none":
         kept.pop("experiment")  # a name that follows from the other keys (launch/sweep.py)
     kept["wrapper"] = {name: kept.get("wrapper", {}).get(name) for name in kept.get("wrap", [])}
+    parts = [kept.get("policy"), kept.get("study"), *kept["wrapper"].values()]
+    if any(str((part or {}).get("_target_")).endswith(REVISED) for part in parts):
+        kept["revision"] = 2
     if sources := {target: digest for target in _targets(kept) if (digest := _source(target))}:
         kept["sources"] = sources
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)

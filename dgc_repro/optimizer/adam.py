@@ -3,7 +3,8 @@
 Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015 (arXiv:1412.6980); Loshchilov and
 Hutter, "Decoupled weight decay regularization", ICLR 2019 (arXiv:1711.05101). ``freeze_steps``: Tang et al.,
 "1-bit Adam", ICML 2021 (arXiv:2102.02888): the warm-up after which the variance stays as it is
-(compressor/onebit_adam.py has the other half).
+(compressor/onebit_adam.py has the other half). A weight whose gradient was 0 in the whole warm-up has no
+variance to divide by. It gets no update from then on, as with the masks of DeepSpeed's 1-bit Adam.
 
     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2, in the first ``freeze_steps`` steps
     w = w - eta (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^T)) + eps) + lambda w)

@@ -81,6 +81,9 @@ class LAMBOptimizer(torch.optim.Optimizer):
                 v, g = ([every[i] for i in moving] for every in (squares, gradients))
                 torch._foreach_mul_(v, beta2)
                 torch._foreach_addcmul_(v, g, g, 1 - beta2)
+            for state in states:
+                if state["step"] == self.freeze_steps + 1:  # no variance is known: never an update
+                    state["square"].masked_fill_(state["square"] == 0, math.inf)
 
             roots = torch._foreach_div(squares, [1 - beta2**count for count in counts])
             torch._foreach_sqrt_(roots)

@@ -68,6 +68,25 @@ def test_exchange_and_optimizer_are_the_papers_algorithm() -> None:
         torch.testing.assert_close(state["x"]["momentum"], momentum, rtol=0, atol=1e-5)
 
 
+def test_a_weight_without_a_gradient_in_the_warm_up_stays() -> None:
+    """Its variance is 0, and a compressed momentum has no zeros."""
+    given = random_steps(SIZE, WORKERS, STEPS)
+    unused = slice(150, SIZE)  # rows of an embedding that no batch uses
+    weight = nn.Parameter(torch.linspace(-1, 1, SIZE))
+    start = weight.detach().clone()
+    setting = Setting("adam", OneBitAdam(ErrorFeedback(EFSignSGD()), BETA1, WARMUP))
+    exchange = simulation(setting, WORKERS, {"x": start})
+    adam = Adam(RATE, 0.0, beta1=BETA1, beta2=BETA2, eps=EPSILON, freeze_steps=WARMUP)
+    optimizer = adam.of([weight], RATE)
+    for step in given:
+        for own in step:
+            own[unused] = 0
+        weight.grad = play(exchange, setting, [{"x": own} for own in step])["x"]
+        optimizer.step()
+    assert torch.equal(weight.detach()[unused], start[unused])
+    assert (weight.detach() != start)[:150].all()
+
+
 def test_nothing_is_compressed_in_the_warm_up() -> None:
     given = random_steps(SIZE, WORKERS, 4)
     ours, states = played(OneBitAdam(ErrorFeedback(EFSignSGD()), 0.9, 4), given)
