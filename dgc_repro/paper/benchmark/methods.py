@@ -38,6 +38,7 @@ WORKERS = (2, 8, 32, 128)
 QUALITY, LOSS, PAYLOAD = "test accuracy, or perplexity", "loss against dense", "payload a step"
 LESS, SKIPPED = "payload: times less than dense", "skipped steps"
 STEP, TARGET = "modelled speedup of a step", "modelled speedup to the target"
+REACHED = "target reached"
 PLACES = tuple(f"{network}, {device}" for device in (speed.CPU, speed.GPU) for network in NETWORKS)
 """The frame's ``setting`` of the two speedups."""
 ALLOWED = (0.0, 0.5, 1.0)
@@ -121,6 +122,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "dense": _dense_error(found, present),
             "settings": len({run.method for run in shown}),
             "twins": _twins(shown),
+            "low_rank": _low_rank(found, shown, present),
         },
         figures={
             "methods": lambda: _figure(found, shown, present, scale, MAIN),
@@ -161,27 +163,36 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def speedups(runs: Sequence[Run]) -> pd.DataFrame:
-    """Seconds of dense training of the same seed over a run's, of a step and to the target (0: the run does
-    not reach it), on each network and device."""
+    """Which runs reach the target where dense training of the same seed does. Seconds of that training over a
+    run's on each network and device: of a step, and to the target for settings that reach it in each seed."""
     counts, lines = speed.counts(RESULTS), []
     for name in dict.fromkeys(run.model for run in runs):
         work = speed.workload(name, runs, counts)
         dense = {run.seed: run for run in work.runs if run.method == DENSE}
+        needed = {seed: speed.steps_to_target(run) for seed, run in dense.items()}
+        late = {
+            run.row for run in work.runs
+            if np.isfinite(needed.get(run.seed, np.nan)) and not np.isfinite(speed.steps_to_target(run))
+        }  # fmt: skip
         for run in (run for run in work.runs if run.seed in dense):
-            base = dense[run.seed]
-            needed, own = speed.steps_to_target(base), speed.steps_to_target(run)
+            base, steps, own = dense[run.seed], needed[run.seed], speed.steps_to_target(run)
+            line = {"row": run.row, "seed": run.seed}
+            if np.isfinite(steps):
+                is_reached = float(np.isfinite(own))
+                lines.append(
+                    {**line, "quantity": REACHED, "unit": verdict.YES_OR_NO, "value": is_reached}
+                )
             for device, title in product((speed.CPU, speed.GPU), NETWORKS):
                 seconds = partial(work.seconds, device=device, network=NETWORKS[title])
-                place = {"row": run.row, "seed": run.seed, "setting": f"{title}, {device}"}
+                modelled = {
+                    **line, "setting": f"{title}, {device}", "unit": "x", "clock": "modelled"
+                }  # fmt: skip
                 ratio = seconds(base) / seconds(run)
-                lines.append({**place, "quantity": STEP, "unit": "x", "value": ratio})
-                if np.isnan(ratio) or not np.isfinite(needed):
-                    continue
-                ratio = 0.0
-                if np.isfinite(own):
-                    ratio = needed * seconds(base, steps=needed) / (own * seconds(run, steps=own))
-                lines.append({**place, "quantity": TARGET, "unit": "x", "value": ratio})
-    return frame.lines(line | {"clock": "modelled"} for line in lines)
+                lines.append({**modelled, "quantity": STEP, "value": ratio})
+                if np.isfinite(steps) and run.row not in late:
+                    ratio = steps * seconds(base, steps=steps) / (own * seconds(run, steps=own))
+                    lines.append({**modelled, "quantity": TARGET, "value": ratio})
+    return frame.lines(lines)
 
 
 def _dense(runs: Sequence[Run]) -> list[Run]:
@@ -296,6 +307,17 @@ def _twins(runs: Sequence[Run]) -> str:
     """Settings that trained exactly as another one."""
     same = frame.twins(runs)
     return ", ".join(f"{row} as {first}" for row, first in same.items()) or "none"
+
+
+def _low_rank(found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str]) -> str:
+    """How much more PowerSGD of rank 2 compresses the full models than the slim ones."""
+    counts, said = speed.counts(RESULTS), []
+    for name in present:
+        slim = frame.of(found, LESS, f"{name}.powersgd_2")
+        if slim and (full := speed.workload(name, runs, counts).full):
+            times = full.parameters / (full.vectors + 2 * full.factors)
+            said.append(f"{WORKLOADS[name]} {np.mean(slim):.0f} and {times:.0f} times")
+    return ", ".join(said) or "no such runs here"
 
 
 def _table(found: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
@@ -530,26 +552,28 @@ def _speed_figure(
 
 def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
     rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
-    values = {row: [frame.of(found, TARGET, row, place) for place in PLACES] for row in rows}
-    cells = {
-        row: [np.nan if not own or min(own) == 0 else float(np.mean(own)) for own in line]
-        for row, line in values.items()
+    reached = {row: frame.of(found, REACHED, row) for row in rows}
+    of = {
+        what: {row: [frame.of(found, what, row, place) for place in PLACES] for row in rows}
+        for what in (STEP, TARGET)
     }
-    rows = sorted(
-        (row for row in rows if any(values[row])), key=lambda r: -np.nan_to_num(cells[r][1])
-    )
+    cells = {
+        row: [float(np.mean(own)) if own else np.nan for own in line]
+        for row, line in of[TARGET].items()
+    }
+    rows = sorted((row for row in rows if reached[row]), key=lambda r: -np.nan_to_num(cells[r][1]))
     if not rows:
         axes.set_axis_off()
         return plot.empty(axes, "dense training does not reach the target in any seed")
     table = np.array([cells[row] for row in rows])
     axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")
     for y, row in enumerate(rows):
-        for x, own in enumerate(values[row]):
-            number = cells[row][x]
-            text = f"{sum(value > 0 for value in own)}/{len(own)}" if own else ""
-            if np.isfinite(number):
-                text = f"{number:.{3 if number >= 100 else 2}g}"
-            is_dark = np.isfinite(number) and max(number, 1 / number) > DARK_FROM
+        for x, value in enumerate(cells[row]):
+            is_counted = bool(of[STEP][row][x])
+            text = f"{sum(reached[row]):g}/{len(reached[row])}" if is_counted else ""
+            if np.isfinite(value):
+                text = f"{value:.{3 if value >= 100 else 2}g}"
+            is_dark = np.isfinite(value) and max(value, 1 / value) > DARK_FROM
             colour = "white" if is_dark else "black"
             axes.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
     axes.set_xticks(range(len(PLACES)), PLACES, rotation=60, ha="right", fontsize=7)

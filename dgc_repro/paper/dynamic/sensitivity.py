@@ -21,7 +21,14 @@ from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, near
 from dgc_repro.paper.dynamic import NONE, STATIC
-from dgc_repro.paper.dynamic.table1 import QUANTITIES, REGIME, TABLE_1, TEST
+from dgc_repro.paper.dynamic.table1 import (
+    QUANTITIES,
+    REGIME,
+    TABLE_1,
+    TEST,
+    UNDER_DENSE_POINTS,
+    room_for,
+)
 from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
@@ -32,8 +39,6 @@ ALSO = ("table1",)
 """Artifacts whose runs this one uses too (paper/publish.py)."""
 DENSE, PLAIN_8 = "dense", "bits8_nearest_blockNone"
 UNDER, SHARE = "points under dense", "payload of dense's"
-UNDER_DENSE_POINTS = 2.0
-"""A setting is called below dense when it ends more than this many points under it. Ours."""
 CENTRE_BITS, GRID_BITS = 8, 4
 MODEL, RUNNING = "one scale per model", "a scale that never falls"
 AGAIN, WEIGHTS = "mean quantized again", "weights, not gradients"
@@ -48,13 +53,14 @@ ROUNDINGS = {"nearest": plot.BLACK, "toward_zero": plot.ORANGE, "stochastic": pl
 GAP = TABLE_1(NONE, "test") - TABLE_1(STATIC, "test")
 _in_regime = (Check(TEST, DENSE, above=REGIME[0]),)
 _regime_text = f"Not tested where dense training ends under {REGIME[0]:g} %."
+_has_room, _room_text = room_for(GAP / 2, DENSE)
 
 CLAIMS = (
     Claim(
         "static8", f"Static 8-bit ends {GAP:.2f} points under no compression.", "Table I",
         (near(Check(TEST, DENSE, PLAIN_8), GAP, GAP / 2),),
         "Test accuracy after the last epoch; 8 bits, nearest, one scale a tensor, within half of the printed "
-        f"gap either way. {_regime_text}", _in_regime, OURS,
+        f"gap either way. {_room_text}", _has_room, OURS,
     ),
     Claim(
         "plain", f"A sound 8-bit quantizer ends within {UNDER_DENSE_POINTS:g} points of no compression.",
@@ -110,10 +116,14 @@ def plateaus(factors: Mapping[str, Factors]) -> tuple[Claim, ...]:
     low, high = REGIME
     return tuple(
         Claim(
-            f"plateau.{row}", f"{setting.label}: ends at {low:g} to {high:g} %.",
+            f"plateau.{row}", f"{setting.label}: ends at {low:g} to {high:g} %, below dense training.",
             "text on figures 1 to 3, Table I",
-            (Check(TEST, row, above=low, below=high),),
-            f"Test accuracy after the last epoch. Not tested where dense training ends under {high:g} %.",
+            (
+                Check(TEST, row, above=low, below=high),
+                Check(TEST, DENSE, row, above=UNDER_DENSE_POINTS),
+            ),
+            f"Test accuracy after the last epoch, more than {UNDER_DENSE_POINTS:g} points (our margin) under "
+            f"dense training of the same seed. Not tested where dense training ends under {high:g} %.",
             (Check(TEST, DENSE, above=high),),
         )
         for row, setting in factors.items()

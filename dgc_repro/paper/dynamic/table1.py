@@ -42,6 +42,8 @@ TORCHVISION_PARAMETERS = 11_689_512  # torchvision's ResNet18, 1000 classes
 CONSIDERABLY = 0.2
 REGIME = (80.0, 86.0)
 """Claims 1 and 6 are about a static method that stops at 80 to 86 %: dense has to come that far."""
+UNDER_DENSE_POINTS = 2.0
+"""A row that ends more than this many points under dense has a plateau below it. Ours."""
 
 
 def _third(epochs: int) -> int:
@@ -148,6 +150,19 @@ _regime_text = (
     f"{REGIME[0]:g} to {REGIME[1]:g} %."
 )
 
+
+def room_for(gap: float, dense: str = NONE) -> tuple[tuple[Check, ...], str]:
+    """The premise of a claim about a gap of so many points under the row ``dense``, and its words."""
+    least = REGIME[1] + gap
+    return (
+        (Check(TEST, dense, above=least),),
+        f"Not tested where dense training ends under {least:.1f} %: above a plateau at {REGIME[0]:g} to "
+        f"{REGIME[1]:g} % there would be no room for the gap.",
+    )
+
+
+_has_room, _room_text = room_for(_gap / 2)
+
 CLAIMS = (
     Claim(
         "1", "Static 8-bit plateaus below dynamic in test accuracy.", "Table I and figure 2",
@@ -157,7 +172,7 @@ CLAIMS = (
     Claim(
         "1b", f"The gap is {_gap:.2f} points.", "Table I",
         (near(Check(TEST, DYNAMIC, STATIC), _gap, _gap / 2),),
-        f"The same gap, within half of the printed one either way. {_regime_text}", _in_regime, OURS,
+        f"The same gap, within half of the printed one either way. {_room_text}", _has_room, OURS,
     ),
     Claim(
         "1c", "Static 8-bit plateaus below dynamic in training accuracy.", "figure 1",
@@ -229,7 +244,9 @@ CLAIMS = (
         ),
         "Norm of the weight change in an epoch, mean over the last third of the epochs, at least a fifth "
         "less than in the other rows. Our learning rate falls along a cosine and lowers this norm in every "
-        f"row: only the difference between rows is the method's. {_regime_text}", _in_regime, OURS,
+        f"row: only the difference between rows is the method's. Not tested where static does not end more "
+        f"than {UNDER_DENSE_POINTS:g} points under no compression: it has no plateau there.",
+        (Check(TEST, NONE, STATIC, above=UNDER_DENSE_POINTS),), OURS,
     ),
 )  # fmt: skip
 
@@ -269,16 +286,22 @@ def _sections(frame: pd.DataFrame, runs: Sequence[Run], known: Known) -> list[Se
     }
     accuracy = Column("test accuracy %", TEST, 2, printed=known)
     payload = Column("payload", "payload", amount)
+    # Simulated workers share one process, so that a row's time is no time of a worker.
+    timed = any(run.setting("launch.kind") != "simulated" for run in runs)
+    minutes = Column("training min", MINUTES, 2)
+    times = (
+        Column("time min", MINUTES, 2, printed=known),
+        Column("time, % of none", TIME_SHARE, 1, printed=shares),
+    )
     tables = {
-        "Table I": (seeds(TEST), accuracy, payload, Column("training min", MINUTES, 2)),
+        "Table I": (seeds(TEST), accuracy, payload, *([minutes] if timed else [])),
         "Accuracy": (
             Column("epochs", "epochs", 0, printed=known),
             Column("train accuracy %", TRAIN, 2, printed=known),
             accuracy,
         ),
         "Time and data": (
-            Column("time min", MINUTES, 2, printed=known),
-            Column("time, % of none", TIME_SHARE, 1, printed=shares),
+            *(times if timed else ()),
             payload,
             Column("wire", "wire", amount),
             Column("floats", "floats sent", count),
