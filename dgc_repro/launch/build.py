@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.compressor.nesting import NAMES, momentum_of
 from dgc_repro.compressor.onebit_adam import OneBitAdam
+from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text, text_steps_per_epoch
@@ -98,7 +101,7 @@ def validate(config: Config) -> None:
     policy = build_policy(config)
     compressor = build_compressor(config, policy)
     settings = made(TrainSettings, config["train"], "train")
-    _refuse_optimizer_without_momentum(config)
+    _refuse_optimizer_without_momentum(config, compressor)
     for group in ("optimizer", "schedule", "network"):
         component(config[group], group)
     dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
@@ -269,7 +272,14 @@ def _check_together(
         )
     if settings.local_steps > 1:
         _check_local_steps(config, policy, compressor)
-    on_workers = momentum_of(compressor)
+    on_workers, decay = momentum_of(compressor), _demo_decay(compressor)
+    if optimizer.get("compressed") == "first" and (on_workers is not None or decay is not None):
+        name = "error_feedback" if on_workers is None else NAMES[type(on_workers)]
+        raise UserError(
+            f"optimizer.compressed: first compresses the gradient of the perturbation alone, so that {name} "
+            "would not apply momentum to the weights; use optimizer.compressed=perturbed, or a compressor "
+            "without this momentum, such as compressor=dgc_sampled"
+        )
     if isinstance(on_workers, OneBitAdam):
         if low_rank_of(config) is not None:
             raise UserError(
@@ -282,6 +292,13 @@ def _check_together(
                     f"optimizer.{key}: onebit_adam needs optimizer=adam with the same setting "
                     f"(wrapper.onebit_adam.{name}={getattr(on_workers, name)}), got {optimizer.get(key)}"
                 )
+        if optimizer.get("clip_norm") is not None:
+            raise UserError(
+                "optimizer.clip_norm: after its warm-up onebit_adam answers with a difference of two "
+                "momenta, which must not be scaled; use optimizer.clip_norm=null and clip on the workers, "
+                "such as wrap=[clip_local,onebit_adam,per_layer,error_feedback] "
+                f"wrapper.clip_local.threshold={optimizer['clip_norm']}"
+            )
         return
     for key in ("momentum", "beta1"):
         if on_workers is not None and on_workers.momentum > 0 and optimizer.get(key):
@@ -291,6 +308,20 @@ def _check_together(
                 f"(wrapper.{name}.momentum={on_workers.momentum:g}), got {optimizer[key]:g} here "
                 f"too; use optimizer.{key}=0"
             )
+        if decay is not None and settings.local_steps == 1 and optimizer.get(key):
+            raise UserError(
+                f"optimizer.{key}: the residual of demo is its momentum "
+                f"(wrapper.error_feedback.decay={decay:g}), got {optimizer[key]:g} here too; use "
+                f"optimizer.{key}=0"
+            )
+
+
+def _demo_decay(compressor: Compressor) -> float | None:
+    """The decay of DeMo's residual, which is its momentum; None where nothing is such a momentum."""
+    parts = list(nested(compressor))
+    if not any(isinstance(part, DeMo) for part in parts):
+        return None
+    return next((p.decay for p in parts if isinstance(p, ErrorFeedback) and p.decay < 1), None)
 
 
 def _check_local_steps(config: Config, policy: Policy, compressor: Compressor) -> None:
@@ -298,6 +329,8 @@ def _check_local_steps(config: Config, policy: Policy, compressor: Compressor) -
     on_workers = momentum_of(compressor)
     name = None if on_workers is None else NAMES[type(on_workers)]
     local = f"train.local_steps={config['train']['local_steps']}"
+    sign = f"the answer is a sign, and {local} moves the shared weights by train.outer_lr times the answer"
+    parts = list(nested(compressor))
     refuse_first_of(
         {
             f"exchange.overlap: with {local} nothing is sent during backward; use "
@@ -317,12 +350,19 @@ def _check_local_steps(config: Config, policy: Policy, compressor: Compressor) -
             f"optimizer.compressed: first exchanges two gradients a step, and {local} exchanges none in most "
             "steps; use optimizer.compressed=perturbed": config["optimizer"].get("compressed")
             == "first",
+            f"compressor.sign: {sign}; use compressor.sign=false": any(
+                isinstance(part, DeMo) and part.sign for part in parts
+            ),
+            f"compressor: {sign}; use one with magnitudes, such as compressor=ef_signsgd": any(
+                isinstance(part, SignSGD) for part in parts
+            ),
         }
     )
 
 
-def _refuse_optimizer_without_momentum(config: Config) -> None:
-    """Raise UserError where conf/compressor/dgc.yaml has set a key that the optimizer does not have."""
+def _refuse_optimizer_without_momentum(config: Config, compressor: Compressor) -> None:
+    """Raise UserError where dgc.yaml or demo.yaml (conf/compressor/) has set a key that the optimizer does
+    not have."""
     key, of_dgc = "momentum", option("compressor", "dgc")["optimizer"]
     try:
         component(config["optimizer"], "optimizer")
@@ -331,10 +371,16 @@ def _refuse_optimizer_without_momentum(config: Config) -> None:
         if not no_such_key or config["optimizer"][key] != of_dgc[key]:
             raise
         name = str(config["optimizer"]["_target_"]).rpartition(".")[2]
-        raise UserError(
-            f"optimizer.{key}: {name} has no momentum, and compressor=dgc sets it to {of_dgc[key]} because "
+        by, why = (
+            "dgc",
             "its wrapper momentum_correction applies momentum on the workers; use optimizer=sgd, or DGC "
-            "without that wrapper: compressor=dgc_sampled policy=warmup wrap=[per_layer,error_feedback]"
+            "without that wrapper: compressor=dgc_sampled policy=warmup wrap=[per_layer,error_feedback]",
+        )
+        if any(isinstance(part, DeMo) for part in nested(compressor)):
+            by, why = "demo", "the residual of error_feedback is the momentum; use optimizer=sgd"
+        raise UserError(
+            f"optimizer.{key}: {name} has no momentum, and compressor={by} sets it to {of_dgc[key]} because "
+            f"{why}"
         ) from error
 
 
