@@ -13,8 +13,8 @@ Both are estimated from the workers' own gradients, before compression, and with
 estimates are averaged over steps before the ratio is taken. The policy moves one rung weaker when the ratio
 has certainly fallen by ``falls_by``: its upper bound lies so far below the largest lower bound since the last
 move. Bounds are three standard errors of the averaged ||mu||^2, measured from its own scatter. A signal that
-cannot be told from the noise moves nothing: with 2 workers, 257 sums and smoothing 0.1 that is ||mu||^2 below
-about 0.04 s^2.
+cannot be told from the noise (all these lower bounds are 0) moves nothing: with 2 workers, 257 sums and
+smoothing 0.1 that is ||mu||^2 below about 0.04 s^2.
 
 Letters: g_i = gradient of worker i, w = smoothing. One worker has no spread: nothing moves.
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from dgc_repro.checked import Count, Share, checked, within
+from dgc_repro.checked import Count, checked, within
 from dgc_repro.policy.interface import SPREAD, Plan, State, StepReport
 from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
@@ -35,12 +35,13 @@ STANDARD_ERRORS = 3.0
 class AdaQS(PlansAhead):
     """``field``, ``values``: the ladder, weakest first, such as bits [16, 8, 4, 2]; it begins with the
     strongest. ``falls_by``: the fraction by which the averaged ratio must have fallen since the last move for
-    the next weaker one; ``smoothing``: weight of a step in the averages; ``least_steps``: on each rung."""
+    the next weaker one; ``smoothing``: weight of a step in the averages, below 1 because one step alone has
+    no standard error; ``least_steps``: on each rung."""
 
     field: Field
     values: Rungs
     falls_by: Annotated[float, within(above=0, below=1, name="a fraction")] = 0.5
-    smoothing: Share = 0.1
+    smoothing: Annotated[float, within(above=0, below=1), "0.1 is usual"] = 0.1
     least_steps: Count = 10
     watches = SPREAD
     sketches = True
@@ -77,7 +78,7 @@ class AdaQS(PlansAhead):
         rung = state["rung"]
         if rung == 1 or after["steps"] <= self.least_steps or not math.isfinite(upper):
             return after
-        if upper > (1 - self.falls_by) * after["reference"]:
+        if after["reference"] == 0 or upper > (1 - self.falls_by) * after["reference"]:
             return after
         entry = {
             "step": report.step + 1,

@@ -18,7 +18,7 @@ VALUES = 4_000
 
 
 def adaqs(**settings: Any) -> AdaQS:
-    given = {"field": "bits", "values": (16, 8, 4), "smoothing": 1.0, "least_steps": 2} | settings
+    given = {"field": "bits", "values": (16, 8, 4), "smoothing": 0.5, "least_steps": 2} | settings
     return AdaQS(**given)
 
 
@@ -127,17 +127,31 @@ def test_the_ratio_is_of_the_common_part_to_the_rest() -> None:
 
 
 def test_it_begins_with_the_strongest_and_moves_when_the_ratio_has_halved() -> None:
-    rungs, state = after(adaqs(), [4.0, 4.0, 3.0, 2.1, 2.0, 2.0, 2.0, 0.9, 0.1])
-    assert rungs == [3, 3, 3, 3, 3, 2, 2, 2, 1, 1]
-    assert [entry["step"] for entry in state["trace"]] == [5, 8]
+    """The bounds close in on a ratio that stays."""
+    rungs, state = after(adaqs(), [4.0] * 20 + [2.1] * 40 + [1.9] * 40 + [0.8] * 40 + [0.1] * 40)
+    assert rungs[:60] == [3] * 60
+    assert [(entry["rung"], entry["next_rung"]) for entry in state["trace"]] == [(3, 2), (2, 1)]
+    first, second = (entry["step"] for entry in state["trace"])
+    assert 60 < first <= 100 < second <= 140
 
 
 def test_it_stays_where_the_ratio_rises() -> None:
-    assert after(adaqs(), [1.0, 2.0, 4.0, 8.0])[0] == [3] * 5
+    assert after(adaqs(), [1.0, 2.0, 4.0, 8.0, 8.0, 8.0])[0] == [3] * 7
     state = adaqs().init()
     for step in range(9):  # workers without noise
         state = adaqs().after_step(state, StepReport(step, 1.0, 1.0, 5.0, signal_square=5.0))
     assert state["rung"] == 3
+
+
+@pytest.mark.parametrize(("signal", "whole"), [(0.0, 0.0), (-0.5, 1.0)], ids=["zeros", "opposed"])
+def test_a_signal_that_never_was_above_0_moves_nothing(signal: float, whole: float) -> None:
+    policy = adaqs()
+    state = policy.init()
+    for step in range(60):
+        estimate = signal * (1 + 0.01 * (step % 3))
+        told = StepReport(step, 1.0, 64.0, own_square=whole, signal_square=estimate)
+        state = policy.after_step(state, told)
+    assert (state["rung"], state["trace"]) == (3, [])
 
 
 def test_squares_are_averaged_before_the_ratio_is_taken() -> None:

@@ -50,7 +50,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Accordion, {"decay": 2}, "decay: a number above 0 and at most 1, or null, got 2"),
     (AdaQS, {"falls_by": 1}, "falls_by: a fraction above 0 and below 1, got 1"),
     (AdaQS, {"falls_by": 0}, "falls_by: a fraction above 0 and below 1, got 0"),
-    (AdaQS, {"smoothing": 2}, "smoothing: a number above 0 and at most 1, got 2"),
+    (AdaQS, {"smoothing": 1.0}, "smoothing: a number above 0 and below 1, got 1.0"),
     (AdaQS, {"least_steps": 0}, "least_steps: a whole number from 1, got 0"),
     (Probed, {"field": "factor"}, f"{PAIR} that value is for"),
     (Probed, {"value": 10}, f"{PAIR} that value is for"),
