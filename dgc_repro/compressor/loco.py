@@ -10,7 +10,8 @@ row of a matrix. The paper averages shards without another loss; that is exchang
 exchange.aggregation=sharded compresses the average once more, whose loss stays with the shard's owner in
 float32 (compressor/sharded.py) where DeepSpeed keeps a second average of errors in 8 bits. The paper's own
 repository holds no code; the recursion was checked against DeepSpeed's kernel. A reset comes in the same step
-for all tensors and workers.
+for all tensors and workers. It is made twice, at the end of the last of ``reset_steps`` steps and at the
+beginning of the next one, so that it is not lost where one of the two is skipped (train.on_nonfinite=skip).
 
     p = g + e;  own = C(p);  e' = Q8(beta e + (1 - beta) (p - own)), and 0 after every ``reset_steps`` steps
 
@@ -78,6 +79,8 @@ class LoCo(ByBatch):
             )
         ]
         torch._foreach_copy_(stretches, errors)
+        if self.reset_steps and context.step % self.reset_steps == 0:
+            buffer.zero_()
         error = Codes(batch.names, layout, buffer)
         fed = batch.like(context.buffers("fed", batch))
         error.copy_to_(fed, 1.0)
