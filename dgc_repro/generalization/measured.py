@@ -43,6 +43,8 @@ class Measured:
         """All measures by name. ``initial``: the network before training. inputs f32[m,...] and labels
         i64[m]: all training images, not augmented. Parameters are perturbed and restored; ``seed`` is that
         of the noise. Where eps alone is too much, a magnitude-aware scale is 2^-14."""
+        for parameter, start in zip(module.parameters(), initial.parameters(), strict=True):
+            start.requires_grad_(parameter.requires_grad)  # so that both give the same weights
         was_training = module.training
         module.eval()
         try:

@@ -17,20 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def learned(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require gradients: all measures but the path norm are of these."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
 def matrices(module: nn.Module) -> list[Tensor]:
     """The weights of each layer, f32[outputs, inputs]; biases are no matrices."""
-    return [p.detach().flatten(1) for p in module.parameters() if p.ndim > 1]
+    return [p.detach().flatten(1) for p in learned(module) if p.ndim > 1]
 
 
 def vector(module: nn.Module) -> Tensor:
     """All parameters, biases too, f32[omega]."""
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    return torch.cat([p.detach().reshape(-1) for p in learned(module)])
 
 
 def vc_dimension(module: nn.Module) -> float:
     """omega d log2(omega): the order of the bound for piecewise linear activations (Bartlett, Harvey, Liaw,
     Mehrabian, 2019, arXiv:1703.02930, theorem 6), without its constant."""
-    count = sum(p.numel() for p in module.parameters())
+    count = sum(p.numel() for p in learned(module))
     return count * len(matrices(module)) * math.log2(count)
 
 
@@ -45,8 +50,13 @@ def spectral(weights: Sequence[Tensor]) -> list[float]:
 
 
 def log_product(norms: Sequence[float]) -> float:
-    """log prod_i ||W_i||^2 = sum_i log ||W_i||^2."""
-    return sum(2 * math.log(norm) for norm in norms)
+    """log prod_i ||W_i||^2 = sum_i log ||W_i||^2; -infinity where a norm is 0."""
+    return sum(2 * log(norm) for norm in norms)
+
+
+def log(x: float) -> float:
+    """The logarithm, -infinity of 0."""
+    return -math.inf if x == 0 else math.log(x)
 
 
 def over_margin(log_measure: float, gamma: float) -> float:
@@ -65,10 +75,13 @@ def spectral_complexity(
     weights: Sequence[Tensor], distances: Sequence[Tensor], gamma: float
 ) -> float:
     """log(prod_i ||W_i||_2^2 sum_j ||D_j||_F^2 / ||W_j||_2^2 / gamma^2), with D = W - W^0 ("init") or D = W
-    ("orig"). Bartlett, Foster, Telgarsky, 2017, arXiv:1706.08498, in the form of Jiang et al."""
+    ("orig"); -infinity where every D_j or a ||W_j||_2 is 0. Bartlett, Foster, Telgarsky, 2017,
+    arXiv:1706.08498, in the form of Jiang et al."""
     norms = spectral(weights)
+    if 0 in norms:
+        return over_margin(-math.inf, gamma)
     shares = [square([distance]) / norm**2 for distance, norm in zip(distances, norms, strict=True)]
-    return over_margin(log_product(norms) + math.log(sum(shares)), gamma)
+    return over_margin(log_product(norms) + log(sum(shares)), gamma)
 
 
 @torch.no_grad()
@@ -87,7 +100,7 @@ def fisher_rao(module: nn.Module, inputs: Tensor, labels: Tensor) -> float:
     """(d + 1)^2 / m sum_x <w, grad_w loss(x)>^2. All products at once: with G(u) = grad_w sum_x u_x loss(x),
     linear in u, they are grad_u <w, G(u)>. Liang, Poggio, Rakhlin, Stokes, 2017, arXiv:1711.01530, as Jiang
     et al. write it."""
-    parameters = list(module.parameters())
+    parameters = learned(module)
     losses = F.cross_entropy(module(inputs), labels, reduction="none")
     u = torch.ones_like(losses, requires_grad=True)
     gradients = torch.autograd.grad(losses @ u, parameters, create_graph=True)

@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dgc_repro.generalization.norms import learned
 from dgc_repro.generalization.outputs import accuracy
 
 EPSILON = 1e-3
@@ -46,13 +47,13 @@ def largest_scale(falls: Callable[[float], bool], bisections: int) -> float:
 
 
 class Perturbation:
-    """Perturbs the parameters of ``module`` in place and restores them. ``magnitude``: see above."""
+    """Perturbs the learned parameters of ``module`` in place and restores them. ``magnitude``: see above."""
 
     def __init__(
         self, module: nn.Module, inputs: Tensor, labels: Tensor, *, magnitude: bool
     ) -> None:
         self.module, self.inputs, self.labels = module, inputs, labels
-        self.parameters: list[Tensor] = list(module.parameters())
+        self.parameters: list[Tensor] = list(learned(module))
         self.before = [p.detach().clone() for p in self.parameters]
         self.magnitude = magnitude
 

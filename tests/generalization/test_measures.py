@@ -117,6 +117,28 @@ def test_norms_of_layers_are_numpys() -> None:
     assert norms.over_margin(1.0, -0.1) == math.inf
 
 
+def test_a_layer_without_weights_and_weights_that_have_not_moved_have_infinite_logarithms() -> None:
+    module = linear([[1.0, -2.0], [3.0, 0.5]], [[0.0, 0.0]])
+    weights = norms.matrices(module)
+    assert norms.log_product(norms.spectral(weights)) == -math.inf
+    assert norms.sum_of_spectral(weights, 0.3) == 0
+    assert norms.spectral_complexity(weights, weights, 0.3) == -math.inf
+    assert norms.spectral_complexity(weights, weights, -0.1) == math.inf
+    still = [torch.zeros_like(weight) for weight in weights]
+    assert norms.spectral_complexity(weights[:1], still[:1], 0.3) == -math.inf
+
+
+def test_a_frozen_parameter_is_in_no_measure() -> None:
+    module, initial, (inputs, labels) = small_cnn(0), small_cnn(1), images()
+    module.hidden.weight.requires_grad_(False)
+    assert len(norms.matrices(module)) == 3
+    before = module.hidden.weight.clone()
+    few = Measured(images=8, samples=1, ascent_steps=1, bisections=4)
+    found = few.measure(module, initial, inputs, labels, 0)
+    assert module.hidden.weight.equal(before)
+    assert found["parameters"] == sum(p.numel() for p in module.parameters()) - before.numel()
+
+
 def test_the_vector_of_parameters_does_not_depend_on_the_memory_format() -> None:
     module = small_cnn(0)
     plain = norms.vector(module)
