@@ -1,8 +1,9 @@
 """``python -m dgc_repro compare runs``: your own runs side by side, as a table and a figure, without torch.
 
 Runs that differ in their seed alone are one line (mean ± standard deviation). A line is named after the
-settings in which the runs differ; ``--by compressor.density`` names it by one setting. The figure shows
-the final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds).
+settings in which the runs differ; ``--by compressor.density`` names it by one setting. Without it, two runs
+of the same settings and seed, such as of two versions of this package, are two lines with their hashes.
+The figure shows the final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds).
 """
 
 from __future__ import annotations
@@ -93,6 +94,11 @@ def compared(frames: Frames, by: str | None = None) -> pd.DataFrame:
             set(own)
         ):
             names = own
+        repeats = pd.DataFrame({"name": names, "seed": runs["seed"]}).duplicated(keep=False)
+        names = [
+            f"{name} {run.rpartition('-')[2]}" if again else name
+            for name, run, again in zip(names, runs["run"], repeats, strict=True)
+        ]
     return pd.DataFrame(
         {
             "settings": names,
@@ -106,7 +112,8 @@ def compared(frames: Frames, by: str | None = None) -> pd.DataFrame:
 
 
 def settings_of(runs: pd.DataFrame) -> list[str]:
-    """What tells the runs apart: the compressor, and every config key that has several values."""
+    """What tells the runs apart: the compressor, and every config key that has several values (a component
+    by its class, as the compressor)."""
     keys = [
         key
         for key in runs.columns
@@ -115,11 +122,18 @@ def settings_of(runs: pd.DataFrame) -> list[str]:
         and key not in ("status", "steps", "results_version", "state_bytes", "parameters")
         and runs[key].map(short).nunique() > 1
     ]
-    own = [key for key in keys if not key.endswith("_target_") and key != "compressor"]
+    has_column = ("compressor", "compressor._target_")
+    components = {key for key in keys if key.endswith("._target_")}
+    # A record may be older than a group: without the group it is no other setting.
+    own = [
+        k for k in keys if k not in has_column and (k not in components or runs[k].nunique() > 1)
+    ]
     names = []
     for _, run in runs.iterrows():
         parts = [
-            f"{key.rpartition('.')[2]}={short(run[key])}"
+            f"{key.split('.')[-2]}={run[key].rpartition('.')[2]}"
+            if key in components
+            else f"{key.rpartition('.')[2]}={short(run[key])}"
             for key in own
             if not (isinstance(run[key], float) and np.isnan(run[key])) and run[key] is not None
         ]
