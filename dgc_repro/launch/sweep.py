@@ -275,7 +275,6 @@ def best(record: Path) -> list[str]:
         return []
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
     head, *lines = json_lines(record)
-    folders = {str(line.get(KEY)): line.get("folder") for line in reversed(lines)}
     several = found.get("solutions")
     trials = several or [{"params": found["best_params"], "values": [found["best_value"]]}]
     words = (
@@ -285,7 +284,11 @@ def best(record: Path) -> list[str]:
         values = trial["values"]
         pairs = zip(head["objectives"], values, strict=True)
         settings = " ".join(f"{key}={value}" for key, value in trial["params"].items())
-        folder = folders.get(str(values if several else values[0]))
+        # Tied trials have equal values. The text of a setting may differ from the sweeper's.
+        given = {f"{key}={value}" for key, value in trial["params"].items()}
+        tied = [line for line in lines if line.get(KEY) == (values if several else values[0])]
+        same = [line for line in tied if given <= set(line["overrides"])] or tied
+        folder = same[0].get("folder") if same else None
         words.append(
             f"{'best: ' if not several else ''}{', '.join(f'{name} {value:.6g}' for name, value in pairs)}"
             f" with {settings} ({os.path.relpath(folder) if folder else 'run folder not found'})"
