@@ -12,7 +12,9 @@ continues without wandb; only ``mode=online`` without a key, and a missing wandb
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -73,7 +75,8 @@ class Wandb:
     """Logs every epoch and every ``every_steps``-th step (0: no steps).
 
     ``entity`` null is the default entity of the key. ``group`` null is the name of the run without seed and
-    hash, so that the seeds of one setting are one group. ``tags`` are added to those made from the config.
+    hash, so that the seeds of one setting are one group. A paper's run is named after its row: there the
+    group ends in a hash of the settings. ``tags`` are added to those made from the config.
     """
 
     project: Annotated[str, Rule("a name", bool), "dgc_repro is usual"] = "dgc_repro"
@@ -330,8 +333,19 @@ def chart_values(metrics: Metrics) -> dict[str, float]:
 
 
 def setting_name(run: RunInfo) -> str:
-    """The name of a run without its end ``-s<seed>-<hash>``: the same for all seeds of a setting."""
-    return run.name.rpartition(f"-s{run.config.get('seed')}-")[0] or run.name
+    """The name of a run without its end ``-s<seed>-<hash>``: the same for all seeds of a setting. A
+    paper's run is named after its row alone, so a hash of its config without seed and scale follows."""
+    name = run.name.rpartition(f"-s{run.config.get('seed')}-")[0] or run.name
+    if not is_of_a_paper(run.config):
+        return name
+    kept = {k: v for k, v in config_to_filter(run.config).items() if k not in ("seed", "scale")}
+    text = json.dumps(kept, sort_keys=True, default=str)
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def is_of_a_paper(config: Mapping[str, Any]) -> bool:
+    """Whether a run belongs to a paper's artifact."""
+    return (config.get("experiment") or {}).get("paper") not in (None, "none")
 
 
 def config_to_filter(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,9 +362,9 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
     """One word for each part of the setting, to filter and group by: ``labels.compressor``, ..."""
     experiment = config.get("experiment") or {}
     scale = config.get("scale")
-    is_of_a_paper = experiment.get("paper") not in (None, "none")
+    of_paper = ("paper", "artifact") if is_of_a_paper(config) else ()
     labels = {
-        **({key: experiment.get(key) for key in ("paper", "artifact")} if is_of_a_paper else {}),
+        **{key: experiment.get(key) for key in of_paper},
         "row": experiment.get("row"),
         "compressor": component(config.get("compressor")),
         "wrap": "+".join(filter(None, map(component, config.get("wrap") or ()))),

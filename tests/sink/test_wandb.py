@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch.environment import describe
 from dgc_repro.sink.fan_out import FanOut
-from dgc_repro.sink.wandb import AXES, Wandb
+from dgc_repro.sink.wandb import AXES, Wandb, setting_name
 
 KEY = "0" * 40
 
@@ -91,6 +92,19 @@ def artifacts(found: list[Any]) -> dict[str, set[str]]:
     return {a.type: {entry.path for entry in a.manifest.contents} for a in logged if a.type}
 
 
+def test_a_group_is_the_seeds_of_one_setting(folder: Path) -> None:
+    def group(row: str = "static8_ef", paper: str = "dynamic", seed: int = 3, lr: float = 1) -> str:
+        run = run_info(folder)
+        experiment = {"paper": paper, "artifact": "table1", "row": row}
+        config = {**run.config, "experiment": experiment, "seed": seed, "optimizer": {"lr": lr}}
+        paths = {"paths": {"runs": f"runs{seed}"}}
+        return setting_name(replace(run, name=f"{row}-s{seed}-{seed}{lr}", config=config | paths))
+
+    assert group() == group(seed=4)
+    assert group() != group(lr=2)
+    assert group(row="topk-lr2", paper="none") == "topk-lr2"
+
+
 def test_an_offline_run_holds_the_whole_run_and_no_key(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +141,8 @@ def test_an_offline_run_holds_the_whole_run_and_no_key(
     assert config["compressor"]["bits"] == 8
     assert list(config["wrapper"]) == ["error_feedback"], "wrappers in use"
     assert not {"sink", "paths"} & set(config)
-    assert (run.run_group, run.job_type) == ("dynamic-table1-static8_ef-quick", "train")
+    group, _, settings = run.run_group.rpartition("-")
+    assert (group, len(settings), run.job_type) == ("dynamic-table1-static8_ef-quick", 8, "train")
     assert run.display_name == "dynamic-table1-static8_ef-quick-s3-0a1b2c3d"
     assert set(run.tags) == {"dynamic", "table1", "uniform", "fixed", "quick", "mine"}
 
