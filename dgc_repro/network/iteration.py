@@ -17,28 +17,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgc_repro.network.cost import Costs
+from dgc_repro.network.fit import line
 
 Calls = Mapping[str, tuple[float, float]]
 """Collective -> (calls, payload bytes of all of them)."""
 
-CONSTANT, LINEAR, SHARDS, TREE = "constant", "linear", "shards", "tree"
-BASES: Mapping[str, Sequence[Callable[[float], float]]] = {
-    CONSTANT: (lambda n: 1.0,),
-    LINEAR: (lambda n: 1.0, lambda n: n),  # N payloads are decompressed
-    SHARDS: (lambda n: 1.0, lambda n: 1 / n, lambda n: n),  # 1/N each, headers of N pieces
-    TREE: (lambda n: 1.0, math.log2),  # a round a doubling
+CONSTANT, LINEAR, TO_OWNERS, OF_OWNERS = "constant", "linear", "to_owners", "of_owners"
+SHARES: Mapping[str, Callable[[float], float]] = {
+    LINEAR: lambda n: 1.0,  # N payloads are decompressed
+    TO_OWNERS: lambda n: 1 - 1 / n,  # a sharded payload without the shard that is kept
+    OF_OWNERS: lambda n: 1 / n,  # the average of one shard
 }
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A number that was measured for some N: that number there, elsewhere the least-squares fit of one
-    of `BASES`, never below 0. ``rises``: it cannot fall with N, so that a fit that does is noise, and the
-    mean is taken."""
+    """A number that was measured for some N: that number there, elsewhere its share of `SHARES` times
+    a + b N, with a and b at least 0 (network/fit.py). b is the headers, one for each shard. With `CONSTANT`,
+    or a single N, b is 0."""
 
     measured: Mapping[int, float]
     basis: str
-    rises: bool = False
 
     def at(self, workers: int) -> float:
         """The number for so many workers."""
@@ -46,14 +45,16 @@ class Growth:
             return self.measured[workers]
         if self.basis == CONSTANT:
             return float(np.median(list(self.measured.values())))
-        functions = BASES[self.basis][: len(self.measured)]
-        sizes, values = zip(*sorted(self.measured.items()), strict=True)
-        table = np.array([[f(n) for f in functions] for n in sizes])
-        weights, *_ = np.linalg.lstsq(table, np.array(values, dtype=float), rcond=None)
-        if self.rises and weights[-1] < 0:
-            return float(np.mean(values))
-        fitted = sum(w * f(workers) for w, f in zip(weights, functions, strict=True))
-        return max(0.0, float(fitted))
+        share = SHARES[self.basis]
+        wholes = {n: value / share(n) for n, value in self.measured.items() if value > 0}
+        if not wholes:
+            return 0.0
+        a, b = (
+            line(list(wholes), list(wholes.values()))
+            if len(wholes) > 1
+            else (*wholes.values(), 0.0)
+        )
+        return share(workers) * (a + b * workers)
 
 
 @dataclass(frozen=True)

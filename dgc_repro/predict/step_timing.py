@@ -25,12 +25,13 @@ from torch import Tensor
 
 from dgc_repro.bench.alone import buckets, time_exchange
 from dgc_repro.bench.record import EMBEDDED
-from dgc_repro.compressor.gtopk import GTopK
+from dgc_repro.compressor.gtopk import GTopK, turns
 from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.clock import WARMUP_STEPS
 from dgc_repro.exchange.ddp import fit_together
+from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import choose_device, validate
 from dgc_repro.launch.components import build_compressor, build_policy, settled
@@ -38,15 +39,28 @@ from dgc_repro.launch.measure import gradients_of, trained
 from dgc_repro.launch.sections import SLURM_KEYS
 from dgc_repro.launch.worker import write_json
 from dgc_repro.names import with_first_names
-from dgc_repro.network.iteration import CONSTANT, LINEAR, SHARDS, TREE, Calls, Growth, Part, Step
+from dgc_repro.network.iteration import (
+    CONSTANT,
+    LINEAR,
+    OF_OWNERS,
+    TO_OWNERS,
+    Calls,
+    Growth,
+    Part,
+    Step,
+)
 from dgc_repro.policy.interface import Plan, Policy
 from dgc_repro.train.step import train_step
 
-VERSION = 2
+VERSION = 3
+OPTIMIZER_KEYS = ("_target_", "compressed", "clip_norm")  # a step's time depends on these
 SIGNAL_BYTES = 40  # train/step.py: five float64
 GATHER_WORKERS = (2, 8)  # decompression is measured for so many, and is linear in between
 OTHERS_WORKERS = (2, 4, 8)  # simulated in one process: shards and trees
 MOST_SIMULATED_BYTES = 0.5  # of what memory is available
+ALL_TO_ALL = "alltoall"
+SHARDED = {ALL_TO_ALL: TO_OWNERS, "allgather": OF_OWNERS}
+"""How the payloads of `Sharded` grow with N."""
 Config = Mapping[str, Any]
 
 
@@ -107,9 +121,9 @@ class Bench:
             self._times = Times.read(path)
             if self._times.identity != self._identity:
                 raise UserError(
-                    f"times: {path} holds times of another model, data, batch, device or number of "
-                    f"threads ({self._threads} a worker here: launch.threads, launch.workers); give "
-                    "another file"
+                    f"times: {path} holds times of another model, data, batch, optimizer, train.compile, "
+                    "train.channels_last, processor or GPU, C kernels (on or off) or number of threads "
+                    f"({self._threads} a worker here: launch.threads, launch.workers); give another file"
                 )
 
     @property
@@ -127,7 +141,7 @@ class Bench:
         the place of the measured time. Raises UserError."""
         times, config = self.times, settled(config)
         scale = 1.0 if compute_ms is None else compute_ms / times.compute_ms
-        parts, bases = self._parts(config, overlap)
+        parts, kind = self._parts(config, overlap)
         found = []
         for part in parts:
             by_workers = {int(n): entry for n, entry in part["by_workers"].items()}
@@ -135,15 +149,16 @@ class Bench:
                 Part(
                     ready=max(times.ready_ms[name] for name in part["names"]) * scale / 1e3,
                     compress=statistics.median(e["compress"] for e in by_workers.values()),
-                    decompress=_decompress(by_workers, bases["decompress"], workers),
-                    first=_calls(by_workers, "first", bases["payload"], workers),
-                    later=_calls(by_workers, "later", bases["payload"], workers),
+                    decompress=_decompress(by_workers, kind, workers),
+                    first=_calls(by_workers, "first", kind, workers),
+                    later=_calls(by_workers, "later", kind, workers),
                 )
             )
         signals = {"allreduce": (1.0, float(SIGNAL_BYTES))}
         return Step(times.compute_ms * scale / 1e3, found, signals)
 
-    def _parts(self, config: Config, overlap: bool) -> tuple[list[Any], dict[str, str]]:
+    def _parts(self, config: Config, overlap: bool) -> tuple[list[Any], type | None]:
+        """What was measured; `Sharded` or `GTopK` where payloads go by all-to-all."""
         times = self.times
         policy = build_policy(config)
         plan = policy.plan(policy.init(), 0)
@@ -152,19 +167,14 @@ class Bench:
         example = build_compressor(as_simulated(config, 2), policy)
         fit_together(example, policy, config["exchange"]["unit"], overlap)
         kinds = {type(part) for part in nested(example)}
-        bases = {"decompress": LINEAR, "payload": CONSTANT}
-        if Sharded in kinds:
-            bases = {"decompress": LINEAR, "payload": SHARDS}
-        elif GTopK in kinds:
-            bases = {"decompress": TREE, "payload": TREE}
+        kind = next((kind for kind in (Sharded, GTopK) if kind in kinds), None)
         if key in times.exchanges:
-            return times.exchanges[key], bases
+            return times.exchanges[key], kind
         with environment.threads(self._threads):
-            several = bool(kinds & {Sharded, GTopK})
-            found = self._exchanges(config, policy, plan, overlap, simulated=several)
+            found = self._exchanges(config, policy, plan, overlap, simulated=kind is not None)
         times.exchanges[key] = found
         self._keep()
-        return found, bases
+        return found, kind
 
     def _exchanges(
         self, config: Config, policy: Policy, plan: Plan, overlap: bool, *, simulated: bool
@@ -206,9 +216,10 @@ class Bench:
         named = run.module.named_parameters()
         names: dict[Tensor, str] = {p: name for name, p in named if p.requires_grad}
         came: dict[str, list[float]] = {name: [] for name in names.values()}
+        last: dict[str, float] = {}
 
-        def note(parameter: Tensor) -> None:
-            came[names[parameter]].append(time.perf_counter() - begin)
+        def note(parameter: Tensor) -> None:  # the last pass of a step overwrites those before
+            last[names[parameter]] = time.perf_counter() - begin
 
         hooks = [parameter.register_post_accumulate_grad_hook(note) for parameter in names]
         seconds = []
@@ -218,6 +229,8 @@ class Bench:
                 break
             begin = time.perf_counter()
             train_step(run, batch)
+            for name, moment in last.items():
+                came[name].append(moment)
             seconds.append(run.link.clock.report()["time/compute_ms"] / 1e3)
         if not seconds:
             raise UserError(
@@ -230,7 +243,8 @@ class Bench:
         self._gradients = {name: g.detach().clone() for name, g in gradients.items()}
         ready = {name: 1e3 * statistics.median(came[name]) for name in gradients}
         if device.type == "cuda":  # the processor runs ahead of the device: by size instead
-            ready = _by_size(gradients, 1e3 * compute)
+            passes = run.settings.accumulate * (1 if run.sam is None else 2)
+            ready = _by_size(gradients, 1e3 * compute, passes)
         facts = {
             "hardware": environment.describe(device, "none", 1, run.task.splits.label)["hardware"],
             "threads": torch.get_num_threads(),
@@ -250,13 +264,16 @@ class Bench:
             self._times.write(self._path)
 
 
-def _by_size(gradients: Mapping[str, Tensor], compute_ms: float) -> dict[str, float]:
-    """Backward takes two thirds of a step, and a layer its share of the parameters."""
+def _by_size(
+    gradients: Mapping[str, Tensor], compute_ms: float, passes: int = 1
+) -> dict[str, float]:
+    """Gradients are there in the last of a step's forward and backward passes. Backward takes two thirds of a
+    pass, and a layer its share of the parameters."""
     total = sum(g.numel() for g in gradients.values())
     left = total
     ready = {}
     for name, gradient in gradients.items():
-        ready[name] = compute_ms * (1 / 3 + 2 / 3 * left / total)
+        ready[name] = compute_ms * (1 - 2 / 3 * (1 - left / total) / passes)
         left -= gradient.numel()
     return ready
 
@@ -273,9 +290,16 @@ def as_simulated(config: Config, workers: int) -> dict[str, Any]:
 
 def _identity(config: Config, threads: int) -> str:
     """What compute depends on."""
-    train = {key: config["train"][key] for key in ("batch_size", "accumulate", "precision")}
+    keys = ("batch_size", "accumulate", "precision", "compile", "channels_last")
+    train = {key: config["train"][key] for key in keys}
+    optimizer = {key: config["optimizer"].get(key) for key in OPTIMIZER_KEYS}
     device, _ = choose_device(config)
-    kept = [config["model"], config["dataset"], train, device, threads]
+    on_gpu = device == "cuda"
+    hardware = [
+        torch.cuda.get_device_name() if on_gpu else environment.cpu_model(),
+        on_gpu or native.library() is not None,
+    ]
+    kept = [config["model"], config["dataset"], train, optimizer, device, hardware, threads]
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -287,20 +311,32 @@ def _method(config: Config) -> str:
     return json.dumps([*kept, exchange["unit"], exchange["combine"]], sort_keys=True, default=str)
 
 
-def _decompress(by_workers: Mapping[int, Any], basis: str, workers: int) -> float:
-    """Seconds. They grow with N for what is gathered, not for a mean that comes as one."""
+def _decompress(by_workers: Mapping[int, Any], kind: type | None, workers: int) -> float:
+    """Seconds. They grow with N for what is gathered, with the rounds of a tree, and not for a mean that
+    comes as one."""
     values = {n: float(entry["decompress"]) for n, entry in by_workers.items()}
     asked = {name for entry in by_workers.values() for name in (*entry["first"], *entry["later"])}
     if asked <= {"allreduce", "broadcast"}:
         return statistics.median(values.values())
-    return Growth(values, basis, rises=True).at(workers)
+    if kind is GTopK:
+        rounds = {len(turns(0, n)): value for n, value in values.items()}
+        return Growth(rounds, LINEAR).at(len(turns(0, workers)))
+    return Growth(values, LINEAR).at(workers)
 
 
-def _calls(by_workers: Mapping[int, Any], what: str, basis: str, workers: int) -> Calls:
+def _calls(by_workers: Mapping[int, Any], what: str, kind: type | None, workers: int) -> Calls:
+    """Calls and payload bytes. Shards grow by `Growth`. Each round of a tree is one call, with the bytes of
+    the first for each worker that rank 0 sends to; no rank sends to more."""
     found = {}
     for name in sorted({name for entry in by_workers.values() for name in entry[what]}):
         pairs = {n: entry[what].get(name, (0, 0)) for n, entry in by_workers.items()}
         calls, sizes = ({n: float(pair[i]) for n, pair in pairs.items()} for i in (0, 1))
-        many = Growth(calls, TREE if basis == TREE else CONSTANT)
-        found[name] = (many.at(workers), Growth(sizes, basis).at(workers))
+        basis = SHARDED.get(name, CONSTANT) if kind is Sharded else CONSTANT
+        found[name] = (Growth(calls, CONSTANT).at(workers), Growth(sizes, basis).at(workers))
+    if kind is GTopK and what == "later":
+        first = _calls(by_workers, "first", kind, workers)
+        calls_each, size = first.get(ALL_TO_ALL, (0.0, 0.0))
+        rounds = turns(0, workers)[1:]
+        sends = sum(len(turn.to) for turn in rounds)
+        found[ALL_TO_ALL] = (calls_each * len(rounds), size * sends)
     return found
