@@ -23,6 +23,7 @@ from dgc_repro.launch.components import build_policy, low_rank_of, settled
 from dgc_repro.launch.measure import parameters
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.overrides import apart, composed
+from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
@@ -114,16 +115,19 @@ def predict(arguments: Sequence[str]) -> Path:
 
     without = apart(overrides, *METHOD_KEYS)[1]
     largest = {max(among): among[max(among)]}
-    name = method_name(config)
-    asked = [("dense", composed([*without, *DENSE]), among)]
-    if name != "dense":
-        asked.append((name, config, among))
-    if settings["best"]:
-        for title, method_config in candidates(without, config).items():
-            asked.append((title, method_config, largest))
+    dense_config = composed([*without, *DENSE])
+    compares_method = not _is_dense(config, dense_config)
+    others = candidates(without, config) if settings["best"] else {}
+    asked = [("dense", dense_config, among)]
+    if compares_method:
+        others = {title: other for title, other in others.items() if other != config}
+        name = method_name(config)
+        taken = name in ("dense", *others)
+        asked.append((f"{name} (as given)" if taken else name, config, among))
+    asked += [(title, other, largest) for title, other in others.items()]
     model = str(config["model"]["_target_"]).rpartition(".")[2]
     benchmark = Benchmark(model)
-    table = Predictions(bench, asked[0][1], settings["compute_ms"], benchmark)
+    table = Predictions(bench, dense_config, settings["compute_ms"], benchmark)
     each = parameters(config) * SECONDS_PER_PARAMETER * (WARMUP_STEPS + settings["repeats"])
     expected = [each * _weight(method_config) for _, method_config, _ in asked]
     announce("predict", sum(expected))
@@ -132,11 +136,12 @@ def predict(arguments: Sequence[str]) -> Path:
         for seconds, (title, method_config, workers) in zip(expected, asked, strict=True):
             found.append(table.rows(title, method_config, workers))
             progress.advance(seconds, f"{title} done")
-    dense, of_method, *others = found if name != "dense" else [found[0], [], *found[1:]]
+    dense, *of_others = found
+    of_method = of_others.pop(0) if compares_method else []
     compared = []
     if settings["best"]:
         compared = [one for one in (*dense, *of_method) if one.workers in largest]
-        compared = sorted([*compared, *chain(*others)], key=lambda one: one.best_ms)
+        compared = sorted([*compared, *chain(*of_others)], key=lambda one: one.best_ms)
     folder = Path(settings["out"] or Path(config["paths"]["runs"]) / "predictions")
     about = bench.times.about | {
         "network": network_title(network, overrides),
@@ -176,6 +181,16 @@ def network_of(config: Mapping[str, Any]) -> Network:
     if config["train"]["local_steps"] > 1:
         raise UserError(
             "train.local_steps: a prediction is of one step with its exchange; use train.local_steps=1"
+        )
+    if config["launch"].get("workers_per_node"):
+        raise UserError(
+            "launch.workers_per_node: a prediction has no nodes that average first; leave it out, or give "
+            "workers that share a link as network.workers_per_node"
+        )
+    if config["optimizer"].get("compressed") == "first":
+        raise UserError(
+            "optimizer.compressed: first also averages an uncompressed gradient in each step, which a "
+            "prediction leaves out; use optimizer.compressed=perturbed"
         )
     refuse_lost_packets({**config, "launch": {"kind": "predict"}})
     refuse_stand_ins(config, "a prediction has workers of its own (workers=2..256)")
@@ -243,7 +258,7 @@ class Predictions:
             speedup=dense / whole,
             overlap_speedup=dense_behind / behind if behind and dense_behind else None,
             payload_mb=sum(size for some in calls for _, size in some.values()) / 1e6,
-            break_even=None if name == "dense" else _break_even(step, plain, cost),
+            break_even=None if config is self.dense else _break_even(step, plain, cost),
             loss=sum(losses) / len(losses) if losses else None,
             seeds=len(losses),
         )
@@ -281,18 +296,65 @@ def _can_overlap(config: Mapping[str, Any]) -> bool:
     return True
 
 
+def _is_dense(config: Mapping[str, Any], dense: Mapping[str, Any]) -> bool:
+    """Whether the config's exchange is that of ``dense``, in which `per_layer` changes nothing."""
+    same = all(config[key] == dense[key] for key in ("compressor", "policy", "exchange"))
+    return same and set(config["wrap"]) <= {"per_layer"}
+
+
 def method_name(config: Mapping[str, Any]) -> str:
-    """The compressor with its plain settings, as a person says it: after its warm-up."""
+    """The compressor as it is typed, with its main settings and those that differ from its YAML, after its
+    warm-up."""
     policy = build_policy(settled(config))
     compressor = dict(config["compressor"])
     rung = policy.plan(policy.init(), 0).rung
     if policy.field is not None and rung:
         compressor[policy.field] = policy.values[rung - 1]
-    name = str(compressor["_target_"]).split(".")[-2]
-    shown = ("density", "factor", "bits", "rank", "levels", "block")
-    words = [f"{key}={compressor[key]}" for key in shown if compressor.get(key) is not None]
-    aggregation = config["exchange"]["aggregation"]
-    return " ".join([name, *words, *([] if aggregation == "gather" else [aggregation])])
+    name, usual = _usual(config)
+    words = [name]
+    if policy.field is not None and rung == 0:
+        words.append("rung=0 (uncompressed)")
+    else:
+        shown = ("density", "factor", "bits", "rank", "levels", "block")
+        for key, value in compressor.items():
+            if (key in shown and value is not None) or value != usual["compressor"].get(key):
+                words.append(f"{key}={value}")
+    wrap, exchange = _wrap(config), config["exchange"]
+    if wrap != usual["wrap"]:
+        words.append(f"wrap=[{','.join(wrap)}]")
+    if exchange["unit"] != usual["exchange"]["unit"]:
+        words.append(f"unit={exchange['unit']}")
+    if exchange["aggregation"] != "gather":
+        words.append(exchange["aggregation"])
+    return " ".join(words)
+
+
+def _usual(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and content of the compressor's YAML; of several with the same ``_target_``, such as topk and
+    magnitude, the one with the config's wrap and unit."""
+    target = str(config["compressor"]["_target_"])
+    name, usual = target.split(".")[-2], option(".", "base") | {"compressor": config["compressor"]}
+    for path in sorted((conf_dir() / "compressor").glob("*.yaml")):
+        node = option("compressor", path.stem)
+        bases = [o for o in node.get("defaults", ()) if isinstance(o, str) and o != "_self_"]
+        found = option(".", "base") | {"compressor": {}}
+        for one in (*(option("compressor", base) for base in bases), node):
+            found["compressor"] |= one.get("compressor", one)
+            found["wrap"] = one.get("wrap", found["wrap"])
+            found["exchange"] |= one.get("exchange", {})
+        if found["compressor"].get("_target_") != target:
+            continue
+        unit = found["exchange"]["unit"]
+        as_given = found["wrap"] == _wrap(config) and unit == config["exchange"]["unit"]
+        if as_given or path.stem == name:
+            name, usual = path.stem, found
+        if as_given:
+            break
+    return name, usual
+
+
+def _wrap(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in config["wrap"] if name != "ladder"]
 
 
 def network_title(network: Network, overrides: Sequence[str]) -> str:
