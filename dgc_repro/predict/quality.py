@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.paths import option, options
 from dgc_repro.paper import facts, frame
 from dgc_repro.paper.benchmark import methods
 from dgc_repro.paper.records import Run
@@ -69,13 +70,35 @@ def _is_same_method(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> b
     exchange, own = recorded["exchange"], config["exchange"]
     return (
         _times_fewer(theirs) == _times_fewer(ours)
-        and all(ours.get(k) == v for k, v in theirs.items() if k not in ("factor", "density"))
+        and _same(theirs, ours, "compressor", but=("factor", "density"))
         and _wrappers(recorded) == _wrappers(config)
+        and all(
+            _same(
+                recorded["wrapper"].get(name, {}), config["wrapper"].get(name, {}), "wrapper", name
+            )
+            for name in _wrappers(config)
+        )
         and _alike(recorded["policy"], config["policy"], ("_target_", "field", "values", "rungs"))
         and _alike(recorded["optimizer"], config["optimizer"], ("_target_", "momentum"))
         and recorded["train"].get("local_steps", 1) == config["train"]["local_steps"]
         and _alike(exchange, own, ("aggregation", "unit"))
     )
+
+
+def _same(
+    one: Mapping[str, Any],
+    other: Mapping[str, Any],
+    group: str,
+    name: str = "",
+    but: Sequence[str] = (),
+) -> bool:
+    """Whether all settings are equal. A setting that one of them lacks has the default of the YAML ``name``,
+    by default that of the ``_target_``'s module."""
+    name = name or str(one["_target_"]).split(".")[-2]
+    node = option(group, name) if name in options(group) else {}
+    usual = node.get(group, node)
+    keys = {*one, *other} - {*but}
+    return all(one.get(key, usual.get(key)) == other.get(key, usual.get(key)) for key in keys)
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str]) -> bool:

@@ -42,6 +42,22 @@ def test_a_loss_is_that_of_the_same_method(benchmark: Benchmark) -> None:
     assert of(*accordion, "policy.values=[0.5,0.2]") == []
     fixed = ("policy=fixed", "policy.field=bits", "policy.values=[2]")
     assert of("compressor=uniform", "compressor.block=512", *fixed) == []
+    topk = ("compressor=topk", "compressor.density=0.01")
+    assert of(*topk, "wrapper.error_feedback.decay=0.5") == []
+    assert of(*topk, "wrapper.per_layer.smaller_than=100") == of(*topk) != []
+
+
+def test_a_setting_that_the_record_lacks_has_its_default() -> None:
+    record = composed(["compressor=topk", "compressor.density=0.01"])
+    del record["compressor"]["values"]
+    del record["wrapper"]["error_feedback"]
+    for more, same in (
+        ("compressor.values=fp32", True),
+        ("compressor.values=fp16", False),
+        ("wrapper.error_feedback.decay=0.5", False),
+    ):
+        config = composed(["compressor=topk", "compressor.density=0.01", more])
+        assert quality._is_same_method(record, config) is same
 
 
 def test_the_source_names_the_slim_model_and_the_pool(benchmark: Benchmark) -> None:
