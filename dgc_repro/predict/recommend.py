@@ -90,6 +90,13 @@ def recommend(arguments: Sequence[str]) -> None:
         raise UserError(
             f"model: results/{POOL} has no runs of its workload {benchmark.workload}; use predict"
         )
+    assert benchmark.dense is not None, "it has a frame"
+    trained, given_optimizer = map(_optimizer_name, (benchmark.dense.config, config))
+    if trained != given_optimizer:
+        raise UserError(
+            f"optimizer: the losses of results/{POOL} are of training with {trained}, not {given_optimizer}; "
+            f"use optimizer={trained}, or predict for times alone"
+        )
     every, left_out = candidates(runs, found, config, among)
     good = [one for one in every if np.mean(one.losses) <= settings["max_loss"]]
     good.sort(key=lambda one: one.estimate)
@@ -109,6 +116,7 @@ def recommend(arguments: Sequence[str]) -> None:
     rows.sort(key=lambda pair: pair[1].best_ms)
     about = bench.times.about | {
         "network": f"{network_title(network, overrides)}, {workers} workers",
+        "source": network.source,
         "compute": "measured",
     }
     _show(rows, about, settings["max_loss"], runs, found)
@@ -193,7 +201,16 @@ def command_of(run: Run) -> str:
 def _optimizer_of(run: Run) -> str:
     keys = ("lr", "weight_decay", "reference_batch")
     words = (f"optimizer.{key}={run.setting(f'optimizer.{key}')}" for key in keys)
-    return " ".join(words).replace("None", "null")
+    return " ".join([f"optimizer={_optimizer_name(run.config)}", *words]).replace("None", "null")
+
+
+def _optimizer_name(config: Mapping[str, Any]) -> str:
+    """As it is typed; of a class without a YAML, its ``_target_``."""
+    target: str = config["optimizer"]["_target_"]
+    names = (
+        name for name in options("optimizer") if option("optimizer", name)["_target_"] == target
+    )
+    return next(names, target)
 
 
 def _warmup_of(run: Run) -> str:

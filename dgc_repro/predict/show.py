@@ -91,7 +91,7 @@ def head(about: Mapping[str, Any]) -> list[str]:
     return [
         f"{about['model']}, {about['parameters'] / 1e6:.4g} M parameters in {about['tensors']} tensors, "
         f"batch {about['batch_size']}, {about['data']}",
-        f"network (modelled): {about['network']}",
+        "; ".join(filter(None, (f"network (modelled): {about['network']}", about["source"]))),
         f"compute {about['compute']}, compress and decompress measured: {about['hardware']}, "
         f"{about['threads']} threads, {about['date']}"
         + (f"; {busy:.1f} cores were busy with other work" if busy > 0.25 else ""),

@@ -71,6 +71,7 @@ def test_what_loses_no_more_is_measured_and_shown(
     assert "lost more than 0.5: 1 settings" in said
     assert "that changes with the steps): accordion, adam" in said
     assert "extrapolation" in said
+    assert "trained it with optimizer=sgd optimizer.lr=" in said
     recommend(
         ["network.rate=1mbit", "workers=8", "max_loss=0", f"times={tmp_path / 't.json'}", *SLIM]
     )
@@ -128,6 +129,11 @@ def test_the_command_has_the_policy_and_trains_as_it_is_typed(runs: list[Run]) -
         (["network.rate=1mbit", "workers=1"], "workers: at least 2"),
         (["network.rate=1mbit", "max_loss=-1"], "max_loss: a number"),
         (["network.rate=1mbit", "maxloss=1"], "max_loss"),
+        (
+            ["network.rate=1mbit", "optimizer=adam"],
+            "^optimizer: .* with sgd, not adam; use optimizer=sgd",
+        ),
+        (["network.rate=1mbit", "launch.workers_per_node=2"], "^launch.workers_per_node: "),
     ],
 )
 def test_mistakes_are_one_line(given: list[str], said: str) -> None:
