@@ -239,7 +239,7 @@ def test_a_reading_has_a_plateau_where_it_ends_at_the_papers_accuracy_and_dense_
         "a scale that never falls",
     ):
         assert f"| 8-bit, nearest, {label} | 3 |" in text
-    assert "| 8-bit, nearest, tensor, weights, not gradients | 3 |" in text
+    assert "| 8-bit weights, not gradients | 3 |" in text
     for draw in page.figures.values():
         draw()
 

@@ -86,8 +86,10 @@ class Factors(NamedTuple):
         """The setting in words."""
         if not self.bits:
             return "dense"
+        if self.reading == WEIGHTS:
+            return f"{self.bits}-bit weights, not gradients"
         scale = f"block {self.block}" if self.block else "tensor"
-        other = self.reading if self.reading in (AGAIN, WEIGHTS) else ""
+        other = self.reading if self.reading == AGAIN else ""
         words = [f"{self.bits}-bit", self.rounding.replace("_", " ")]
         words += [self.reading if self.reading and not other else scale, other]
         return ", ".join([*filter(None, words), *(["EF"] if self.error_feedback else [])])
@@ -238,8 +240,9 @@ def _curves(factors: Mapping[str, Factors], runs: Sequence[Run], scale: str) -> 
     metric, label = "test/accuracy_percent", "test accuracy (%)"
     draw = partial(plot.curves, runs=own, looks=looks, x="epoch", metric=metric, ylabel=label)
     return plot.figure(
-        "Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)], legend=2
-    )
+        "Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)], size=(7.0, 4.4),
+        legend=2,
+    )  # fmt: skip
 
 
 def _points(
@@ -260,4 +263,4 @@ def _points(
         axes.axvline(x, color="#888888", linewidth=1, linestyle=dashes)
     axes.set_yticks(range(len(shown)), [of_row[row].label for row in shown])
     axes.invert_yaxis()
-    return plot.name_axes(axes, "test accuracy under dense (points, paired by seed)")
+    return plot.name_axes(axes, "points under dense (paired by seed)")
