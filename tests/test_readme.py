@@ -61,7 +61,7 @@ def test_the_accuracies_at_medium_are_the_published_ones() -> None:
     own = table[table["quantity"] == "test accuracy"].set_index("row")
     (said,) = re.findall(r"At scale `medium` (.*?)\n\n", README.read_text("utf-8"), re.DOTALL)
     assert re.findall(r"(\d+\.\d+) %", said) == [
-        f"{own.loc[row, 'mean']:.2f}" for row in ("none", "static8", "dynamic")
+        f"{own.loc[row, 'mean']:.1f}" for row in ("none", "static8", "dynamic")
     ]
     (seeds,) = re.findall(r"(\d+) seed", said)
     assert set(own["n"]) == {int(seeds)}
