@@ -23,7 +23,7 @@ from dgc_repro.launch.components import build_policy, low_rank_of, settled
 from dgc_repro.launch.measure import parameters
 from dgc_repro.launch.networks import costs, named_network, refuse_lost_packets, refuse_stand_ins
 from dgc_repro.launch.overrides import apart, composed
-from dgc_repro.launch.paths import conf_dir, option
+from dgc_repro.launch.paths import options
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Step, break_even_rate
 from dgc_repro.network.profile import Network
@@ -329,28 +329,18 @@ def method_name(config: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _usual(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and content of the compressor's YAML; of several with the same ``_target_``, such as topk and
-    magnitude, the one with the config's wrap and unit."""
+def _usual(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Name of the compressor's YAML and the config that it brings; of several with the same ``_target_``,
+    such as topk and magnitude, the one with the config's wrap and unit."""
     target = str(config["compressor"]["_target_"])
-    name, usual = target.split(".")[-2], option(".", "base") | {"compressor": config["compressor"]}
-    for path in sorted((conf_dir() / "compressor").glob("*.yaml")):
-        node = option("compressor", path.stem)
-        bases = [o for o in node.get("defaults", ()) if isinstance(o, str) and o != "_self_"]
-        found = option(".", "base") | {"compressor": {}}
-        for one in (*(option("compressor", base) for base in bases), node):
-            found["compressor"] |= one.get("compressor", one)
-            found["wrap"] = one.get("wrap", found["wrap"])
-            found["exchange"] |= one.get("exchange", {})
-        if found["compressor"].get("_target_") != target:
-            continue
-        unit = found["exchange"]["unit"]
-        as_given = found["wrap"] == _wrap(config) and unit == config["exchange"]["unit"]
-        if as_given or path.stem == name:
-            name, usual = path.stem, found
-        if as_given:
-            break
-    return name, usual
+    module = target.split(".")[-2]
+    brought = {name: composed([f"compressor={name}"]) for name in options("compressor")}
+    same = {name: c for name, c in brought.items() if c["compressor"].get("_target_") == target}
+    for name, usual in same.items():
+        unit = usual["exchange"]["unit"]
+        if usual["wrap"] == _wrap(config) and unit == config["exchange"]["unit"]:
+            return name, usual
+    return module, same.get(module) or {**composed([]), "compressor": config["compressor"]}
 
 
 def _wrap(config: Mapping[str, Any]) -> list[str]:
