@@ -26,6 +26,9 @@ from dgc_repro.payload.requests import Exchange, Outcome, together
 
 State = dict[str, Any]
 """Nested dicts of tensors and numbers: it nests as the composition nests, and checkpoints as it is."""
+EXCHANGES = "exchanges"
+"""In a state: the number of completed exchanges of the tensor. A method that changes after so many keeps it,
+because `Context.step` counts skipped steps too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ Differs: the error is quantized symmetrically with a scale for each 2048 values;
 row of a matrix. The paper averages shards without another loss; that is exchange.aggregation=gather, and
 exchange.aggregation=sharded compresses the average once more, whose loss stays with the shard's owner in
 float32 (compressor/sharded.py) where DeepSpeed keeps a second average of errors in 8 bits. The paper's own
-repository holds no code; the recursion was checked against DeepSpeed's kernel. A reset comes in the same step
-for all tensors and workers. It is made twice, at the end of the last of ``reset_steps`` steps and at the
-beginning of the next one, so that it is not lost where one of the two is skipped (train.on_nonfinite=skip).
+repository holds no code; the recursion was checked against DeepSpeed's kernel. A reset comes at the end of
+every ``reset_steps``-th exchange of a tensor, on all workers. A skipped step (train.on_nonfinite=skip) does
+not count.
 
-    p = g + e;  own = C(p);  e' = Q8(beta e + (1 - beta) (p - own)), and 0 after every ``reset_steps`` steps
+    p = g + e;  own = C(p);  e' = Q8(beta e + (1 - beta) (p - own)), and 0 after ``reset_steps`` exchanges
 
 Unlike `ErrorFeedback` this does not owe what was not sent: it estimates the next error by the average of past
 ones.
@@ -33,6 +33,7 @@ from dgc_repro.checked import Count, checked, within
 from dgc_repro.compressor.encoding import layouts_of
 from dgc_repro.compressor.error_feedback import ErrorFeedback, subtracted
 from dgc_repro.compressor.interface import (
+    EXCHANGES,
     ByBatch,
     Compressor,
     Context,
@@ -53,7 +54,8 @@ BITS, BLOCK = 8, 2048  # of the error, and of values that share a scale
 @checked
 class LoCo(ByBatch):
     """Wraps any compressor; its error is its own, so no `ErrorFeedback` belongs in the nest. ``beta``: weight
-    of the past errors. State: ``error`` (u8: scales and codes of the tensor), ``inner``."""
+    of the past errors. State: ``error`` (u8: scales and codes of the tensor), ``exchanges`` (their number),
+    ``inner``."""
 
     inner: Compressor
     beta: Annotated[float, within(0, below=1)] = 0.8
@@ -66,7 +68,8 @@ class LoCo(ByBatch):
 
     def init(self, tensor: Tensor) -> State:
         size = int(layouts_of((tensor.numel(),), BITS, BLOCK).tensor_bytes[0])
-        return {"error": _zeros(size, tensor.device), "inner": self.inner.init(tensor)}
+        codes_of_zeros = torch.zeros(size, dtype=torch.uint8, device=tensor.device)
+        return {"error": codes_of_zeros, EXCHANGES: 0, "inner": self.inner.init(tensor)}
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
         layout = layouts_of(batch.sizes, BITS, BLOCK)
@@ -79,8 +82,6 @@ class LoCo(ByBatch):
             )
         ]
         torch._foreach_copy_(stretches, errors)
-        if self.reset_steps and context.step % self.reset_steps == 0:
-            buffer.zero_()
         error = Codes(batch.names, layout, buffer)
         fed = batch.like(context.buffers("fed", batch))
         error.copy_to_(fed, 1.0)
@@ -91,20 +92,15 @@ class LoCo(ByBatch):
         outcome = yield from exchange_all(self.inner, fed, inner, inside)
         own = subtracted(outcome.own, fed, context)
         following = context.spares("error", errors)
-        if self.reset_steps and (context.step + 1) % self.reset_steps == 0:
-            torch._foreach_zero_(following)
-        else:
-            left = Batch(
-                fed.names, fed.tensors
-            )  # what is known of the sums does not hold of the rest
-            kernels.scale(left, 1 - self.beta, left)
-            error.add_to_(left, self.beta)
-            codes.quantize(left, layout, buffer, codes.NEAREST)
-            torch._foreach_copy_(following, stretches)
-        pairs = zip(following, outcome.state, strict=True)
-        return Outcome(outcome.mean, own, [{"error": e, "inner": s} for e, s in pairs])
-
-
-def _zeros(size: int, device: torch.device) -> Tensor:
-    """The coding of zeros: scales of 0, for which every code is 0."""
-    return torch.zeros(size, dtype=torch.uint8, device=device)
+        left = Batch(fed.names, fed.tensors)  # what is known of the sums does not hold of the rest
+        kernels.scale(left, 1 - self.beta, left)
+        error.add_to_(left, self.beta)
+        codes.quantize(left, layout, buffer, codes.NEAREST)
+        torch._foreach_copy_(following, stretches)
+        counts = [state[EXCHANGES] + 1 for state in states]
+        if self.reset_steps and (due := [c % self.reset_steps == 0 for c in counts]) and any(due):
+            torch._foreach_zero_([e for e, now in zip(following, due, strict=True) if now])
+        after = zip(following, counts, outcome.state, strict=True)
+        return Outcome(
+            outcome.mean, own, [{"error": e, EXCHANGES: n, "inner": s} for e, n, s in after]
+        )

@@ -3,19 +3,20 @@
 Paper: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed",
 ICML 2021 (arXiv:2102.02888), algorithm 1; checked against DeepSpeed (`onebit/adam.py`). The other half is
 optimizer=adam with ``freeze_steps``: the variance stays as it is after so many steps.
-Asks: `Mean` of the gradient (4 n bytes) in the first ``warmup_steps`` steps, then what the wrapped compressor
-asks. Keeps 4 n bytes (and a spare of the same size), beside those of the error feedback inside.
+Asks: `Mean` of the gradient (4 n bytes) in the first ``warmup_steps`` exchanges of a tensor, then what the
+wrapped compressor asks. Keeps 4 n bytes (and a spare of the same size), beside those of the error feedback
+inside.
 Differs: the answer is the gradient from which Adam computes the momentum that was exchanged, so the optimizer
 needs no other change. M is the paper's momentum over 1 - beta1. The paper's compressor is the sign times
 ||x||_2 / sqrt(n); with `EFSignSGD` inside it is the sign times the mean magnitude, which is a contraction.
 The paper compresses the average once more: exchange.aggregation=sharded. Its optimizer has no bias
-correction, ours (optimizer/adam.py) has. A step that is skipped counts here, and not in the optimizer: after
-k skipped steps in the warm-up, the variance takes in the squares of the first k compressed answers. 0/1 Adam
-(arXiv:2202.06009) also renews the variance and skips exchanges, at growing intervals; that is not part of
-this.
+correction, ours (optimizer/adam.py) has. A step that is skipped does not count, nor does one in which no
+worker has a gradient of the tensor: the optimizer does not count them either, so that its variance sees
+uncompressed gradients alone. 0/1 Adam (arXiv:2202.06009) also renews the variance and skips exchanges, at
+growing intervals; that is not part of this.
 
-    first steps:  answer = mean g;  M' = beta1 M + answer
-    then:         M' = mean C(g + beta1 M + e);  answer = M' - beta1 M       (e: of the error feedback inside)
+    warm-up:  answer = mean g;  M' = beta1 M + answer
+    then:     M' = mean C(g + beta1 M + e);  answer = M' - beta1 M       (e: of the error feedback inside)
 
 Letters: n = values, M = momentum, the same on all workers.
 """
@@ -30,17 +31,25 @@ from torch import Tensor
 
 from dgc_repro.checked import checked, within
 from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.interface import ByBatch, Compressor, Context, State, exchange_all
+from dgc_repro.compressor.interface import (
+    EXCHANGES,
+    ByBatch,
+    Compressor,
+    Context,
+    State,
+    exchange_all,
+    joined,
+)
 from dgc_repro.compressor.momentum_correction import Momentum
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import Batch, Unchecked
-from dgc_repro.payload.requests import Exchange, Outcome
+from dgc_repro.payload.requests import Exchange, Outcome, together
 
 
 @checked
 class OneBitAdam(ByBatch):
     """Wraps any compressor, usually an `ErrorFeedback`, as the outermost wrapper. ``beta1``: the optimizer's.
-    State: ``momentum`` (shape of the tensor, f32), ``inner``."""
+    State: ``momentum`` (shape of the tensor, f32), ``exchanges`` (their number), ``inner``."""
 
     inner: Compressor
     beta1: Momentum = 0.9
@@ -48,27 +57,56 @@ class OneBitAdam(ByBatch):
 
     def init(self, tensor: Tensor) -> State:
         momentum = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
-        return {"momentum": momentum, "inner": self.inner.init(tensor)}
+        return {"momentum": momentum, EXCHANGES: 0, "inner": self.inner.init(tensor)}
 
     def exchange_batch(self, batch: Batch, states: Sequence[State], context: Context) -> Exchange:
+        spares = context.spares("momentum", [state["momentum"] for state in states])
+        warm = [state[EXCHANGES] < self.warmup_steps for state in states]
+        parts = {}
+        for is_warm, exchange in ((True, self._averaged), (False, self._compressed)):
+            here = tuple(i for i, own in enumerate(warm) if own is is_warm)
+            some, inside = batch, context
+            if len(here) < len(batch):
+                some, inside = batch.part(here), context.part(f"warm {is_warm}", here)
+            if here:
+                of_part = [states[i] for i in here], [spares[i] for i in here]
+                parts[here] = exchange(some, *of_part, inside)
+        del batch, some
+        return joined((yield from together(parts)))
+
+    def _averaged(
+        self, batch: Batch, states: Sequence[State], following: list[Tensor], context: Context
+    ) -> Exchange:
+        """The exchange of tensors in their warm-up. ``following``: where the next momentum is written."""
+        outcome = yield from Dense().exchange_batch(batch, [{}] * len(batch), context)
         last = [state["momentum"] for state in states]
+        kernels.add(Batch(batch.names, outcome.mean, Unchecked()), last, following, self.beta1)
         inner = [state["inner"] for state in states]
-        names, following = batch.names, context.spares("momentum", last)
-        if context.step < self.warmup_steps:
-            outcome = yield from Dense().exchange_batch(batch, [{}] * len(batch), context)
-            mean = outcome.mean
-            kernels.add(Batch(names, mean, Unchecked()), last, following, self.beta1)
-        else:
-            fed = kernels.add(batch, last, context.buffers("fed", batch), self.beta1)
-            result = context.results(batch)
-            del batch
-            inside = context.within("onebit_adam", reads_gradient=True)
-            outcome = yield from exchange_all(self.inner, fed, inner, inside)
-            torch._foreach_copy_(following, list(outcome.mean))
-            inner = outcome.state
-            # All simulated workers write the same numbers to the same place.
-            mean = kernels.add(
-                Batch(names, following, Unchecked()), last, result.tensors, -self.beta1
-            ).tensors
-        pairs = zip(following, inner, strict=True)
-        return Outcome(mean, outcome.own, [{"momentum": m, "inner": s} for m, s in pairs])
+        return Outcome(outcome.mean, outcome.own, _after(states, following, inner))
+
+    def _compressed(
+        self, batch: Batch, states: Sequence[State], following: list[Tensor], context: Context
+    ) -> Exchange:
+        """The exchange of the others."""
+        last = [state["momentum"] for state in states]
+        names, result = batch.names, context.results(batch)
+        fed = kernels.add(batch, last, context.buffers("fed", batch), self.beta1)
+        del batch
+        inside = context.within("onebit_adam", reads_gradient=True)
+        inner = [state["inner"] for state in states]
+        outcome = yield from exchange_all(self.inner, fed, inner, inside)
+        torch._foreach_copy_(following, list(outcome.mean))
+        # All simulated workers write the same numbers to the same place.
+        momentum = Batch(names, following, Unchecked())
+        mean = kernels.add(momentum, last, result.tensors, -self.beta1).tensors
+        return Outcome(mean, outcome.own, _after(states, following, outcome.state))
+
+
+def _after(
+    states: Sequence[State], momentum: Sequence[Tensor], inner: Sequence[State]
+) -> list[State]:
+    """The states after one more exchange."""
+    return [
+        {"momentum": m, EXCHANGES: state[EXCHANGES] + 1, "inner": own}
+        for state, m, own in zip(states, momentum, inner, strict=True)
+    ]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import (
+    EXCHANGES,
     Compressor,
     Context,
     FitsModel,
@@ -233,7 +234,8 @@ class GradientExchange:
 
     def load_state_dict(self, state: State, worker: int = 0) -> None:
         """Take over a worker's states. Raises ValueError when they are another compressor's."""
-        saved, current = state["tensors"], self.states[worker]
+        current = self.states[worker]
+        saved = _counted(state["tensors"], current, state["step"])
         if not fits(structure(saved), structure(current)):
             raise ValueError(
                 "the saved compressor state is of another model, compressor or wrap list, or of another "
@@ -353,6 +355,17 @@ def map_tensors(state: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(state, Sequence) and not isinstance(state, str):
         return [map_tensors(value, function) for value in state]
     return state
+
+
+def _counted(saved: Any, current: object, steps: int) -> Any:
+    """A saved nest, with the counts of exchanges that an older version did not save: it counted all steps."""
+    if isinstance(saved, Mapping) and isinstance(current, Mapping):
+        lacks = EXCHANGES in current and EXCHANGES not in saved
+        nest = {key: _counted(value, current.get(key), steps) for key, value in saved.items()}
+        return nest | {EXCHANGES: steps} if lacks else nest
+    if isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        return [_counted(*pair, steps) for pair in zip(saved, current, strict=True)]
+    return saved
 
 
 def tensors_of(state: object) -> list[Tensor]:

@@ -98,6 +98,50 @@ def test_nothing_is_compressed_in_the_warm_up() -> None:
     assert not torch.equal(compressed[3], dense[3])
 
 
+@pytest.mark.parametrize("lost", ["skipped", "absent"])
+def test_the_frozen_variance_is_that_of_uncompressed_gradients(lost: str) -> None:
+    """A step of the warm-up is skipped, or the parameter has no gradient in it on any rank: the optimizer
+    takes no step, and the warm-up lasts a step longer."""
+    given = random_steps(SIZE, WORKERS, STEPS)
+    weights = [nn.Parameter(torch.zeros(SIZE)) for _ in range(2)]
+    setting = Setting("adam", OneBitAdam(ErrorFeedback(EFSignSGD()), BETA1, WARMUP))
+    exchange = simulation(setting, WORKERS, {name: torch.zeros(SIZE) for name in "xy"})
+    adam = Adam(RATE, 0.0, beta1=BETA1, beta2=BETA2, eps=EPSILON, freeze_steps=WARMUP)
+    optimizer = adam.of(weights, RATE)
+    expected = torch.zeros(SIZE)
+    for step, workers in enumerate(given):
+        gradients = [{name: own.clone() for name in "xy"} for own in workers]
+        if step == 2 and lost == "skipped":
+            for worker, own in enumerate(gradients):
+                exchange.open(worker, own, setting.plan)
+            exchange.discard()
+            continue
+        exchange.absent = frozenset("x" if step == 2 else "")
+        means = play(exchange, setting, gradients)
+        for weight, name in zip(weights, "xy", strict=True):
+            weight.grad = None if name in exchange.absent else means[name]
+        optimizer.step()
+        if step < WARMUP + 1 and step != 2:
+            expected.lerp_(torch.stack(workers).mean(0).square(), 1 - BETA2)
+    found = optimizer.state[weights[0]]["square"]
+    torch.testing.assert_close(found, expected, rtol=10 * EPS, atol=0)
+
+
+def test_states_of_versions_without_a_count_load_with_the_number_of_steps() -> None:
+    setting = Setting("adam", OneBitAdam(ErrorFeedback(EFSignSGD()), BETA1, WARMUP))
+    given = random_steps(SIZE, WORKERS, 4)
+    exchange, other = (simulation(setting, WORKERS, {"x": torch.zeros(SIZE)}) for _ in range(2))
+    for step in given:
+        play(exchange, setting, [{"x": own} for own in step])
+    for worker in range(WORKERS):
+        state = exchange.state_dict(worker)
+        tensors = {n: dict(of_tensor) for n, of_tensor in state["tensors"].items()}
+        for of_tensor in tensors.values():
+            del of_tensor["exchanges"]
+        other.load_state_dict({"step": state["step"], "tensors": tensors}, worker)
+    assert [state["x"]["exchanges"] for state in other.states] == [4] * WORKERS
+
+
 @pytest.mark.parametrize(
     "given",
     [
