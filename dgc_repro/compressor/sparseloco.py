@@ -11,8 +11,9 @@ Differs: this is the compressor alone. It works on gradients, where the paper se
 after many local steps of AdamW: give ``train.local_steps`` for that (docs/methods.md). The decay is
 `ErrorFeedback`'s. A chunk is a stretch of values as they lie in memory, the last one shorter; the authors cut
 a matrix into blocks whose sides divide its own, and a vector likewise. The mean is over all workers; the
-authors' code averages an entry over the workers that have sent it. Ties go to the lower place. Bins and
-levels are computed in float64.
+authors' code averages an entry over the workers that have sent it, and before that scales the values of each
+worker, tensor by tensor, so that their norm is at most the median of the workers' norms. Ties go to the lower
+place. Bins and levels are computed in float64.
 
     S = the k largest |x| of each chunk;  m, s = mean and standard deviation of x[S] in the tensor
     code = round((x[S] - m) / (6 s / 2^b) + 2^b / 2), from 0 to 2^b - 1

@@ -7,10 +7,11 @@ adaptive trainers of ``scadles_py3``); the paper itself was not at hand.
     c = | sum_l ||g_l|| - sum_l ||C(g_l + e_l)|| | / sum_l ||g_l||
     average of c over this epoch's steps so far <= delta: compressed, else dense
 
-Defaults are the code's: top-k with one entry of 10, delta 0.3.
+Norms are summed over tensors as in the code (``gradient_norm`` of ``scadles_py3/misc/helper_fns.py``).
+Defaults, top-k with one entry of 10 and delta 0.3, are those of the code's trainer with data injection and
+of its scripts for ResNet152 (the adaptive trainer's own defaults are one entry of 5 and 0.1).
 Differs: in the code each worker compares its own norms and votes, and half of the votes decide; here norms
-are averaged over workers first, and one decision holds for all. Norms are summed over tensors as in the same
-authors' GraVAC code (ScaDLES's own helper was not at hand). The code changes the residual on dense steps as
+are averaged over workers first, and one decision holds for all. The code changes the residual on dense steps as
 if the compressed gradient had been sent; here a dense step empties it (compressor/error_feedback.py).
 Nothing else of ScaDLES is here: no streams of data, no weights by batch size, no data injection.
 
