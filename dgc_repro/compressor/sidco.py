@@ -17,11 +17,10 @@ to 120:
     gamma          0.44 to 1.58        0.17 to 7.0      0.70 to 1.33
     Pareto         0.77 to 1.14        0.23 to 2.0      0.73 to 1.30
 
-Single steps scatter most at k = 30 and where values are log-normal; more draws find rarer steps (another
-generator's reached 7.1 for gamma and 0.067 to 2.13 for Pareto). The gamma fit is the least exact: 1.4 to
-1.6 k of normal values (a step at 0.001: up to 2.9 k), 0.5 to 1.2 k of normal values of log-normal scale (up
-to 7.0 k). On magnitudes of a gamma distribution it sends 0.8 k
-with adapted stages, and 0.45 k to 0.66 k with one stage, which is the paper's approximation.
+Single steps scatter most at k = 30 and where values are log-normal; more draws find rarer steps. The gamma
+fit is the least exact: 1.4 to 1.6 k of normal values (a step at 0.001: up to 2.9 k), 0.5 to 1.2 k of normal
+values of log-normal scale (up to 7.0 k). On magnitudes of a gamma distribution it sends 0.8 k with adapted
+stages, and 0.45 k to 0.66 k with one stage, which is the paper's approximation.
 State: seven numbers. In a ladder whose policy measures its rungs, what was measured is sent: the number of
 stages stays the first one there. `Sharded` refuses the method, because it carries no state on.
 Differs: exact zeros are left out of the fits (their logarithm is none) and of n. The first number of

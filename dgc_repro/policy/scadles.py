@@ -11,8 +11,8 @@ Norms are summed over tensors as in the code (``gradient_norm`` of ``scadles_py3
 Defaults, top-k with one entry of 10 and delta 0.3, are those of the code's trainer with data injection and
 of its scripts for ResNet152 (the adaptive trainer's own defaults are one entry of 5 and 0.1).
 Differs: in the code each worker compares its own norms and votes, and half of the votes decide; here norms
-are averaged over workers first, and one decision holds for all. The code changes the residual on dense steps as
-if the compressed gradient had been sent; here a dense step empties it (compressor/error_feedback.py).
+are averaged over workers first, and one decision holds for all. The code changes the residual on dense steps
+as if the compressed gradient had been sent; here a dense step empties it (compressor/error_feedback.py).
 Nothing else of ScaDLES is here: no streams of data, no weights by batch size, no data injection.
 
 Letters: l = tensor, g = gradient, e = residual, C = the compressor.
