@@ -173,10 +173,15 @@ class PerBucket(Junction):
     overlaps = True
 
     def __init__(
-        self, exchange: GradientExchange, parameters: Parameters, *, leaves_some: bool
+        self,
+        exchange: GradientExchange,
+        parameters: Parameters,
+        *,
+        leaves_some: bool,
+        views: bool = False,
     ) -> None:
         """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was,
-        hook or not."""
+        hook or not. ``views``: gradients are views of DDP's buckets."""
         self.pending = False  # the exchange of a backward has not been finished by a step
         self._exchange = exchange
         self._parameters = parameters
@@ -184,6 +189,7 @@ class PerBucket(Junction):
         self._laid_out: dict[str, Tensor] = {}  # gradients, then means, in DDP's buckets
         self._error: BaseException | None = None
         self._leaves_some = leaves_some
+        self._views = views
         self._has_all = False  # the last bucket of a backward has been handed over
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
@@ -239,7 +245,10 @@ class PerBucket(Junction):
                 continue  # DDP and `missing` agree: no rank has used it
             if name not in absent:
                 put(mean, gradient)
-            elif gradient.data_ptr() == mean.data_ptr():
+            elif gradient.data_ptr() == mean.data_ptr() or (
+                # torch's wrapper of a hook hands over a copy of the bucket in another type.
+                self._views and gradient.dtype != mean.dtype
+            ):
                 gradient.zero_()  # frozen: what zero_grad had left in the bucket
         self._laid_out.clear()
 
@@ -333,9 +342,9 @@ def _laid_out(bucket: Any) -> list[Tensor]:
 @dataclass(eq=False)
 class Hook:
     """The one communication hook that DDP lets a model have, for good. It hands buckets to the junction
-    that is attached, and averages them as DDP does while none is."""
+    that is attached, and averages them in the model's ``group`` as DDP does while none is."""
 
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None = None
     junction: AfterBackward | PerBucket | None = None
     finish: Callable[[], None] | None = None  # after each backward that DDP reduces
 
@@ -356,7 +365,7 @@ def hand_over(hook, bucket):  # type: ignore[no-untyped-def]
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(partial(engine.queue_callback, hook.finish))
         return future
-    mean = bucket.buffer().div_(hook.group.size())
+    mean = bucket.buffer().div_(dist.get_world_size(hook.group))
     work = dist.all_reduce(mean, group=hook.group, async_op=True)
     return work.get_future().then(lambda landed: landed.value()[0])
 
@@ -415,11 +424,11 @@ def junction_of(
     model: DistributedDataParallel, exchange: GradientExchange, overlap: bool
 ) -> AfterBackward | PerBucket:
     """The junction for a model's hook."""
-    parameters = parameters_of(model)
+    parameters, views = parameters_of(model), bool(model.gradient_as_bucket_view)
     if overlap:
         leaves_some = bool(model.find_unused_parameters or model.static_graph)
-        return PerBucket(exchange, parameters, leaves_some=leaves_some)
-    return AfterBackward(exchange, parameters, views=bool(model.gradient_as_bucket_view))
+        return PerBucket(exchange, parameters, leaves_some=leaves_some, views=views)
+    return AfterBackward(exchange, parameters, views=views)
 
 
 def parameters_of(

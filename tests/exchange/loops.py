@@ -23,6 +23,11 @@ import torch.utils.checkpoint
 from jobs import raised
 from laws import same
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+    bf16_compress_wrapper,
+    fp16_compress_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
@@ -121,6 +126,8 @@ class Loop:
     compressor: Compressor | None
     overlap: bool = False
     hook: bool = False  # as torch's communication hook
+    early: bool = False  # the hook's state is made before DDP
+    wrapper: Callable[[Any], Any] | None = None  # torch's, around the hook
     unit: str = "layer"
     steps: int = 4
     micro_steps: int = 1
@@ -143,20 +150,39 @@ def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
     assert loop.compressor is not None
     if not loop.hook:
         return attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings)
-    state = HookState(model, loop.compressor, **loop.settings)
-    model.register_comm_hook(state, comm_hook)
+    return registered(model, HookState(model, loop.compressor, **loop.settings), loop)
+
+
+def registered(model: DistributedDataParallel, state: HookState, loop: Loop) -> HookState:
+    model.register_comm_hook(state, loop.wrapper(comm_hook) if loop.wrapper else comm_hook)
     return state
+
+
+def early(net: nn.Module, loop: Loop) -> tuple[DistributedDataParallel, HookState]:
+    """A model whose hook's state is made before DDP wraps it."""
+    assert loop.compressor is not None
+    state = HookState(net, loop.compressor, **loop.settings)
+    model = wrapped(net, loop)
+    return model, registered(model, state, loop)
 
 
 def first_layer(net: Any) -> Any:
     return net.body if isinstance(net, Sided) else net.layers[0]
 
 
-def built(loop: Loop) -> DistributedDataParallel:
+def net_of(loop: Loop) -> nn.Module:
     torch.manual_seed(0)
     net = MODELS[loop.model]()
     if loop.frozen:
         first_layer(net).requires_grad_(False)
+    return net
+
+
+def built(loop: Loop) -> DistributedDataParallel:
+    return wrapped(net_of(loop), loop)
+
+
+def wrapped(net: nn.Module, loop: Loop) -> DistributedDataParallel:
     return DistributedDataParallel(
         net,
         bucket_cap_mb=1e-4,
@@ -168,12 +194,15 @@ def built(loop: Loop) -> DistributedDataParallel:
 
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's own gradients, means and states, and what came of it."""
-    rank, model = dist.get_rank(), built(loop)
+    rank, exchange = dist.get_rank(), None
+    if loop.early:
+        model, exchange = early(net_of(loop), loop)
+    else:
+        model = built(loop)
     net: Any = model.module
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    exchange = None
     told: dict[str, Any] = {"message": "", "buckets": [], "early": [], "applied": []}
-    if loop.compressor is not None:
+    if loop.compressor is not None and not loop.early:
         exchange = joined(model, loop)
         watch_buckets(exchange, told)
     if loop.pause_seconds:
@@ -304,8 +333,6 @@ def no_ddp(overlap: bool) -> str:
 
 
 def hooked(overlap: bool) -> str:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
     model = built(Loop("float32", EF4))
     model.register_comm_hook(None, fp16_compress_hook)
     return raised(lambda: attach(model, EF4, overlap=overlap))
@@ -428,7 +455,8 @@ def update(model: nn.Module, rate: float = 0.1) -> None:
     """A step of SGD by hand."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= rate * parameter.grad
+            if parameter.requires_grad:
+                parameter -= rate * parameter.grad
             parameter.grad = None
 
 
@@ -621,6 +649,8 @@ def piece_of_a_page(code: str) -> list[Tensor]:
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         "model": model,
         "ErrorFeedback": ErrorFeedback,
+        "HookState": HookState,
+        "comm_hook": comm_hook,
         "Uniform": Uniform,
         "attach": attach,
         "torch": torch,
@@ -694,13 +724,182 @@ def hook_of_an_unknown_habit() -> str:
     return raised(lambda: hooked_up(on_nonfinite="ignore"))
 
 
+# The same, with a state that is made before DDP.
+
+HOOKED = Loop("float32", EF4, hook=True)
+
+
+def trained(model: DistributedDataParallel, steps: range = range(4)) -> DistributedDataParallel:
+    """By plain SGD, with other data on each rank and step."""
+    for step in steps:
+        model.zero_grad()
+        source = torch.Generator().manual_seed(100 * step + dist.get_rank())
+        x = torch.randn(8, 6, generator=source)
+        model(x.to(next(model.parameters()).dtype)).square().mean().backward()
+        update(model)
+    return model
+
+
+def told(model: DistributedDataParallel, state: HookState) -> dict[str, Any]:
+    found = {n: p.detach().clone() for n, p in model.named_parameters()}
+    saved = copy.deepcopy(state.state_dict())
+    state.close()
+    return {"parameters": found, "saved": saved}
+
+
+def changed_before_ddp() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What comes of a state made after DDP, and of one made before the module was changed."""
+    found = []
+    for is_early in (False, True):
+        net = net_of(HOOKED)
+        state = HookState(net, EF4) if is_early else None
+        net.double()
+        first_layer(net).requires_grad_(False)
+        model = wrapped(nn.Sequential(net), HOOKED)
+        state = state or HookState(model, EF4)
+        assert not is_early or state.state_dict() == {}
+        state.learning_rate = 0.25
+        registered(model, state, HOOKED)
+        with torch.no_grad():
+            model(torch.ones(2, 6))  # nothing is bound by an evaluation
+        assert not is_early or state.state_dict() == {}
+        trained(model)
+        assert state._exchange.learning_rate == 0.25
+        found.append(told(model, state))
+    return found[0], found[1]
+
+
+def resumed_before_ddp() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A loop of four steps, and one that is resumed after two, by a state that is not bound yet."""
+    model, state = early(net_of(HOOKED), HOOKED)
+    whole = told(trained(model), state)
+    model, state = early(net_of(HOOKED), HOOKED)
+    trained(model, range(2))
+    saved = copy.deepcopy(state.state_dict())
+    net = copy.deepcopy(model.module)
+    state.close()
+    state = HookState(net, EF4)
+    state.load_state_dict({})
+    state.load_state_dict(saved)
+    assert same(state.state_dict(), saved)
+    saved["exchange"]["tensors"].clear()  # the caller's own again
+    model = wrapped(net, HOOKED)
+    registered(model, state, HOOKED)
+    trained(model, range(2, 4))
+    assert raised(lambda: state.load_state_dict({})).startswith(
+        "ValueError: state: it was saved before"
+    )
+    return whole, told(model, state)
+
+
+def wrapped_again() -> tuple[dict[str, Any], dict[str, Any], str]:
+    """A loop of four steps, and one whose module is wrapped anew after two, as by a second `fit`. What the
+    older DDP model says."""
+    model, state = early(net_of(HOOKED), HOOKED)
+    whole = told(trained(model), state)
+    older, state = early(net_of(HOOKED), HOOKED)
+    trained(older, range(2))
+    model = wrapped(older.module, HOOKED)
+    registered(model, state, HOOKED)
+    trained(model, range(2, 4))
+    said = raised(lambda: backward(older))
+    return whole, told(model, state), said
+
+
+def closed_before_ddp() -> dict[str, Any]:
+    plain = built(HOOKED)
+    model, state = early(net_of(HOOKED), HOOKED)
+    state.close()
+    backward(plain, dist.get_rank())
+    backward(model, dist.get_rank())
+    return {"plain": gradients(plain.module), "closed": gradients(model.module)}
+
+
+def refused_at_first(model: DistributedDataParallel, state: HookState) -> str:
+    """What the first pass says. The state is as if it had never met the model."""
+    said = raised(lambda: backward(model))
+    assert state._model is None
+    state.close()
+    return said
+
+
+def early_hook_of_nothing() -> str:
+    return raised(lambda: HookState([], EF4))  # type: ignore[arg-type]
+
+
+def early_hook_not_registered() -> str:
+    net = net_of(HOOKED)
+    state = HookState(net, EF4)
+    return refused_at_first(wrapped(net, HOOKED), state)
+
+
+def early_hook_of_a_copy() -> str:
+    net = net_of(HOOKED)
+    state = HookState(copy.deepcopy(net), EF4)
+    model = wrapped(net, HOOKED)
+    return refused_at_first(model, registered(model, state, HOOKED))
+
+
+def early_hook_that_is_late() -> str:
+    model = built(HOOKED)
+    return refused_at_first(model, registered(model, HookState(model.module, EF4), HOOKED))
+
+
+def early_hook_of_a_part() -> str:
+    net = nn.Sequential()
+    net.add_module("inner", net_of(HOOKED))
+    state = HookState(net.inner, EF4)
+    net.add_module("outer", nn.Linear(6, 6))
+    model = wrapped(net, HOOKED)
+    return refused_at_first(model, registered(model, state, HOOKED))
+
+
+def early_hook_of_sparse_gradients() -> str:
+    net = nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Linear(6, 6))
+    return refused_at_first(*early(net, HOOKED))
+
+
+def early_hook_without_all_buckets() -> str:
+    model, state = early(net_of(HOOKED), HOOKED)
+    model.skip_all_reduce_unused_params = True
+    return refused_at_first(model, state)
+
+
+def early_hook_with_another_ranks_state() -> str:
+    model, state = early(net_of(HOOKED), HOOKED)
+    trained(model)
+    all_saved: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_saved, state.state_dict())
+    state.close()
+    model, state = early(net_of(HOOKED), HOOKED)
+    state.load_state_dict(all_saved[0])
+    return refused_at_first(model, state)
+
+
+def early_hook_at_the_end_of_no_epoch() -> str:
+    _, state = early(net_of(HOOKED), HOOKED)
+    return raised(lambda: state.end_epoch(EpochReport(1, 1.0, 1.0, 50.0)))
+
+
 def torchs_and_our_halves() -> dict[str, list[dict[str, Tensor | None]]]:
     """Gradients of some steps with torch's hook and with ours."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    return side_by_side(fp16_compress_hook, *hooked_up(FP16()))
 
+
+def torchs_and_our_bf16(is_early: bool) -> dict[str, list[dict[str, Tensor | None]]]:
+    """The same in bfloat16, where a wrapper of torch's converts what our hook averages."""
+    loop = Loop("float32", Dense(), hook=True, wrapper=bf16_compress_wrapper)
+    if is_early:
+        return side_by_side(bf16_compress_hook, *early(net_of(loop), loop))
+    model = built(loop)
+    return side_by_side(bf16_compress_hook, model, joined(model, loop))
+
+
+def side_by_side(
+    hook: Callable[..., Any], ours: Any, state: Attached
+) -> dict[str, list[dict[str, Tensor | None]]]:
     theirs = built(Loop("float32", None))
-    theirs.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
-    ours, state = hooked_up(FP16())
+    theirs.register_comm_hook(dist.group.WORLD, hook)
     found: dict[str, list[dict[str, Tensor | None]]] = {"theirs": [], "ours": []}
     for name, model in {"theirs": theirs, "ours": ours}.items():
         source = torch.Generator().manual_seed(dist.get_rank())

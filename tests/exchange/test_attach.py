@@ -19,6 +19,7 @@ from loops import EF4, LADDER, MODELS, OVERLAP, Broken, Loop, gravac, played_by_
 from processes import World
 from samples import Fragile, LowRank, Threshold
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_wrapper
 
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
@@ -439,6 +440,58 @@ def test_a_hook_resumes_bit_for_bit(two_workers: World, name: str) -> None:
         assert one["saved"]["ledger"] == other["saved"]["ledger"]
 
 
+EARLY = ["float32", "mixed", "unused", "accumulated", "frozen before", "frozen in mid-training"]
+
+
+@pytest.mark.parametrize("name", [*EARLY, "unused, bucket views", "frozen, zeros kept in views"])
+def test_a_hook_that_is_made_before_ddp_trains_and_is_saved_as_one_made_after(
+    two_workers: World, name: str
+) -> None:
+    loop = replace(LOOPS[name], compressor=EF4, hook=True)
+    expected = played(two_workers, loop)
+    for one, other in zip(expected, played(two_workers, replace(loop, early=True)), strict=True):
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part]), part
+        assert same(one["saved"], other["saved"])
+
+
+def test_a_hook_that_is_made_before_ddp_skips_its_first_step_without_a_trace(
+    two_workers: World,
+) -> None:
+    skips = {"on_nonfinite": "skip"}
+    loop = Loop("channels last", EF4, hook=True, early=True, settings=skips)
+    caught = played(two_workers, replace(loop, overflows=(0, 0)))
+    left_out = played(two_workers, replace(loop, leaves_out=0))
+    for one, other in zip(caught, left_out, strict=True):
+        for part in ("parameters", "buffers"):
+            assert same(one[part], other[part])
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_wrapped_hook_has_the_values_of_torchs_hook(two_workers: World, early: bool) -> None:
+    for found in two_workers(loops.torchs_and_our_bf16, early):
+        assert same(found["ours"], found["theirs"])
+
+
+ROUNDED = ["float64", "float16", "channels last", "unused", "frozen before"]
+ROUNDED += ["unused, bucket views", "frozen in mid-training", "frozen, zeros kept in views"]
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_wrapped_hook_trains_all_ranks_alike(two_workers: World, name: str) -> None:
+    """torch's wrapper hands the hook another buffer, of another type."""
+    loop = replace(LOOPS[name], compressor=EF4, hook=True)
+    expected = played(two_workers, loop)
+    found = played(two_workers, replace(loop, early=True, wrapper=bf16_compress_wrapper))
+    for one, other in zip(expected, found, strict=True):
+        for means, close in zip(one["means"], other["means"], strict=True):
+            for tensor, mean in means.items():
+                other_mean = close[tensor]
+                assert (mean is None) == (other_mean is None), tensor
+                assert mean is None or bool(mean.any()) == bool(other_mean.any()), tensor
+        assert one["saved"]["ledger"]["payload_bytes"] == other["saved"]["ledger"]["payload_bytes"]
+
+
 def test_a_hook_of_halves_has_the_values_of_torchs_hook(two_workers: World) -> None:
     for found in two_workers(loops.torchs_and_our_halves):
         assert same(found["ours"], found["theirs"])
@@ -469,7 +522,40 @@ def test_a_closed_hook_averages_as_plain_ddp(two_workers: World) -> None:
         assert same(found["closed"], found["plain"])
 
 
+def test_a_hook_that_is_made_before_ddp_sees_the_module_as_ddp_has_it(two_workers: World) -> None:
+    """Moved, converted, frozen, and inside another module in between."""
+    for late, early in two_workers(loops.changed_before_ddp):
+        assert same(early, late)
+
+
+def test_a_hook_that_is_made_before_ddp_resumes_bit_for_bit(two_workers: World) -> None:
+    for whole, resumed in two_workers(loops.resumed_before_ddp):
+        assert same(resumed, whole)
+
+
+def test_a_module_that_is_wrapped_again_keeps_its_residuals(two_workers: World) -> None:
+    for whole, again, said in two_workers(loops.wrapped_again):
+        assert same(again, whole)
+        assert re.match("UserError: state: its module was wrapped in DDP again, and", said)
+
+
+def test_a_hook_that_is_closed_before_its_first_step_averages_as_plain_ddp(
+    two_workers: World,
+) -> None:
+    for found in two_workers(loops.closed_before_ddp):
+        assert same(found["closed"], found["plain"])
+
+
 REFUSED_HOOKS = {
+    "early_hook_of_nothing": "model: HookState takes a Dist.* or the module that DDP will wrap, got li",
+    "early_hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
+    "early_hook_of_a_copy": "state: it was made for a module that DDP had wrapped already, or for anoth",
+    "early_hook_that_is_late": "state: it was made for a module that DDP had wrapped already, or for an",
+    "early_hook_of_a_part": "state: outer.weight of the DDP model is no parameter of the module for",
+    "early_hook_of_sparse_gradients": r"model: 0.weight has sparse gradients.*\(rank 0, 1\)$",
+    "early_hook_without_all_buckets": r"comm_hook: every step needs every bucket.*use attach\(model, c",
+    "early_hook_with_another_ranks_state": r"rank: the state was saved by rank 0.* loads .*\(rank 1\)$",
+    "early_hook_at_the_end_of_no_epoch": "state.end_epoch: no step was taken yet; call it after an epoc",
     "hook_of_none": "state: comm_hook takes a HookState, got NoneType; call",
     "hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
     "hook_of_another_model": "state: it was made for another model",
@@ -490,7 +576,7 @@ def test_a_mistake_with_a_hook_is_one_line(two_workers: World, mistake: str) -> 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-assert len(PIECES) == 6, "a section has no piece of code, or a new one"
+assert len(PIECES) == 7, "a section has no piece of code, or a new one"
 
 
 @pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
