@@ -284,11 +284,8 @@ class Attached:
 
     def _own_problem(self, samples: float) -> str:
         """Why this step would go wrong on this rank, perhaps on no other; empty where it would not."""
-        if self._guard.repeats():
-            return (
-                "exchange.step: it was called twice after one backward, and the gradients are means already; "
-                "call it once, between the last backward of a step and optimizer.step()"
-            )
+        if repeats := self._guard.repeats():
+            return repeats
         thawed = next((name for name, p in self._frozen.items() if p.requires_grad), None)
         if thawed is not None:
             return (

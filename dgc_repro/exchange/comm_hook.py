@@ -296,13 +296,18 @@ def _parameters(module: nn.Module) -> set[int]:
 class _HookGuard(Guard):
     """A step of the hook cannot be forgotten; the hook itself can."""
 
+    _added = (
+        "backward: it has added to the means that the last one left, which would be compressed again; call "
+        "optimizer.zero_grad() before it, and accumulate under `with model.no_sync():`"
+    )
+
     def before_forward(self, model: nn.Module) -> None:
         hooks = getattr(model, "_comm_hooks", ())
         if not any(isinstance(state, HookState) and state._guard is self for _, state in hooks):
             raise UserError(NO_HOOK)
 
     def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        return self._watch_forward(model)
+        return [*self._watch_forward(model), *self._watch_backward()]
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.

@@ -2,10 +2,11 @@
 
 The rule (docs/own-loop.md):
 
-- Between two calls of `Attached.step` there is at least one backward. A second call would compress means.
+- Between two calls of `Attached.step` there is at least one backward, and the gradients are zeroed or the
+  parameters change. A second call in one accumulation would compress means.
 - Parameters change after `step` and before the next forward. An optimizer refuses to move parameters between
-  a backward and `step`. Where code moves them by hand, or in a closure of the optimizer, the next forward
-  raises: the version counters of the parameters have changed.
+  a backward and `step`; where ``optimizer.step`` is given a closure, it looks when the closure has returned.
+  Where code moves them by hand, the next forward raises: the version counters of the parameters have changed.
 - Where exchanges overlap backward (``overlap=True``, FSDP), no forward in training mode comes between the
   backward that has sent its gradients and `step`.
 
@@ -17,7 +18,9 @@ allowed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +39,21 @@ class Guard:
 
     The model keeps the guard alive, so that the guard works where a loop drops what `attach` returns."""
 
+    _added = (
+        "exchange.step: backward has added to the means of the last step; call it once an accumulation, "
+        "after the last backward, and optimizer.zero_grad() before the next one"
+    )
+
     def __init__(self, model: nn.Module | None, steps: Stepper) -> None:
         self._model = None if model is None else weakref.ref(model)
         self._steps = steps
         self._backward_seen = False  # since the last step, under no_sync too
         self._versions = 0  # of the parameters, in the last forward with gradients
-        self._left: dict[str, weakref.ref[Tensor]] = {}  # the gradients that the last step has left
+        # The means that the last step has left, with their versions; those to which a backward has added.
+        self._left: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._added_to: set[str] = set()
+        self._stepped = 0  # the versions of the parameters in the last step
+        self._moved = False  # whether they have changed since
         self._handles = [] if model is None else self._watch(model)
 
     def before_forward(self, model: nn.Module) -> None:
@@ -62,27 +74,50 @@ class Guard:
     def after_forward(self) -> None:
         """Remember the parameters as the forward has left them."""
         self._versions = _versions(self._steps.parameters.values())
+        self._moved = self._moved or self._versions != self._stepped
+
+    def before_update(self) -> None:
+        """Raise UserError where an optimizer is about to apply gradients that no step has exchanged."""
+        if self.pending or self._backward_seen:
+            raise UserError(
+                "exchange.step: it was not called between backward and optimizer.step(), so that every "
+                "rank has gradients of its own; call it after the last backward of a step"
+            )
+        self._moved = True
 
     @property
     def pending(self) -> bool:
         """Whether DDP or FSDP has reduced gradients since the last step."""
         return bool(getattr(self._steps.junction, "pending", False))
 
-    def repeats(self) -> bool:
-        """Whether the gradients that are here are those that the last step has left. (Where exchanges overlap
-        backward, their junction refuses a second step.)"""
-        if self._steps.junction.overlaps or self.pending or self._backward_seen:
-            return False
-        here = self._steps.parameters.items()
-        present = {name: p.grad for name, p in here if p.grad is not None}
+    def repeats(self) -> str:
+        """Why a step would compress means: empty where it would not. (A step without a backward is refused
+        by a junction that overlaps backward.)"""
+        present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
+        if self._backward_seen:
+            if self._moved or self._added_to.isdisjoint(present):
+                return ""
+            return self._added
         left = self._left
-        return bool(present) and all(n in left and left[n]() is g for n, g in present.items())
+        if (
+            self._steps.junction.overlaps
+            or self.pending
+            or not present
+            or not all(n in left and left[n][0]() is g for n, g in present.items())
+        ):
+            return ""
+        return (
+            "exchange.step: it was called twice after one backward, and the gradients are means "
+            "already; call it once, between the last backward of a step and optimizer.step()"
+        )
 
     def after_step(self) -> None:
         """The gradients are means now, or dropped."""
-        self._backward_seen = False
-        here = self._steps.parameters.items()
-        self._left = {name: weakref.ref(p.grad) for name, p in here if p.grad is not None}
+        self._backward_seen = self._moved = False
+        self._stepped = _versions(self._steps.parameters.values())
+        present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
+        self._left = {name: (weakref.ref(grad), grad._version) for name, grad in present.items()}
+        self._added_to.clear()
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -113,31 +148,59 @@ class Guard:
     def _watch_backward(self) -> list[RemovableHandle]:
         found = weakref.ref(self)
 
-        def mark(_: Tensor) -> None:
+        def before(name: str, _: Tensor) -> None:
+            """A backward is about to add to a gradient: note whether that still holds a mean."""
+            here = found()
+            if here is None or here._moved or name not in here._left:
+                return
+            (left, version), gradient = here._left[name], here._steps.parameters[name].grad
+            # Unless it is as `step` has left it, it may have been zeroed in place.
+            if gradient is not None and (
+                (left() is gradient and gradient._version == version) or gradient.any()
+            ):
+                here._added_to.add(name)
+            else:
+                here._added_to.discard(name)
+                del here._left[name]
+
+        def after(_: Tensor) -> None:
             if (here := found()) is not None:
                 here._backward_seen = True
 
-        parameters = self._steps.parameters.values()
-        return [parameter.register_post_accumulate_grad_hook(mark) for parameter in parameters]
+        handles = []
+        for name, parameter in self._steps.parameters.items():
+            handles.append(parameter.register_hook(partial(before, name)))
+            handles.append(parameter.register_post_accumulate_grad_hook(after))
+        return handles
 
     def _watch_optimizers(self) -> RemovableHandle:
         """Have every optimizer refuse to move parameters whose gradients no step has exchanged."""
         found = weakref.ref(self)
         ours = {id(parameter) for parameter in self._steps.parameters.values()}
 
-        def refuse(optimizer: torch.optim.Optimizer, *_: object) -> None:
-            here = found()
-            if here is None or not (here.pending or here._backward_seen):
-                return
-            if any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
-                raise UserError(
-                    "exchange.step: it was not called between backward and optimizer.step(), so that every "
-                    "rank has gradients of its own; call it after the last backward of a step"
-                )
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+            here, groups = found(), optimizer.param_groups
+            if here is None or not any(id(p) in ours for group in groups for p in group["params"]):
+                return None
+            if callable(closure := kwargs.get("closure")):
+                return args, {**kwargs, "closure": here._checked(closure)}
+            if len(args) > 1 and callable(args[1]):
+                return (args[0], here._checked(args[1]), *args[2:]), kwargs
+            return here.before_update()
 
-        handle = register_optimizer_step_pre_hook(refuse)
+        handle = register_optimizer_step_pre_hook(before)
         weakref.finalize(self, handle.remove)
         return handle
+
+    def _checked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure of an optimizer, which may run the last backward and `step`."""
+
+        def checked() -> Any:
+            loss = closure()
+            self.before_update()
+            return loss
+
+        return checked
 
 
 def _versions(parameters: Iterable[Tensor]) -> int:

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import gc
 import io
+import itertools
 import math
 import re
 import time
@@ -418,10 +419,35 @@ def no_step_by_hand(overlap: bool) -> str:
 
 def no_step_in_closure(overlap: bool) -> str:
     model, exchange = attached(overlap)
+    before = copy.deepcopy(model.module)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.step(lambda: backward(model))
-    said = raised(lambda: backward(model))
+    said = raised(lambda: optimizer.step(lambda: backward(model)))
+    assert same(dict(before.named_parameters()), dict(model.module.named_parameters()))
     exchange.detach()
+    return said
+
+
+def step_twice_in_an_accumulation(overlap: bool) -> str:
+    """Each backward adds to the means of the step before. A gradient may have been clipped in between."""
+    said = ""
+    for view, clips in itertools.product((False, True), repeat=2):
+        model = built(Loop("float32", EF4, view=view))
+        exchange = attach(model, EF4, overlap=overlap)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        backward(model)
+        exchange.step()
+        before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        for _ in range(1 if overlap else 2):
+            backward(model)
+        said = raised(exchange.step)
+        assert same(exchange.state_dict()["exchange"]["tensors"], before)
+        assert all(p.grad is None for p in model.parameters())
+        backward(model)  # the next one is sound
+        exchange.step()
+        optimizer.step()
+        exchange.detach()
     return said
 
 
@@ -429,6 +455,7 @@ def step_twice(overlap: bool) -> str:
     model, exchange = attached(overlap)
     said = ""
     for clips in (False, True):
+        model.zero_grad()
         backward(model, dist.get_rank())
         assert exchange.step() is True
         before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
@@ -512,6 +539,37 @@ def with_closures(model: Any, exchange: Attached, optimizer: Any) -> None:
     lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
     lbfgs.step(closure)
     optimizer.step(closure)
+
+
+def last_backward_in_a_closure(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """Lightning's way to accumulate."""
+
+    def closure() -> None:
+        backward(model)
+        exchange.step()
+
+    for _ in range(2):
+        optimizer.zero_grad()
+        with model.no_sync():
+            backward(model)
+        optimizer.step(closure=closure)
+
+
+def left_out_by_hand(model: Any, exchange: Attached, optimizer: Any) -> None:
+    """Nothing is applied, and gradients are zeroed."""
+    for set_to_none in (True, False):
+        backward(model)
+        exchange.step()
+        with model.no_sync():
+            backward(model)
+        optimizer.zero_grad(set_to_none=set_to_none)
+
+
+def never_zeroed(model: Any, exchange: Attached, optimizer: Any) -> None:
+    for _ in range(2):
+        backward(model)
+        exchange.step()
+        optimizer.step()
 
 
 def checkpointed(model: Any, exchange: Attached, optimizer: Any) -> None:
@@ -704,6 +762,17 @@ def hook_with_a_step() -> str:
     model, state = hooked_up()
     backward(model)
     said = raised(state.step)
+    state.close()
+    return said
+
+
+def hook_without_no_sync() -> str:
+    """An accumulation by two backwards that DDP reduces."""
+    model, state = hooked_up()
+    backward(model)
+    before = copy.deepcopy(state.state_dict()["exchange"]["tensors"])
+    said = raised(lambda: backward(model))
+    assert same(state.state_dict()["exchange"]["tensors"], before)
     state.close()
     return said
 
@@ -948,6 +1017,7 @@ def thawed(overlap: bool) -> str:
     model, exchange = attached(overlap, "unused", frozen=True)
     backward(model)
     exchange.step()
+    model.zero_grad()
     model.module.body.requires_grad_(True)
     backward(model)
     said = raised(exchange.step)
@@ -958,6 +1028,7 @@ def thawed(overlap: bool) -> str:
 def refused_by_all(model: Any, exchange: Attached, samples: float) -> str:
     """What `step` says. It leaves no gradient and no change in a residual, and a good step can follow."""
     before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    model.zero_grad()
     backward(model)
     said = raised(lambda: exchange.step(samples=samples))
     assert same(exchange.state_dict()["exchange"]["tensors"], before)
@@ -1014,12 +1085,14 @@ def added_to(view: bool) -> list[dict[str, Tensor | None]]:
     no gradient into its buckets."""
     model = built(Loop("float32", None, view=view))
     exchange = attach(model, ONE_APART, OneApart("density", (0.5,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     found = []
     for _ in range(6):
         with model.no_sync():
             backward(model, dist.get_rank())
         exchange.step()
         found.append(gradients(model.module))
+        optimizer.step()
     exchange.detach()
     return found
 
