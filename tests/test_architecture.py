@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "dgc_repro"
 
 ANYTHING = "*"
 
-UNDER_ALL = ("errors", "checked", "names", "progress")
+UNDER_ALL = ("errors", "checked", "checksums", "names", "progress")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
     *("payload", "kernel", "optimizer", "generalization"),
@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kernel": (),
     "errors": (),
     "checked": (),
+    "checksums": (),
     "progress": (),
 }
 
@@ -86,6 +87,7 @@ INSTEAD = {
     "compare": "compare.py reads records: write the number into the run's record and read it there",
     "errors": "errors.py lies under everything and imports nothing of ours",
     "checked": "checked.py lies under everything and imports nothing of ours",
+    "checksums": "checksums.py lies under everything and imports nothing of ours",
     "progress": "progress.py lies under everything and imports nothing of ours",
     "__init__": "`import dgc_repro` stays light: import under TYPE_CHECKING, and list the name in _PUBLIC",
 }

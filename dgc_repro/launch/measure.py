@@ -27,7 +27,7 @@ from dgc_repro.launch.identity import RESULTS_VERSION, run_folder
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.typed import made, nearest
-from dgc_repro.launch.worker import write_json
+from dgc_repro.launch.worker import write_json, write_summary
 from dgc_repro.measure import multilevel
 from dgc_repro.measure.multilevel import Method
 from dgc_repro.train.loop import steps_left
@@ -84,7 +84,7 @@ def computed_once(config: dict[str, Any], file: str, compute: Callable[[], Compu
     write_json(folder / "environment.json", here)
     write_csv(folder / file, rows)
     summary = {"status": "finished", "results_version": RESULTS_VERSION, **facts}
-    write_json(folder / "summary.json", summary)
+    write_summary(folder / "summary.json", summary)
     return folder
 
 

@@ -40,10 +40,15 @@ def command(arguments: Sequence[str]) -> None:
     assert mirror is not None
     places = [Path(argument) for argument in arguments if argument not in settings]
     folders = [folder for place in places for folder in run_folders(place)]
-    finished = [folder for folder in folders if is_finished(folder)]
+    finished = []
     for folder in folders:
-        if folder not in finished:
-            print(f"{folder}: not finished, left out", flush=True)
+        try:
+            if is_finished(folder):
+                finished.append(folder)
+            else:
+                print(f"{folder}: not finished, left out", flush=True)
+        except UserError as error:
+            print(f"left out: {error}", flush=True)
     if not finished:
         raise UserError("wandb: no finished run; give run folders, such as runs/*")
     failed = 0

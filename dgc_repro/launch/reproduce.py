@@ -56,7 +56,7 @@ from dgc_repro.launch.paths import (
     options,
 )
 from dgc_repro.launch.sections import check_seed
-from dgc_repro.launch.single import is_done, refuse_slurm, run_config
+from dgc_repro.launch.single import is_done, refuse_slurm, run_config, say_damaged
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
@@ -268,6 +268,8 @@ def with_others(jobs: Sequence[Job], runs: Mapping[str, Run], takes_published: b
                 found[folder.name] = read_run(folder)
             elif takes_published and (run := published_run(other)) is not None:
                 found[folder.name] = run
+            else:
+                say_damaged(folder)
     return list(found.values())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ from dgc_repro.launch.paths import conf_dir, conf_dirs, is_group, keys_of
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
+from dgc_repro.paper import records
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.sink.jsonl import replace
 
@@ -147,12 +147,19 @@ def own_name(overrides: Sequence[str]) -> str:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """The summary of a run; empty where there is none or it is damaged."""
+    """The summary of a run; empty where there is none, or the run is damaged."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return records.summary_of(folder)
+    except UserError:
         return {}
-    return summary if isinstance(summary, dict) else {}
+
+
+def say_damaged(folder: Path) -> None:
+    """Name a run that does not count as finished because a file of it is damaged."""
+    try:
+        records.summary_of(folder)
+    except UserError as error:
+        print(f"does not count as finished: {error}", flush=True)
 
 
 def _train_losses(folder: Path) -> list[float]:
@@ -191,6 +198,7 @@ def is_done(folder: Path) -> bool:
 def prepare(folder: Path, config: Mapping[str, Any]) -> None:
     """Make the folder and write its config, unless it holds another one."""
     path = folder / "config.yaml"
+    say_damaged(folder)
     if path.is_file():
         before = config_hash(read_config(path))
         if before != config_hash(config):

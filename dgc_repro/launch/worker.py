@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from dgc_repro.checksums import sealed_summary
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError
@@ -197,7 +198,7 @@ def _train(
         if rank == 0:
             summary |= _generalization(config, run) if finished else {}
             _write_trace(folder / "policy.csv", run)
-            write_json(folder / "summary.json", summary)
+            write_summary(folder / "summary.json", summary)
         sink.finish(summary)
     finally:
         sink.close()
@@ -308,6 +309,14 @@ def _write_trace(path: Path, run: Run) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file of a record."""
     replace(path, f"{json.dumps(value, indent=1)}\n".encode())
+
+
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json, last of all: a finished run's has the checksums of its record."""
+    if summary["status"] == "finished":
+        replace(path, sealed_summary(path, summary))
+    else:
+        write_json(path, summary)
 
 
 def leave_line(path: Path, line: str) -> bool:

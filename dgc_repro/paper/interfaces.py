@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dgc_repro.errors import UserError
 from dgc_repro.paper.frame import amount
+from dgc_repro.paper.records import summary_of
 
 COUNTED, EXPECTED, LEDGER = "net/tx_bytes", "net/expected_tx_bytes", "comm/total_wire_bytes"
 
@@ -23,8 +24,8 @@ def difference_percent(summary: Mapping[str, Any]) -> float:
 def counted_line(folder: Path) -> str | None:
     """Interface against ledger of a run folder, as a line to print; None where no interface was read."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = summary_of(folder)
+    except UserError:
         return None
     difference = difference_percent(summary)
     if math.isnan(difference):

@@ -1,7 +1,9 @@
 """Finished runs, read back: one `Run` for each run folder.
 
 A run was trained (``epochs``, ``decisions``, ``trace``), or measured or computed (``lines``). Unfinished runs
-are skipped with a message; a broken file is an error of one line that names it.
+are skipped with a message, and so are damaged ones. A broken file is an error of one line that names it.
+
+The summary of a finished run has the checksums of the record (checksums.py). `summary_of` compares them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from dgc_repro.checksums import Damaged, verified
 from dgc_repro.errors import UserError
 from dgc_repro.names import with_current_names
 from dgc_repro.paper import decisions
@@ -95,17 +98,27 @@ class Run:
         return float(self.epochs[metric].iloc[-1])
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether the run's summary says that it ended."""
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The summary of a run folder; empty where there is none. Raises UserError where it, or a file of a
+    finished run, is damaged."""
     path = folder / "summary.json"
-    return path.is_file() and _read_json(path).get("status") == FINISHED
+    try:
+        return verified(_read_json(path), path) if path.is_file() else {}
+    except Damaged as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run's summary says that it ended. Raises UserError for a damaged run."""
+    return summary_of(folder).get("status") == FINISHED
 
 
 def read_run(folder: Path) -> Run:
-    """Read a finished run folder. Raises UserError for a missing or broken file."""
+    """Read a finished run folder. Raises UserError for a missing, broken or damaged file."""
     for name in NEEDED_FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}; this is not a finished run")
+    summary = summary_of(folder)
     lines = next((folder / name for name in LINES_FILES if (folder / name).is_file()), None)
     if lines is None and not (folder / EPOCHS_FILE).is_file():
         raise UserError(f"{folder}: no {EPOCHS_FILE}; this is not a finished run")
@@ -113,7 +126,7 @@ def read_run(folder: Path) -> Run:
         id=folder.name,
         config=_read_config(folder / "config.yaml"),
         environment=_read_json(folder / "environment.json"),
-        summary=_read_json(folder / "summary.json"),
+        summary=summary,
         epochs=_read_epochs(folder / EPOCHS_FILE) if lines is None else pd.DataFrame(),
         decisions=decisions.read(folder) if lines is None else pd.DataFrame(),
         trace=_read_trace(folder / TRACE_FILE),
@@ -122,13 +135,17 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The finished runs, ordered by row and seed, and a message for each one skipped."""
+    """The finished runs, ordered by row and seed, and a message for each one left out: it is not finished, or
+    a file of it is missing, broken or damaged."""
     runs, skipped = [], []
     for folder in folders:
-        if is_finished(folder):
-            runs.append(read_run(folder))
-        else:
-            skipped.append(f"{folder}: not finished, left out")
+        try:
+            if is_finished(folder):
+                runs.append(read_run(folder))
+            else:
+                skipped.append(f"{folder}: not finished, left out")
+        except UserError as error:
+            skipped.append(f"left out: {error}")
     return in_order(runs), skipped
 
 
@@ -170,7 +187,7 @@ def _parsed(path: Path, parse: Callable[[Any], Any], what: str) -> Any:
     try:
         with path.open("rb") as content:
             return parse(content)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {what}, got something else ({reason}); run again") from error
 

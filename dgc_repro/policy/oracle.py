@@ -1,4 +1,4 @@
-"""The best static setting in hindsight: what no policy can know, and each can be compared with (regret).
+"""The best static setting in hindsight: what no policy can know, and each can be verified with (regret).
 
 Paper: none. It is given a finished run for each value of its ladder, takes the best one by a number of their
 records, and plans that rung from the first step to the last.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dgc_repro.checked import Rule, checked, one_of
+from dgc_repro.checksums import Damaged, verified
 from dgc_repro.policy.interface import Plan, State
 from dgc_repro.policy.planned import Field, PlansAhead, Rungs
 
@@ -93,14 +94,17 @@ class Oracle(PlansAhead):
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:
-    """The epochs of a finished run; none where there is no such run."""
+    """The epochs of a finished run; none where there is no such run. Raises ValueError for a damaged one."""
+    path = folder / "summary.json"
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = verified(json.loads(path.read_text(encoding="utf-8")), path)
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         is_finished = summary.get("status") == "finished"
         epochs = [record for record in records if record.get("kind") == "epoch"]
-    except (OSError, ValueError, AttributeError):  # no file, no JSON, no object
+    except Damaged as error:
+        raise ValueError(f"runs: {folder}: {error}; make this run again") from error
+    except (OSError, ValueError, AttributeError, TypeError):  # no file, no JSON, no object
         return []
     return epochs if is_finished else []
 

@@ -36,6 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dgc_repro.checksums import FILES, OTHER, Damaged, Entry, entry_of, read_sealed, sealed
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import structure, tensors_of
@@ -48,13 +49,7 @@ KEPT = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 INNER = "inner"  # the optimizer of one worker, with local steps
-Entry = tuple[int, str]
-"""The size of a file in bytes, and its SHA-256 in hex."""
-NO_FILE: Entry = (0, hashlib.sha256().hexdigest())
-
-
-class Damaged(Exception):
-    """A checkpoint cannot be used; the message says which file and why."""
+NO_FILE = entry_of(b"")
 
 
 def save(run: Run, folder: Path, config_hash: str) -> None:
@@ -123,7 +118,7 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             records: dict[str, bytes] = {}
             rebuilt: list[str] = []
             if is_own and 0 in run.workers.ranks:
-                records, rebuilt = _records(folder, candidate, manifest["files"])
+                records, rebuilt = _records(folder, candidate, manifest[FILES])
         except (UserError, MemoryError):
             raise
         except Damaged as error:
@@ -174,28 +169,10 @@ def steps_saved(folder: Path) -> list[int]:
 
 def read_manifest(candidate: Path) -> dict[str, Any]:
     """The manifest of a checkpoint. Raises Damaged."""
-    try:
-        manifest = json.loads((candidate / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST} is not JSON: {error}") from error
-    if not isinstance(manifest, dict) or "sha256" not in manifest:
-        raise Damaged(
-            f"{MANIFEST} has no checksum: it is damaged, or an older version of dgc_repro wrote it"
-        )
-    if signed(manifest) != manifest:
-        raise Damaged(f"{MANIFEST} is damaged: its checksum is another")
+    manifest = read_sealed(candidate / MANIFEST)
     if candidate.name != _name(manifest["step"]):
         raise Damaged(f"it is a copy of {_name(manifest['step'])}")
     return manifest
-
-
-def signed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with the checksum of all its other entries."""
-    others = {key: value for key, value in manifest.items() if key != "sha256"}
-    text = json.dumps(others, sort_keys=True)
-    return {**others, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _name(step: int) -> str:
@@ -297,9 +274,9 @@ def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[st
         "world_size": run.link.wire.world_size,
         "workers_per_node": run.workers_per_node,
         "config_hash": config_hash,
-        "files": files,
+        FILES: files,
     }
-    replace(writing / MANIFEST, f"{json.dumps(signed(manifest), indent=1)}\n".encode())
+    replace(writing / MANIFEST, sealed(manifest))
     old: Path | None = None
     if final.name in _listed(final.parent)[0]:
         old = final.rename(_hidden(final))
@@ -356,7 +333,7 @@ def _read(
     """The shared state, and one state for each worker hosted here. Raises Damaged.
 
     A rank reads, and compares with the checksums, what it needs; of the rest it looks at the sizes."""
-    files, saved = manifest["files"], manifest["world_size"]
+    files, saved = manifest[FILES], manifest["world_size"]
     for name, (size, _) in files.items():
         path = candidate / name
         if name not in RECORD_FILES and not (path.is_file() and path.stat().st_size == size):
@@ -377,7 +354,7 @@ def _read(
 def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != files[path.name][1]:
-            raise Damaged(f"{path.name} is damaged: its checksum is another")
+            raise Damaged(f"{path.name} {OTHER}")
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return state

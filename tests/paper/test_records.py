@@ -76,14 +76,17 @@ def test_a_broken_metrics_line_is_named_in_one_line(tmp_path: Path) -> None:
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1}', "no train/loss"),
     ],
 )
-def test_a_broken_file_is_named_in_one_line(
+def test_a_broken_file_is_named_in_one_line_and_its_run_is_left_out(
     tmp_path: Path, name: str, content: str, says: str
 ) -> None:
-    folder = write_run(tmp_path, "none", 0)
+    folder, whole = (write_run(tmp_path, "none", seed) for seed in (0, 1))
     (folder / name).write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=says) as caught:
-        read_runs([folder])
+        read_run(folder)
     assert "\n" not in str(caught.value)
+    runs, skipped = read_runs([folder, whole])
+    assert [run.id for run in runs] == [whole.name]
+    assert skipped == [f"left out: {caught.value}"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

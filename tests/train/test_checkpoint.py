@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, assert_same_state, built, play
 
+from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.exchange.wire import Link
@@ -337,7 +338,7 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
         path.stat().st_size,
         hashlib.sha256(path.read_bytes()).hexdigest(),
     ]
-    manifest.write_text(json.dumps(checkpoint.signed(told)))
+    manifest.write_bytes(sealed(told))
     run, (note,) = loaded(folder)
     assert "UnpicklingError" in note
     assert run.progress.step == 2

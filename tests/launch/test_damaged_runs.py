@@ -1,0 +1,97 @@
+"""A finished run whose record was changed afterwards is named, left out, and mended by its own command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_run import PLAIN, SETTINGS, TINY
+
+import dgc_repro
+from dgc_repro.errors import UserError
+from dgc_repro.launch.single import is_done
+from dgc_repro.paper.records import read_run
+from dgc_repro.policy.oracle import finished
+
+Command = Callable[..., tuple[int, list[str]]]
+RUN = (*TINY, *PLAIN, *SETTINGS["gravac"], "sink.every_steps=1")
+READ = (
+    *("config.yaml", "environment.json", "summary.json"),
+    *("metrics.jsonl", "steps.jsonl", "decisions.jsonl", "policy.csv"),
+)
+"""What readers of a run folder use."""
+FLIPS, SEED = 80, 28
+
+
+def flip(path: Path, bit: int) -> bytes:
+    """Flip one bit of a file; its content before."""
+    before = path.read_bytes()
+    changed = bytearray(before)
+    changed[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bytes(changed))
+    return before
+
+
+def numbers_of(folder: Path) -> list[object]:
+    """The lines of metrics.jsonl, without notes."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "epoch"]
+
+
+def test_every_flipped_bit_of_a_finished_run_is_noticed(
+    command: Command, trained: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert command(*RUN)[0] == 0
+    assert command(*RUN, "seed=1")[0] == 0
+    folder, other = trained
+    names = sorted(path.name for path in folder.iterdir() if path.suffix and path.is_file())
+    assert set(READ) == set(names) - {"launch.log"}
+    paths = [folder / name for name in READ]
+    assert {"files", "sha256"}.isdisjoint(read_run(folder).summary)
+    assert dgc_repro.load_runs(folder.parent).runs["run"].nunique() == 2
+    places, unnoticed = random.Random(SEED), []
+    for number in range(FLIPS):
+        path = paths[number % len(paths)]
+        bit = places.randrange(8 * path.stat().st_size)
+        before = flip(path, bit)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            found = dgc_repro.load_runs(folder.parent)
+        is_named = f"{folder}: {path.name} " in caplog.text or f"{path}: " in caplog.text
+        if list(found.runs["run"]) != [other.name] or not is_named or is_done(folder):
+            unnoticed.append((path.name, bit))
+        path.write_bytes(before)
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize("name", READ[1:])
+def test_the_same_command_names_and_mends_a_damaged_run(
+    command: Command, trained: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert command(*RUN)[0] == 0
+    (folder,) = trained
+    whole = numbers_of(folder)
+    flip(folder / name, 300)
+    with pytest.raises(UserError, match=name) as caught:
+        read_run(folder)
+    if name != "summary.json":  # may be no JSON any more, as if the run had not ended
+        with pytest.raises(ValueError, match=f"runs: .*{name} is damaged"):
+            finished(folder)
+    said: list[str] = []
+    monkeypatch.setattr(
+        "builtins.print", lambda *words, **_: said.append(" ".join(map(str, words)))
+    )
+    assert command("wandb", "runs")[0] == 2
+    assert said[0] == f"left out: {caught.value}"
+    assert said[1].startswith("error: wandb: no finished run")
+    assert command(*RUN) == (0, [])
+    assert f"does not count as finished: {caught.value}" in said
+    assert trained == [folder, folder]
+    assert numbers_of(folder) == whole
+    assert is_done(folder)
+    (folder / name).unlink()
+    assert not is_done(folder)
