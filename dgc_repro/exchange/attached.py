@@ -33,7 +33,7 @@ from dgc_repro.exchange.ddp import (
     parameters_of,
     sparse_gradient,
 )
-from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units
+from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units, is_sharded
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
@@ -321,8 +321,9 @@ def attach(
 ) -> Attached:
     """Give any DDP training loop a compressor (docs/own-loop.md), or one with `fully_shard` (docs/fsdp.md).
 
-    ``mesh``, ``dim``: of an FSDP model. A mesh of two dimensions, of which the model is sharded on the inner
-    one; gradients are exchanged, compressed, on the outer one, named ``dim``.
+    ``mesh``, ``dim``: of an FSDP model that is sharded over one dimension. A mesh of two, of which the model
+    has the inner one; gradients are exchanged, compressed, on the outer one, named ``dim``. A model that has
+    both (HSDP) needs neither.
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
     `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
     a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
@@ -331,7 +332,7 @@ def attach(
     """
     policy = policy or Fixed()
     with as_arguments():
-        sharded = mesh is not None or dim is not None
+        sharded = mesh is not None or dim is not None or is_sharded(model)
         if sharded:
             fit_units(compressor, policy, unit, overlap)
         else:
@@ -404,7 +405,7 @@ def _attach_sharded(
         problem = str(error)
     refuse_first(everybody.tell_all(problem, purpose=None))
     hooks = sharded.hooks()
-    hooks.junction = PerUnit(exchange, sharded.units)
+    hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
     return Attached(
         exchange,
         hooks.junction,

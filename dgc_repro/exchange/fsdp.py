@@ -6,17 +6,21 @@ its shard of their mean over the node. The unit's all-reduce hook then gets the 
 averages it with the same shard of the other nodes, on the outer dimension. When the hook returns, FSDP goes
 on with the mean: it casts it to the parameter's type and adds it to ``param.grad``.
 
+`fully_shard` gets the inner dimension alone, or the whole mesh (HSDP). With the whole mesh FSDP would average
+over the nodes itself, before the hook; `Unit.take_over` turns that off.
+
 A shard is flat. It holds this rank's part of each parameter of the unit, filled up with zeros where the
 parameter cannot be cut into equal parts. The exchange gets a batch: a tensor for each part, in its own shape
 and without the zeros. A rank that has no part of a parameter leaves it out; so do the same ranks of the
 other nodes.
 
-The flat layout is private to torch: `Unit.parts` is the only place that reads it, and checks its size.
+What is private to torch stays inside `Unit`. `Unit.parts` reads the flat layout, and checks its size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,6 +49,57 @@ class Unit:
         self._group = group  # torch's FSDPParamGroup
         self._names = names  # by id of the sharded parameter
         self._learned = frozenset(self.parameters)  # when the compressor was attached
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """Of two dimensions with HSDP, else of one. Raises UserError."""
+        info = getattr(self._group, "mesh_info", None)
+        dims = tuple(getattr(info, f"{kind}_mesh_dim", "?") for kind in ("replicate", "shard"))
+        if dims == (0, None):
+            raise UserError(
+                "model: replicate() averages over all ranks itself; use DistributedDataParallel in its place"
+            )
+        if info is None or dims != {1: (None, 0), 2: (0, 1)}.get(info.mesh.ndim):
+            raise UserError(
+                f"model: torch {torch.__version__} keeps the mesh of fully_shard in an unknown form "
+                f"(dimensions {dims}); use a version that docs/fsdp.md names"
+            )
+        mesh: DeviceMesh = info.mesh
+        return mesh
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._group.device
+        return device
+
+    @property
+    def hook(self) -> Any:
+        """What FSDP calls after its reduce-scatter, if anything."""
+        return self._group._all_reduce_hook
+
+    def take_over(self, hook: Callable[[Tensor], None]) -> None:
+        """Have FSDP call a hook with each shard that it has reduce-scattered. With HSDP the hook takes the
+        place of FSDP's all-reduce over the nodes: FSDP all-reduces where its group's mesh is an HSDPMeshInfo,
+        which is an FSDPMeshInfo and a DDPMeshInfo."""
+        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
+
+        group, info = self._group, self._group.mesh_info
+        if isinstance(info, HSDPMeshInfo):
+            group.mesh_info = copy.copy(info)
+            group.mesh_info.__class__ = FSDPMeshInfo
+            if group.post_forward_mesh_info == info:  # FSDP compares the two
+                group.post_forward_mesh_info = group.mesh_info
+        self._module.set_all_reduce_hook(hook)
+
+    @property
+    def sums(self) -> bool:
+        """Whether FSDP would sum over the nodes: HSDP has divided by the user's factor inside the node."""
+        return self._group.gradient_divide_factor is not None and self.mesh.ndim > 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether shards stay inside the node until a later backward: ``set_requires_all_reduce(False)``."""
+        return not self._group.all_reduce_grads
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -82,9 +137,13 @@ class PerUnit:
     overlaps = True
     missing: frozenset[str] = frozenset()  # a unit has all its gradients, or takes no part
 
-    def __init__(self, exchange: GradientExchange, units: list[Unit]) -> None:
+    def __init__(
+        self, exchange: GradientExchange, units: list[Unit], kept: Mapping[int, Tensor]
+    ) -> None:
+        """``kept``: the shards of units that wait for a later backward."""
         self._exchange = exchange
         self._units = units
+        self._kept = kept
         self._plan = Plan(None)
         self._handed_over: set[int] = set()  # units, since the last step
 
@@ -99,8 +158,7 @@ class PerUnit:
     @torch.no_grad()
     def hand_over(self, index: int, shard: Tensor) -> None:
         """FSDP has reduce-scattered the gradient of a unit: average it over the nodes, in place."""
-        if index in self._handed_over:
-            self.refuse_another()
+        self.refuse_repeated(index)
         gradients = self._units[index].parts(shard)
         self._handed_over.add(index)
         if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
@@ -124,6 +182,11 @@ class PerUnit:
         for name, mean in exchange.finish(index).items():
             put(mean, gradients[name])
 
+    def refuse_repeated(self, index: int) -> None:
+        """Raise UserError where the gradient of this unit was exchanged and no step has followed."""
+        if index in self._handed_over:
+            self.refuse_another()
+
     def refuse_another(self) -> NoReturn:
         """A backward has exchanged its gradients, no step has finished it, and another is about to begin."""
         raise UserError(
@@ -136,7 +199,14 @@ class PerUnit:
         if not self._handed_over:
             raise UserError(
                 "backward: FSDP has reduced no gradient since the last exchange.step(); call it once a step, "
-                "and run the last backward of a step under model.set_requires_gradient_sync(True)"
+                "and run the last backward of a step under model.set_requires_gradient_sync(True) and "
+                "model.set_requires_all_reduce(True)"
+            )
+        if self._kept:
+            name = self._units[min(self._kept)].name
+            raise UserError(
+                f"model: the last backward of this step left out the unit {name!r}, which has gradients of "
+                "an earlier one under set_requires_all_reduce(False); use set_requires_gradient_sync(False)"
             )
         self._handed_over.clear()
         return self._exchange.non_finite.get(worker)
@@ -150,30 +220,47 @@ class PerUnit:
 
 class UnitHooks:
     """The all-reduce hooks of a model's units. They hand shards to the junction that is attached, and average
-    them as FSDP's own all-reduce does while none is."""
+    them as FSDP's own all-reduce does while none is.
+
+    ``kept``: the shards of units whose last backward did not leave the node, by index. Until a backward does,
+    FSDP adds zeros to ``param.grad``."""
 
     def __init__(self, units: list[Unit], group: dist.ProcessGroup) -> None:
         self.junction: PerUnit | None = None
+        self.kept: dict[int, Tensor] = {}
+        self._units = units
         self._group = group
         for index, unit in enumerate(units):
-            unit._module.set_all_reduce_hook(partial(self.hand_over, index))
+            unit.take_over(partial(self.hand_over, index))
 
+    @torch.no_grad()
     def hand_over(self, index: int, shard: Tensor) -> None:
-        if self.junction is not None:
-            self.junction.hand_over(index, shard)
+        unit, junction = self._units[index], self.junction
+        if junction is not None:
+            junction.refuse_repeated(index)
+        if unit.waits or index in self.kept:
+            unit.parts(shard)  # whether it is whole
+        if index in self.kept:
+            shard.add_(self.kept.pop(index))
+        if unit.waits:
+            self.kept[index] = shard.clone()
+            shard.zero_()
+        elif junction is None:
+            dist.all_reduce(
+                shard if unit.sums else shard.div_(self._group.size()), group=self._group
+            )
         else:
-            dist.all_reduce(shard.div_(self._group.size()), group=self._group)
+            junction.hand_over(index, shard.mul_(self._group.size()) if unit.sums else shard)
 
 
 class ShardedModel:
     """A model that `fully_shard` has sharded on the inner dimension of a mesh, and where its exchange goes.
 
-    Raises UserError where it does not suit. ``groups``: of the same shard on all nodes, and of all ranks
-    (None: the world). ``shard``, ``shards``: which part of each parameter this rank has, and of how many."""
+    Raises UserError where it does not suit. ``mesh``, ``dim``: None where the model has the whole mesh
+    (HSDP). ``shard``, ``shards``: which part of each parameter this rank has, and of how many."""
 
     def __init__(self, model: Any, mesh: DeviceMesh | None, dim: str | None) -> None:
         self.model = model
-        self.mesh, inner = _two_dimensions(mesh, dim)
         names = {id(p): name for name, p in _resharded(model).named_parameters()}
         self.units = [Unit(*unit, names) for unit in _units(model)]
         found = {name: param for unit in self.units for name, param in unit.parameters.items()}
@@ -182,23 +269,24 @@ class ShardedModel:
         }
         if not self.parameters:
             raise UserError("model: all its parameters are frozen; attach when some are to learn")
+        if outside := self.parameters.keys() - found.keys():
+            raise UserError(
+                f"model: {min(outside)} is in no unit of fully_shard; call fully_shard on the whole model "
+                "too, with the mesh of its other units"
+            )
+        self.mesh, given = _meshes(self.units[0].mesh, mesh, dim)
         self.parts: dict[str, Tensor] = {}
         for name in self.parameters:
-            if name not in found:
-                raise UserError(
-                    f"model: {name} is in no unit of fully_shard; call "
-                    f"fully_shard(model, mesh=mesh[{inner!r}]) on the whole model too"
-                )
-            self._check(name, found[name], inner)
+            self._check(name, found[name], given)
             part: Tensor = found[name].sharded_param.to_local().detach()
             if part.numel():
                 self.parts[name] = part
-        self.shard, self.shards = self.mesh.get_local_rank(inner), self.mesh.size(1)
-        self.device: torch.device = self.units[0]._group.device
-        self.group = self.mesh.get_group(dim)
+        self.shard, self.shards = self.mesh.get_local_rank(1), self.mesh.size(1)
+        self.device = self.units[0].device
+        self.group = self.mesh.get_group(0)
 
     def everybody(self) -> dist.ProcessGroup | None:
-        """The group of all ranks of the mesh. They call it together."""
+        """The group of all ranks of the mesh, None for the world. They call it together."""
         ranks = self.mesh.mesh.flatten().tolist()
         if len(ranks) == dist.get_world_size():
             return None
@@ -208,7 +296,7 @@ class ShardedModel:
 
     def hooks(self) -> UnitHooks:
         """The hooks of a model to which nothing is attached. Raises UserError where it has another's."""
-        hooks = {id(h): h for unit in self.units if (h := unit._group._all_reduce_hook) is not None}
+        hooks = {id(hook): hook for unit in self.units if (hook := unit.hook) is not None}
         owners = {getattr(getattr(hook, "func", None), "__self__", None) for hook in hooks.values()}
         if not owners:
             return UnitHooks(self.units, self.group)
@@ -224,18 +312,18 @@ class ShardedModel:
             )
         return own
 
-    def _check(self, name: str, parameter: Any, inner: str) -> None:
-        """``parameter``: torch's FSDPParam."""
+    def _check(self, name: str, parameter: Any, given: DeviceMesh) -> None:
+        """``parameter``: torch's FSDPParam; ``given``: the mesh that `fully_shard` should have got."""
         mesh = parameter.sharded_param.device_mesh
-        if mesh.ndim > 1:
+        if mesh.ndim != given.ndim:
             raise UserError(
-                f"model: {name} is sharded over a mesh of {mesh.ndim} dimensions, and FSDP averages over the "
-                f"nodes itself; give fully_shard the inner one alone, mesh=mesh[{inner!r}]"
+                f"model: {name} is sharded over a mesh of {mesh.ndim} dimensions, and other units over one "
+                f"of {given.ndim}; give all units the same mesh, and leave tensor parallelism out"
             )
-        if mesh.mesh.tolist() != self.mesh[inner].mesh.tolist():
+        if mesh.mesh.tolist() != given.mesh.tolist():
             raise UserError(
-                f"mesh: {name} is sharded over ranks {mesh.mesh.tolist()}, and mesh[{inner!r}] has "
-                f"{self.mesh[inner].mesh.tolist()}; give attach the mesh of which fully_shard has a part"
+                f"mesh: {name} is sharded over ranks {mesh.mesh.tolist()}, and {given.mesh_dim_names} has "
+                f"{given.mesh.tolist()}; give attach the mesh of which fully_shard has a part"
             )
         local = parameter.sharded_param.to_local()
         if local.device.type != self.mesh.device_type:
@@ -256,39 +344,55 @@ class ShardedModel:
             )
 
 
-def _two_dimensions(mesh: DeviceMesh | None, dim: str | None) -> tuple[DeviceMesh, str]:
-    """The mesh, and the name of its inner dimension."""
+def _meshes(
+    own: DeviceMesh, mesh: DeviceMesh | None, dim: str | None
+) -> tuple[DeviceMesh, DeviceMesh]:
+    """The mesh of two dimensions, nodes first, and what `fully_shard` should have got of it. ``own``: what
+    its first unit has got; ``mesh``, ``dim``: arguments of `attach`. Raises UserError."""
+    if own.ndim == 2:
+        is_same = mesh is None or mesh.mesh.tolist() == own.mesh.tolist()
+        if not is_same or dim not in (None, *(own.mesh_dim_names or ())[:1]):
+            raise UserError(
+                f"mesh, dim: fully_shard has got the mesh {own.mesh.tolist()}, whose rows are the nodes; "
+                f"leave both out; got dim={dim!r}"
+            )
+        return own, own
     names: tuple[str, ...] = getattr(mesh, "mesh_dim_names", None) or ()
     if mesh is None or len(names) != 2 or dim != names[0]:
         raise UserError(
-            "mesh, dim: an FSDP model takes a mesh of two named dimensions, and the name of the outer one; "
-            'init_device_mesh("cuda", (nodes, gpus), mesh_dim_names=("node", "gpu")), and dim="node"; got '
+            "mesh, dim: a model that fully_shard has sharded over one dimension takes the mesh of two named "
+            'dimensions, and the name of the outer one: init_device_mesh("cuda", (nodes, gpus), '
+            'mesh_dim_names=("node", "gpu")) and dim="node" where fully_shard has mesh["gpu"]; got '
             f"dimensions {names} and dim={dim!r}"
         )
-    return mesh, names[1]
+    return mesh, mesh[names[1]]
+
+
+def is_sharded(model: object) -> bool:
+    """Whether `fully_shard` has been called on this module."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
 
 
 def _resharded(model: Any) -> nn.Module:
     """The model, with its sharded parameters in place: after a forward the root's may not be."""
-    from torch.distributed.fsdp import FSDPModule
-
-    if not isinstance(model, FSDPModule):
+    if not is_sharded(model):
         raise UserError(
             f"model: with mesh, attach takes a model that fully_shard has sharded, got {type(model).__name__}"
         )
-    for module in model.modules():  # type: ignore[attr-defined]
-        if isinstance(module, FSDPModule):
-            module.reshard()
-    return model  # type: ignore[return-value]
+    for module in filter(is_sharded, model.modules()):
+        module.reshard()
+    sharded: nn.Module = model
+    return sharded
 
 
 def _units(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
     """Name, module and torch's group of each unit that has parameters."""
-    from torch.distributed.fsdp import FSDPModule
-
     seen: set[int] = set()  # several modules may be one unit
+    module: Any
     for name, module in model.named_modules():
-        if not isinstance(module, FSDPModule):
+        if not is_sharded(module):
             continue
         state: Any = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]

@@ -16,7 +16,7 @@ from laws import same
 from loops import LADDER, gravac
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
@@ -62,12 +62,17 @@ class Layers(nn.Module):
 
 @dataclass
 class Loop:
-    """``how``: ``ddp``, ``hsdp`` (FSDP averages over the nodes itself), ``attached``, ``detached``."""
+    """``how``: ``ddp``, ``hsdp`` (FSDP averages over the nodes itself), ``attached`` or ``detached``, with
+    ``replicated`` of a model that has the whole mesh."""
 
     how: str = "attached"
     compressor: Compressor = EF4
     steps: int = 4
+    replicated: bool = False
     micro_steps: int = 1
+    reduces_each: bool = False  # micro-steps reduce inside the node
+    factor: float | None = None  # of the user's own, in place of the number of ranks
+    sums: bool = False  # FSDP asks for sums alone
     mixed: MixedPrecisionPolicy = field(default_factory=MixedPrecisionPolicy)
     frozen: bool = False
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
@@ -83,15 +88,27 @@ def built(loop: Loop = Loop(), mesh: DeviceMesh | None = None, **settings: Any) 
         model.first[0].weight.requires_grad_(False)
     if loop.how == "ddp":
         return DistributedDataParallel(model)
-    mesh = mesh or (nodes() if loop.how == "hsdp" else nodes()["gpu"])
+    mesh = mesh or (nodes() if loop.how == "hsdp" or loop.replicated else nodes()["gpu"])
     settings = {"mesh": mesh, "mp_policy": loop.mixed} | settings
     fully_shard([model.second, model.last], **settings)
     fully_shard(model.first, **settings)
-    return fully_shard(model, **settings)
+    fully_shard(model, **settings)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(loop.sums)
+            if loop.factor is not None:
+                module.set_gradient_divide_factor(loop.factor)
+    return model
 
 
 def attached(model: Any, compressor: Compressor = EF4, policy: Any = None, **settings: Any) -> Any:
     return attach(model, compressor, policy, **{"mesh": nodes(), "dim": "node"} | settings)
+
+
+def replicated(compressor: Compressor = EF4, **settings: Any) -> tuple[Any, Any]:
+    """A model that has the whole mesh, and its exchange."""
+    model = built(Loop(replicated=True))
+    return model, attach(model, compressor, **settings)
 
 
 def told_of(misuse: str) -> str:
@@ -113,7 +130,8 @@ def play(loop: Loop) -> dict[str, Any]:
         "parts": [],
     }
     if loop.how in ("attached", "detached"):
-        exchange = attached(model, loop.compressor, **loop.settings)
+        whole = {"mesh": None, "dim": None} if loop.replicated else {}
+        exchange = attached(model, loop.compressor, **loop.settings, **whole)
         watch(exchange, told)
         if loop.how == "detached":
             exchange.detach()
@@ -129,9 +147,14 @@ def play(loop: Loop) -> dict[str, Any]:
             syncs = micro == loop.micro_steps - 1
             if loop.how == "ddp":
                 model.require_backward_grad_sync = syncs
+            elif loop.reduces_each:
+                model.set_requires_all_reduce(syncs)
             else:
                 model.set_requires_gradient_sync(syncs)
-            (model(x).float().square().mean() / loop.micro_steps).backward()
+            loss = model(x).float().square().mean() / loop.micro_steps
+            if loop.factor is not None and loop.how != "ddp":  # the mean over 4 ranks all the same
+                loss = loss * loop.factor / dist.get_world_size()
+            loss.backward()
         if exchange is not None:
             try:
                 told["applied"].append(exchange.step(samples=8, skip=loop.skips == (rank, step)))
@@ -226,6 +249,21 @@ def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
     after = exchange.state_dict()["exchange"]["tensors"]
     changes = {name: not same(before[name], after[name]) for name in after}
     return {name: g is not None for name, g in gradients(model).items()}, changes
+
+
+def factor_of_later() -> bool:
+    """Whether gradients become those of a factor that is set once the compressor is attached."""
+    found = []
+    for early in (True, False):
+        model = built(Loop(replicated=True, factor=2.0 if early else None))
+        exchange = attach(model, Dense())
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(2.0)
+        backward(model)
+        exchange.step()
+        found.append(gradients(model))
+    return same(*found)
 
 
 # What a loop may do wrong: each returns what it was told.
@@ -348,6 +386,49 @@ def ignored() -> str:
     return refused(fully_shard(model, mesh=nodes()["gpu"], ignored_params=left))
 
 
+def turned() -> DeviceMesh:
+    return init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))
+
+
+def two_meshes() -> str:
+    model = Layers()
+    fully_shard(model.first, mesh=nodes()["gpu"])
+    fully_shard(model, mesh=nodes())
+    return raised(lambda: attach(model, EF4))
+
+
+def unknown_torch() -> str:
+    model = built(Loop(replicated=True))
+    for group in model._get_fsdp_state()._fsdp_param_groups:
+        del group.mesh_info
+    return raised(lambda: attach(model, EF4))
+
+
+def replicate_of_torch() -> str:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("node",))
+    return raised(lambda: attach(replicate(Layers(), mesh=mesh), EF4))
+
+
+def left_behind() -> str:
+    """A unit has a gradient in the first micro-step and none in the last."""
+    model, exchange = replicated()
+    model.set_requires_all_reduce(False)
+    backward(model)
+    model.set_requires_all_reduce(True)
+    model.skips = True
+    backward(model)
+    return raised(exchange.step)
+
+
+def stays_in_the_node() -> str:
+    model, exchange = replicated()
+    model.set_requires_all_reduce(False)
+    backward(model)
+    return raised(exchange.step)
+
+
 def other_ranks_state() -> str:
     model = built()
     exchange = attached(model)
@@ -372,10 +453,32 @@ def on_no_device() -> str:
 
 
 MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
-    "no mesh": (
-        lambda: raised(lambda: attach(built(), EF4)),
-        r"^UserError: model: attach takes a DistributedDataParallel .* needs mesh= and dim=",
+    "no mesh": (lambda: refused(mesh=None, dim=None), r"^UserError: mesh, dim: .*got .*dim=None$"),
+    "another mesh": (
+        lambda: refused(built(Loop(replicated=True)), mesh=turned()),
+        r"^UserError: mesh, dim: fully_shard has got the mesh \[\[0, 1\], \[2, 3\]\], .*leave both out",
     ),
+    "another dimension": (
+        lambda: refused(built(Loop(replicated=True)), dim="gpu"),
+        "^UserError: mesh, dim: .*leave both out; got dim='gpu'$",
+    ),
+    "two meshes": (
+        two_meshes,
+        r"^UserError: model: first\.0\.weight .* 1 dimensions, .* of 2; give all",
+    ),
+    "unknown torch": (
+        unknown_torch,
+        "^UserError: model: torch .* in an unknown form .*docs/fsdp.md",
+    ),
+    "replicate": (
+        replicate_of_torch,
+        r"^UserError: model: replicate\(\) averages over all ranks itself",
+    ),
+    "left behind": (
+        left_behind,
+        "^UserError: model: the last backward .* left out the unit 'first', ",
+    ),
+    "stays in the node": (stays_in_the_node, "^UserError: backward: FSDP has reduced no gradient"),
     "inner dimension": (lambda: refused(dim="gpu"), r"^UserError: mesh, dim: .* got .*dim='gpu'$"),
     "flat mesh": (
         lambda: refused(mesh=nodes()["gpu"]),
@@ -384,10 +487,6 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "ddp": (
         lambda: refused(built(Loop("ddp"))),
         "^UserError: model: with mesh, .* sharded, got DistributedDataParallel$",
-    ),
-    "averages itself": (
-        lambda: refused(built(Loop("hsdp"))),
-        r"^UserError: model: first\.0\.weight .* 2 dimensions, .*mesh=mesh\['gpu'\]$",
     ),
     "other mesh": (
         lambda: refused(built(mesh=nodes()["node"])),

@@ -23,6 +23,7 @@ from sharded_loops import (
     MISUSES,
     WIDE,
     Loop,
+    factor_of_later,
     left_out,
     norms_of_two_steps,
     play,
@@ -95,6 +96,55 @@ def test_mixed_precision_and_a_frozen_layer_are_averaged_as_by_fsdp(
     assert same(ours["means"], stock["means"])
     assert ours["means"][0]["first.0.weight"] is None
     assert "first.0.weight" not in ours["own"][0]
+
+
+# HSDP: FSDP has the whole mesh, and its all-reduce between the nodes is replaced.
+
+HSDP = {
+    "as it is": {},
+    "a factor that is the ranks of a node": {"factor": 2.0},
+    "a factor of 1, as torchtitan": {"factor": 1.0, "sums": True},
+    "sums alone": {"sums": True},
+    "bfloat16": {"mixed": BF16},
+    "reduced in float32": {"mixed": WIDE, "factor": 2.0},
+    "micro-steps that stay on a rank": {"micro_steps": 3},
+    "micro-steps that are reduced in the node": {"micro_steps": 3, "reduces_each": True},
+}
+
+
+@pytest.mark.parametrize("how", ["attached", "detached"])
+@pytest.mark.parametrize("name", HSDP)
+def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
+    four_workers: World, name: str, how: str
+) -> None:
+    """With two nodes bit for bit. As DDP's to rounding: the factor is undone in the loss."""
+    loop = Loop(how, Dense(), replicated=True, **HSDP[name])  # type: ignore[arg-type]
+    stock = replace(loop, how="hsdp")
+    ours = played(four_workers, loop)
+    for one, other in zip(ours, played(four_workers, stock), strict=True):
+        assert same(one["means"], other["means"])
+    if "mixed" not in HSDP[name]:
+        ddp = played(four_workers, replace(loop, how="ddp"))[0]
+        for mean, expected in zip(ours[0]["means"], ddp["means"], strict=True):
+            torch.testing.assert_close(mean, expected)
+
+
+@pytest.mark.parametrize("factor", [None, 2.0])
+@pytest.mark.parametrize("name", ["topk", "momentum"])
+def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
+    four_workers: World, name: str, factor: float | None
+) -> None:
+    """Residuals too: they are in units of the gradient that the optimizer gets."""
+    loop = Loop("attached", METHODS[name])
+    whole = replace(loop, replicated=True, factor=factor)
+    for one, other in zip(played(four_workers, loop), played(four_workers, whole), strict=True):
+        assert same(one["means"], other["means"])
+        assert same(one["states"], other["states"])
+        assert one["ledger"] == other["ledger"]
+
+
+def test_a_factor_that_is_set_after_attach_counts(four_workers: World) -> None:
+    assert four_workers(factor_of_later) == [True] * 4
 
 
 # Compressed.
