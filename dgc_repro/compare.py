@@ -1,31 +1,42 @@
-"""``python -m dgc_repro compare runs``: your own runs side by side, as a table and a figure, without torch.
+"""``python -m dgc_repro compare runs``: your own runs side by side, as tables and a figure, without torch.
 
-Runs that differ in their seed alone are one line (mean ± standard deviation). A line is named after the
-settings in which the runs differ; ``--by compressor.density`` names it by one setting. Without it, two runs
-of the same settings and seed, such as of two versions of this package, are two lines with their hashes.
-The figure shows the final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds).
+Runs that differ in their seed alone are one line (mean ± sample standard deviation). A line is named by its
+compressor and by the config keys in which settings differ. ``--by compressor.density`` names lines by one
+key and says which settings it pools. Two runs of the same settings and seed, such as of two versions of
+this package, are two lines with the hashes of their folders. Each data set has its own table and panel: final
+quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds). Runs of papers are left out unless
+``--paper`` is given.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import plot
-from dgc_repro.paper.facts import short
+from dgc_repro.paper import facts, plot, setting_names
 from dgc_repro.paper.frame import amount, count, number
-from dgc_repro.results import Frames, load_runs
+from dgc_repro.paper.records import Run
+from dgc_repro.results import finished_runs
 
+OWN = "none"
+"""The paper of a run of one's own."""
 QUALITIES = {
     "test/perplexity": ("test perplexity", ""),
     "test/accuracy_percent": ("test accuracy", "%"),
@@ -36,13 +47,47 @@ AMOUNTS = {
     "wire_bytes": ("comm/wire_bytes", "wire", amount),
     "seconds": ("time/train_seconds", "training s", number),
 }
+MARKERS = (*plot.MARKERS, "<", ">", "p", "*", "h", "d", "8")
 LEAST_SPAN = 2.0
 """Smallest ratio of the two ends of the figure's x axis."""
-WITHOUT_MEANING = (
-    *("run", "seed", "commit", "hardware", "row", "artifact", "paper", "scale.seeds"),
-    *("paths.", "sink.", "experiment.", "launch.timeout", "launch.start_timeout", "scale.name"),
-)
-"""Columns that do not tell one setting from another."""
+MOST_LABELLED = 10
+"""So many lines are labelled beside their points; more are listed beside the panel."""
+CHARACTERS = {"label": 34, "list": 52}
+"""Widths of names in the figure; longer ones have several rows."""
+PANEL = (7.4, 4.2)
+"""Inches."""
+ROW_INCHES, CHARACTER_INCHES = 0.176, 0.072
+"""Of the names in the list."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The runs on one data set.
+
+    table   one row a run: ``task``, ``line`` (what its line is called), ``settings`` (what its settings are
+            called), ``seed``, ``metric``, ``quality``, floats, payload_bytes and wire_bytes of one worker,
+            seconds of training, ``folder``
+    facts   data, models and workers, for the caption
+    notes   what a reader of the table needs besides
+    """
+
+    name: str
+    metric: str
+    table: pd.DataFrame
+    facts: str
+    notes: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[tuple[str, pd.DataFrame]]:
+        """The runs of each line, best mean quality first."""
+        found = [(str(name), rows) for name, rows in self.table.groupby("line", sort=False)]
+        sign = 1 if self.metric == "test/perplexity" else -1
+
+        def place(line: tuple[str, pd.DataFrame]) -> float:
+            mean = float(line[1]["quality"].mean())
+            return sign * mean if math.isfinite(mean) else math.inf
+
+        return sorted(found, key=place)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -58,136 +103,260 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--by", help="a config key or `compressor`: what lines are called")
     parser.add_argument("--x", choices=AMOUNTS, default="payload_bytes")
+    parser.add_argument("--paper", action="store_true", help="runs of papers too")
     parser.add_argument("--out", type=Path, help="folder of compare.csv and compare.png")
     given = parser.parse_args(arguments)
-    frames = load_runs(given.folder)
-    table = compared(frames, given.by)
+    runs = finished_runs(given.folder)
+    kept = [run for run in runs if given.paper or not is_of_paper(run)]
+    if not kept:
+        raise UserError(
+            f"{given.folder}: {len(runs)} finished runs, all of papers; give --paper, or train one of your "
+            "own"
+        )
+    tasks = compared(kept, given.by)
     place = given.out or Path(given.folder)
-    show(table, Console(highlight=False, width=max(100, Console().width)))
+    show(tasks, Console(highlight=False, width=max(100, Console().width)))
+    if len(kept) < len(runs):
+        print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
     place.mkdir(parents=True, exist_ok=True)
-    table.to_csv(place / "compare.csv", index=False)
-    draw(table, given.x, place)
+    pd.concat([task.table for task in tasks]).to_csv(place / "compare.csv", index=False)
+    plot.save(figure(tasks, given.x), place, "compare")
     print(f"table: {place / 'compare.csv'}\nfigure: {place / 'compare.png'}")
 
 
-def compared(frames: Frames, by: str | None = None) -> pd.DataFrame:
-    """One row a run: ``settings`` (its name), ``seed``, ``quality`` with its name in ``metric``, floats,
-    payload_bytes and wire_bytes of one worker, seconds of training, ``folder``."""
-    runs = frames.runs
-    if by is not None and by not in runs:
-        near = [key for key in runs.columns if by.rpartition(".")[2] in key]
+def is_of_paper(run: Run) -> bool:
+    """Whether a run belongs to a paper's table or figure."""
+    return str(run.setting("experiment.paper", OWN)) != OWN
+
+
+def compared(runs: Sequence[Run], by: str | None = None) -> list[Task]:
+    """Sort the runs by data set, most runs first, and by metric where a data set has two.
+
+    Raises UserError where no run has a test accuracy or perplexity, or none has the key ``by``."""
+    keys = dict.fromkeys(key for run in runs for key, _ in setting_names.flat(run.config))
+    if by is not None and by != "compressor" and by not in keys:
+        near = [key for key in keys if by.rpartition(".")[2] in key]
         raise UserError(
             f"--by: no setting {by!r} in these runs; {', '.join(near) or 'see config.yaml'}"
         )
-    metric = next((name for name in QUALITIES if name in runs and runs[name].notna().any()), None)
-    if metric is None:
+    trained = sorted((run for run in runs if _metric(run)), key=_task)
+    if not trained:
         raise UserError(
             "compare: these runs have no test accuracy or perplexity; give trained runs"
         )
-    if by is not None:
-        names = [short(value) for value in runs[by]]
-    else:
-        names = settings_of(runs)
-        own = list(runs["row"])
-        # A run of one's own has a name, which stands for its settings unless two settings share it.
-        if (runs["paper"] == "none").all() and len(set(zip(own, names, strict=True))) == len(
-            set(own)
-        ):
-            names = own
-        repeats = pd.DataFrame({"name": names, "seed": runs["seed"]}).duplicated(keep=False)
-        names = [
-            f"{name} {run.rpartition('-')[2]}" if again else name
-            for name, run, again in zip(names, runs["run"], repeats, strict=True)
-        ]
-    return pd.DataFrame(
+    tasks = [_compared(task, list(own), by) for task, own in groupby(trained, _task)]
+    return sorted(tasks, key=lambda task: -len(task.table))
+
+
+def _metric(run: Run) -> str:
+    return next((name for name in QUALITIES if name in run.summary), "")
+
+
+def _task(run: Run) -> tuple[str, str]:
+    return str(run.setting("dataset._target_", "")).rpartition(".")[2], _metric(run)
+
+
+def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Task:
+    dataset, metric = task
+    names, usual = setting_names.named(runs)
+    pairs = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    settings = [
+        f"{name} {run.id.rpartition('-')[2]}" if pairs[name, run.seed] > 1 else name
+        for name, run in zip(names, runs, strict=True)
+    ]
+    lines = settings if by is None else [_value(run, by) for run in runs]
+    table = pd.DataFrame(
         {
-            "settings": names,
-            "seed": runs["seed"],
+            "task": dataset,
+            "line": lines,
+            "settings": settings,
+            "seed": [run.seed for run in runs],
             "metric": metric,
-            "quality": runs[metric].astype(float),
-            **{key: runs[column].astype(float) for key, (column, _, _) in AMOUNTS.items()},
-            "folder": runs["run"],
+            "quality": [_number(run.summary[metric]) for run in runs],
+            **{
+                key: [_number(run.summary.get(column)) for run in runs]
+                for key, (column, _, _) in AMOUNTS.items()
+            },
+            "folder": [run.id for run in runs],
         }
+    )
+    said = facts.distinct(map(facts.model_text, runs)), facts.distinct(map(facts.world_text, runs))
+    notes = [f"unless named: {usual}"] if usual and by is None else []
+    return Task(
+        dataset, metric, table, "; ".join((facts.data_text(runs), *said)),
+        (*notes, *_pooled(table, runs)),
+    )  # fmt: skip
+
+
+def _number(value: object) -> float:
+    """A number of a summary; NaN where the record has none."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _value(run: Run, by: str) -> str:
+    """The name of a run's line by one config key."""
+    key = "compressor._target_" if by == "compressor" else by
+    value = run.setting(key)
+    if key.endswith("._target_"):
+        return str(value).rpartition(".")[2]
+    return f"{key.rpartition('.')[2]} {'not set' if value is None else facts.short(value)}"
+
+
+def _pooled(table: pd.DataFrame, runs: Sequence[Run]) -> Iterator[str]:
+    """A sentence on each line that holds runs of different settings."""
+    config = {run.id: setting_names.settings_of(run.config) for run in runs}
+    for line, rows in table.groupby("line", sort=False):
+        several = rows["settings"].nunique()
+        if several > 1:
+            keys = setting_names.differing([config[name] for name in rows["folder"]])
+            how = f"in {', '.join(keys[:4])}{' and more' if len(keys) > 4 else ''}"
+            yield (
+                f"{line} pools {several} settings, which differ {how if keys else 'in no named key'}: its "
+                "mean and ± are over settings as well as seeds"
+            )
+
+
+def _quality(rows: pd.DataFrame) -> str:
+    values = list(rows["quality"])
+    lost = sum(not math.isfinite(value) for value in values)
+    return f"diverged in {lost} of {len(values)}" if lost else number(values, 2)
+
+
+def show(tasks: Sequence[Task], console: Console) -> None:
+    """Print the tables, best quality first."""
+    for task in tasks:
+        label, unit = QUALITIES[task.metric]
+        if len(tasks) > 1:
+            console.print(f"\n[bold]{escape(task.name)}[/bold]")
+        grid = Table(box=None, pad_edge=False)
+        grid.add_column("settings", overflow="fold")
+        amounts = [name for _, name, _ in AMOUNTS.values()]
+        for heading in ("n", f"{label} {unit}".rstrip(), *amounts):
+            grid.add_column(heading, justify="right", no_wrap=True)
+        for name, rows in task.lines:
+            cells = [str(len(rows)), _quality(rows)]
+            for key, (_, _, form) in AMOUNTS.items():
+                write: Callable[[Sequence[float]], str] = form
+                cells.append(write(list(rows[key])))
+            grid.add_row(escape(name), *cells)  # wrap=[...] is no markup
+        console.print(grid)
+        for note in task.notes:
+            console.print(escape(note))
+
+
+def figure(tasks: Sequence[Task], x: str) -> Figure:
+    """Final quality against what was sent or the time: a panel for each data set. Lines are named beside
+    their points; where they are many or crowded, they are listed beside the panel, best first."""
+    listed = [task for task in tasks if len(task.lines) > MOST_LABELLED]
+    while True:
+        drawing = _drawn(tasks, x, listed)
+        crowded = [
+            task
+            for task, axes in zip(tasks, drawing.axes, strict=True)
+            if task not in listed and not _name_lines(task, x, axes)
+        ]
+        if not crowded:
+            return drawing
+        listed += crowded
+
+
+def _drawn(tasks: Sequence[Task], x: str, listed: Sequence[Task]) -> Figure:
+    width, height = PANEL
+    if listed:
+        names = [_in_rows(name, "list") for task in listed for name, _ in task.lines]
+        width += 0.6 + CHARACTER_INCHES * max(
+            len(row) for name in names for row in name.splitlines()
+        )
+        rows = max(
+            sum(_in_rows(name, "list").count("\n") + 1 for name, _ in task.lines) for task in listed
+        )
+        height = max(height, ROW_INCHES * rows)
+    counts = [len(rows) for task in tasks for _, rows in task.lines]
+    least, most = min(counts), max(counts)
+    said = [
+        f"n = {least}" if least == most else f"n = {least} to {most}",
+        "mean ± sample standard deviation",
+        *(
+            f"{task.name}: " * (len(tasks) > 1) + "; ".join((task.facts, *task.notes))
+            for task in tasks
+        ),
+    ]
+    panels: plot.Panels = [
+        (task.name if len(tasks) > 1 else "", partial(_panel, task, x, is_listed=task in listed))
+        for task in tasks
+    ]
+    qualities = " and ".join(dict.fromkeys(QUALITIES[task.metric][0] for task in tasks))
+    what = f"{qualities} against {AMOUNTS[x][1]}".capitalize()
+    return plot.figure(what, "; ".join(said), panels, columns=1, legend=0, size=(width, height))
+
+
+def _in_rows(name: str, place: str) -> str:
+    """A name in rows of a width, broken between its parts."""
+    glued = re.sub(r"(?<!,) (?!\+ )", "\N{NO-BREAK SPACE}", name)
+    indent = "    " if place == "list" else ""
+    return textwrap.fill(glued, CHARACTERS[place], subsequent_indent=indent).replace(
+        "\N{NO-BREAK SPACE}", " "
     )
 
 
-def settings_of(runs: pd.DataFrame) -> list[str]:
-    """What tells the runs apart: the compressor, and every config key that has several values (a component
-    by its class, as the compressor)."""
-    keys = [
-        key
-        for key in runs.columns
-        if "/" not in key
-        and not key.startswith(WITHOUT_MEANING)
-        and key not in ("status", "steps", "results_version", "state_bytes", "parameters")
-        and runs[key].map(short).nunique() > 1
-    ]
-    has_column = ("compressor", "compressor._target_")
-    components = {key for key in keys if key.endswith("._target_")}
-    # A record may be older than a group: without the group it is no other setting.
-    own = [
-        k for k in keys if k not in has_column and (k not in components or runs[k].nunique() > 1)
-    ]
-    names = []
-    for _, run in runs.iterrows():
-        parts = [
-            f"{key.split('.')[-2]}={run[key].rpartition('.')[2]}"
-            if key in components
-            else f"{key.rpartition('.')[2]}={short(run[key])}"
-            for key in own
-            if not (isinstance(run[key], float) and np.isnan(run[key])) and run[key] is not None
-        ]
-        names.append(" ".join([str(run["compressor"]), *parts]))
-    return names
+def _looks(task: Task) -> dict[str, plot.Look]:
+    """A colour for each compressor with its wrappers (under ``--by``: each value), and a marker that no other
+    line of that colour has."""
+    families: dict[str, str] = {}
+    used: Counter[str] = Counter()
+    looks = {}
+    for name, _ in task.lines:
+        family = re.sub(r" \S+=\S+", "", name.split(", ")[0])
+        colour = families.setdefault(family, plot.CYCLE[len(families) % len(plot.CYCLE)])
+        turn, place = divmod(used[colour], len(MARKERS))
+        used[colour] += 1
+        dashes = "-" if turn % 2 == 0 else "--"  # a dashed look has a hollow marker
+        looks[name] = plot.Look(_in_rows(name, "list"), colour, MARKERS[place], dashes)
+    return looks
 
 
-def show(table: pd.DataFrame, console: Console) -> None:
-    """Print it, best quality first."""
-    metric = str(table["metric"].iloc[0])
-    label, unit = QUALITIES[metric]
-    grid = Table(box=None, pad_edge=False)
-    grid.add_column("settings", overflow="fold")
-    for heading in ("n", f"{label} {unit}".rstrip(), *(name for _, name, _ in AMOUNTS.values())):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    groups = list(table.groupby("settings", sort=False))
-    groups.sort(key=lambda group: group[1]["quality"].mean(), reverse=metric != "test/perplexity")
-    for name, rows in groups:
-        cells: list[str] = [str(len(rows)), number(list(rows["quality"]), 2)]
-        for key, (_, _, form) in AMOUNTS.items():
-            write: Callable[[Sequence[float]], str] = form
-            cells.append(write(list(rows[key])))
-        grid.add_row(escape(str(name)), *cells)  # wrap=[...] is no markup
-    console.print(grid)
-
-
-def draw(table: pd.DataFrame, x: str, folder: Path) -> None:
-    """compare.png and compare.svg: final quality against what was sent or the time."""
-    label, unit = QUALITIES[str(table["metric"].iloc[0])]
+def _finite(task: Task, x: str) -> dict[str, tuple[list[float], list[float]]]:
+    """What is drawn of each line: amounts and qualities of the runs that did not diverge."""
     size = 1e6 if "bytes" in x else 1.0
-    names = list(dict.fromkeys(table["settings"]))
-    looks = {
-        name: plot.Look(name, plot.CYCLE[i % len(plot.CYCLE)], plot.MARKERS[i % len(plot.MARKERS)])
-        for i, name in enumerate(names)
-    }
+    found = {}
+    for name, rows in task.lines:
+        own = rows[np.isfinite(rows["quality"])]
+        if len(own):
+            found[name] = (list(own[x] / size), list(own["quality"]))
+    return found
 
-    def panel(axes: Axes) -> None:
-        where = {
-            name: (list(rows[x] / size), list(rows["quality"]))
-            for name, rows in table.groupby("settings")
-        }
-        plot.points(axes, {str(name): points for name, points in where.items()}, looks)
-        low, high = (table[x] / size).min(), (table[x] / size).max()
-        if high >= 10 * low:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-        elif high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
-            middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)
-            axes.set_xlim(middle / half, middle * half)
-        axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))
-        axes.set_ylabel(f"{label} ({unit})" if unit else label)
 
-    figure = plot.figure(
-        "Own runs", f"{len(table)} runs, mean ± standard deviation", [("", panel)], legend=2,
-        size=(6.4, 4.0),
-    )  # fmt: skip
-    plot.save(figure, folder, "compare")
+def _panel(task: Task, x: str, axes: Axes, *, is_listed: bool) -> None:
+    label, unit = QUALITIES[task.metric]
+    where = _finite(task, x)
+    plot.points(axes, where, _looks(task))
+    axes.margins(0.1)
+    amounts = [value for values, _ in where.values() for value in values]
+    low, high = min(amounts, default=1.0), max(amounts, default=1.0)
+    if high >= 10 * low:
+        axes.set_xscale("log")
+        plot.plain_log(axes.xaxis, (1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0))
+    elif high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
+        middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)
+        axes.set_xlim(middle / half, middle * half)
+    axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))
+    axes.set_ylabel(f"{label} ({unit})" if unit else label)
+    if is_listed:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, handlelength=1)
+
+
+def _name_lines(task: Task, x: str, axes: Axes) -> bool:
+    looks, where = _looks(task), _finite(task, x)
+    rows = {name: _in_rows(name, "label") for name in where}
+    means = {rows[name]: (_mean(xs), _mean(ys)) for name, (xs, ys) in where.items()}
+    bars = {rows[name]: (_spread(xs), _spread(ys)) for name, (xs, ys) in where.items()}
+    colours = {rows[name]: looks[name].colour for name in where}
+    return plot.name_points(axes, means, colours, bars, fontsize=8.5)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _spread(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

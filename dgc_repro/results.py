@@ -7,7 +7,7 @@ runs.groupby("compressor")["test/accuracy_percent"].mean()
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import pandas as pd
 from dgc_repro.errors import UserError
 from dgc_repro.paper import pool
 from dgc_repro.paper.records import Run, read_runs
+from dgc_repro.paper.setting_names import flat
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 log = logging.getLogger(__name__)
@@ -41,6 +42,11 @@ class Frames(NamedTuple):
 def load_runs(folder: str | Path = "runs") -> Frames:
     """The finished runs below a folder. Raises UserError where there is none; skips unfinished ones with a
     logged message."""
+    return frames_of(finished_runs(folder))
+
+
+def finished_runs(folder: str | Path) -> list[Run]:
+    """Return the same runs as records."""
     place = Path(folder)
     found = sorted(path.parent for path in place.rglob("config.yaml"))
     runs, skipped = read_runs(found)
@@ -48,7 +54,7 @@ def load_runs(folder: str | Path = "runs") -> Frames:
         log.warning(message)
     if not runs:
         raise UserError(f"{place}: no finished run; train one, or give the folder of paths.runs")
-    return frames_of(runs)
+    return runs
 
 
 def load_results(name: str, root: str | Path | None = None) -> Frames:
@@ -94,20 +100,8 @@ def _line(run: Run) -> dict[str, Any]:
         "row": run.row,
         "scale": run.scale,
         "compressor": str(run.setting("compressor._target_", "")).rpartition(".")[2],
-        **_flat(run.config),
+        **dict(flat(run.config)),
         **run.summary,
         "commit": run.environment.get("commit"),
         "hardware": run.environment.get("hardware"),
     }
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Config values by dotted key; wrappers that the run does not use are left out."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{name}.")
-        else:
-            found[name] = value
-    return found

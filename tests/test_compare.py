@@ -1,52 +1,256 @@
-"""`compare`: which runs are one line, and what the x axis of its figure shows."""
+"""`compare`: what lines are called, which runs are one line, and what its figure shows."""
 
 from __future__ import annotations
 
+import itertools
+import shutil
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
+import matplotlib
+import numpy as np
 import pytest
+import yaml
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from dgc_repro import compare
-from dgc_repro.paper import plot
-from dgc_repro.results import Frames
+from dgc_repro.errors import UserError
+from dgc_repro.paper import setting_names
+from dgc_repro.paper.records import Run, read_run
+
+FINISHED = read_run(Path(__file__).resolve().parent / "finished_run")
+FEEDBACK = ["per_layer", "error_feedback"]
 
 
-def lines(*runs: dict[str, object], paper: str = "dynamic") -> dict[str, int]:
-    """The lines of some runs, with their numbers of runs."""
-    numbers = dict.fromkeys(("comm/floats", "comm/payload_bytes", "comm/wire_bytes"), 1.0)
-    usual = {
-        "run": "table1-dense-s0-0a1b2c3d", "row": "dense", "paper": paper, "seed": 0,
-        "compressor": "Dense", "compressor._target_": "x.dense.Dense",
-        "schedule._target_": "x.schedule.Constant", "dataset._target_": "x.digits.Digits",
-        "test/accuracy_percent": 90.0, "time/train_seconds": 1.0, **numbers,
-    }  # fmt: skip
-    frame = pd.DataFrame([usual | run for run in runs])
-    table = compare.compared(Frames(frame, pd.DataFrame(), pd.DataFrame()))
-    return {str(name): len(rows) for name, rows in table.groupby("settings")}
+def a_run(
+    compressor: str = "Dense", seed: int = 0, quality: float = 90.0, payload: float = 1e6,
+    wrap: tuple[str, ...] = (), summary: dict[str, Any] | None = None, **settings: Any,
+) -> Run:  # fmt: skip
+    """A made-up run. ``settings``: config values by dotted key, with ``__`` for the dots."""
+    config = deepcopy(FINISHED.config) | {"seed": seed, "wrap": ["per_layer", *wrap]}
+    config["compressor"] = {"_target_": f"dgc_repro.compressor.made_up.{compressor}"}
+    config["experiment"] = {"paper": "none", "artifact": "custom", "row": compressor.lower()}
+    for key, value in settings.items():
+        *groups, last = key.split("__")
+        node = config
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[last] = value
+    found = {"test/accuracy_percent": quality, "comm/payload_bytes": payload} | (summary or {})
+    return replace(
+        FINISHED,
+        id=f"{compressor.lower()}-s{seed}-0a1b2c3d",
+        config=config,
+        summary=FINISHED.summary | found,
+    )
+
+
+def lines(*runs: Run, by: str | None = None) -> dict[str, int]:
+    """The lines of some runs of one data set, with their numbers of runs."""
+    (task,) = compare.compared(runs, by)
+    return {name: len(rows) for name, rows in task.lines}
+
+
+def names(*runs: Run) -> list[str]:
+    return setting_names.named(runs).names
+
+
+# What a setting is called
+
+
+def test_results_are_in_no_name() -> None:
+    collectives = [{"allgather": {"calls": 1, "payload_bytes": size}} for size in (1, 2)]
+    own = [
+        {"collectives": c, "epoch": 3 + i, "step": 7 + i, "lr": 0.1 * i, "state_bytes": i}
+        for i, c in enumerate(collectives)
+    ]
+    ragged = [
+        a_run("Threshold", seed, 90 + seed, 1e5 + seed, ("error_feedback",), more)
+        for seed, more in enumerate(own)
+    ]
+    assert lines(a_run(), *ragged) == {"Threshold + error feedback": 2, "Dense": 1}
+
+
+def test_what_is_no_setting_is_in_no_name() -> None:
+    usual = a_run()
+    for key in ("paths__runs", "sink__every_steps", "experiment__row", "dataset__root",
+                "scale__name", "launch__timeout_seconds", "exchange__check", "something__new"):  # fmt: skip
+        assert names(usual, a_run(seed=1, **{key: 12345})) == ["Dense", "Dense"], key
+
+
+def test_two_runs_that_differ_in_a_setting_have_two_names() -> None:
+    """Each key that may name a setting, set to another value."""
+    wrap = ("momentum_correction", "error_feedback")
+    usual = a_run("TopK", wrap=wrap, compressor__density=0.01, compressor__indices="auto")
+    usual.config["wrapper"]["momentum_correction"] = {"_target_": "x.M", "momentum": 0.9}
+    keys = setting_names.settings_of(usual.config)
+    assert len(keys) > 40
+    for key in keys.keys() - {"compressor._target_", "wrap"}:
+        if key.startswith("wrapper.") and key.endswith("._target_"):
+            continue  # another wrapper of the same name
+        other = deepcopy(usual)
+        *groups, last = key.split(".")
+        node: Any = other.config
+        for group in groups:
+            node = node[group]
+        node[last] = "x.Other" if last == "_target_" else 12345.678901234
+        for runs in ((usual, other), (other, usual), (usual, a_run(), other)):
+            found = names(*runs)
+            assert found[0] != found[-1], key
+            assert all(name.startswith(("TopK", "Dense")) for name in found)
+
+
+def test_error_feedback_is_in_the_name_and_other_wrappers_in_their_order() -> None:
+    uniform = [
+        a_run("Uniform", wrap=wrap, compressor__bits=4) for wrap in ((), ("error_feedback",))
+    ]
+    assert names(*uniform) == ["Uniform bits=4", "Uniform bits=4 + error feedback"]
+    dgc = a_run("DGCSampled", wrap=("momentum_correction", "error_feedback"))
+    assert names(a_run(), dgc)[1] == "DGCSampled + momentum correction + error feedback"
+    orders = [a_run("TopK", wrap=("error_feedback",)) for _ in range(2)]
+    orders[1].config["wrap"] = ["error_feedback", "per_layer"]
+    assert names(*orders) == [
+        "TopK + per layer + error feedback",
+        "TopK + error feedback + per layer",
+    ]
+
+
+def test_a_swept_key_is_in_every_name_of_its_compressor_and_another_where_it_is_unusual() -> None:
+    runs = [
+        a_run(),
+        *(a_run("TopK", optimizer__lr=lr) for lr in (0.1, 0.2)),
+        a_run("DGC", optimizer__momentum=0.0, launch__workers=8),
+    ]
+    found = setting_names.named(runs)
+    assert found.names == ["Dense", "TopK, lr=0.1", "TopK, lr=0.2", "DGC, momentum=0, workers=8"]
+    assert found.usual == "lr=0.1, momentum=0.9, workers=2"
+    gravac = [
+        a_run("TopK", launch__workers=n, policy={"_target_": "G", "workers": n}) for n in (2, 8)
+    ]
+    assert names(*gravac) == ["TopK, workers=2", "TopK, workers=8"]
+    gravac[1].config["policy"]["workers"] = 4
+    assert names(*gravac)[1] == "TopK, policy.workers=4, launch.workers=8"
+
+
+def test_a_strength_is_named_unless_the_policy_moves_it() -> None:
+    static = a_run("Uniform", compressor__bits=8)
+    moved = a_run(
+        "Uniform", compressor__bits=8, policy___target_="x.Stepwise", policy__field="bits"
+    )
+    assert names(static, moved) == ["Uniform bits=8, policy=Fixed", "Uniform, policy=Stepwise"]
+    assert names(moved) == ["Uniform"]
+    assert names(
+        a_run("TopK", compressor__density=None), a_run("TopK", compressor__density=0.1)
+    ) == [
+        "TopK",
+        "TopK density=0.1",
+    ]
+
+
+def test_settings_of_other_classes_of_one_name_are_two() -> None:
+    mine = a_run("TopK", compressor___target_="topk.TopK")
+    assert names(a_run("TopK"), mine) == ["dgc_repro.compressor.made_up.TopK", "topk.TopK"]
+
+
+# Which runs are one line
 
 
 def test_runs_of_other_components_are_other_lines() -> None:
-    schedules = [{"schedule._target_": f"x.schedule.{name}"} for name in ("Constant", "Cosine")]
-    expected = {"Dense schedule=Constant": 2, "Dense schedule=Cosine": 1}
-    assert lines(*schedules, {"seed": 1}) == expected
-    data = [{"dataset._target_": f"x.{name.lower()}.{name}"} for name in ("Cifar10", "Cifar100")]
-    assert lines(*data) == {"Dense dataset=Cifar10": 1, "Dense dataset=Cifar100": 1}
-    assert lines({}, {"dataset._target_": None, "seed": 1}) == {"Dense": 2}  # an older record
-    other = {"compressor": "TopK", "compressor._target_": "x.topk.TopK"}
-    assert lines({}, other) == {"Dense": 1, "TopK": 1}
+    schedules = [a_run(schedule___target_=f"x.schedule.{name}") for name in ("Constant", "Cosine")]
+    expected = {"Dense, schedule=Constant": 1, "Dense, schedule=Cosine": 2}
+    assert lines(*schedules, a_run(seed=1, schedule___target_="x.schedule.Cosine")) == expected
+    older = a_run(seed=1)
+    del older.config["schedule"]
+    assert lines(a_run(), older) == {"Dense": 2}  # a record without the group
+    assert lines(a_run(), a_run("TopK")) == {"Dense": 1, "TopK": 1}
 
 
-@pytest.mark.parametrize("paper", ["dynamic", "none"])
-def test_two_runs_of_one_seed_are_no_two_seeds(paper: str) -> None:
-    again = {"run": "table1-dense-s0-ffffffff", "test/accuracy_percent": 80.0}
-    name = "Dense" if paper == "dynamic" else "dense"
-    assert lines({}, again, {"seed": 1}, paper=paper) == {
-        f"{name} 0a1b2c3d": 1,
-        f"{name} ffffffff": 1,
-        name: 1,
+def test_each_data_set_and_each_metric_has_a_table_of_its_own() -> None:
+    perplexity = {"test/perplexity": 80.0}
+    words = [
+        a_run(seed=seed, summary=perplexity, dataset___target_="x.PTB", optimizer__lr=lr)
+        for seed, lr in enumerate((1.0, 2.0))
+    ]
+    images = [a_run(), a_run("TopK"), a_run(seed=1)]
+    tasks = compare.compared([*words, *images])
+    assert [(task.name, task.metric) for task in tasks] == [
+        ("Digits", "test/accuracy_percent"),
+        ("PTB", "test/perplexity"),
+    ]
+    assert [name for name, _ in tasks[0].lines] == ["Dense", "TopK"]
+    assert [name for name, _ in tasks[1].lines] == ["Dense, lr=1", "Dense, lr=2"]
+    assert len(compare.figure(tasks, "payload_bytes").axes) == 2
+
+
+def test_two_runs_of_one_seed_are_no_two_seeds() -> None:
+    again = replace(a_run(quality=80.0), id="dense-s0-ffffffff")
+    assert lines(a_run(), again, a_run(seed=1)) == {
+        "Dense 0a1b2c3d": 1,
+        "Dense ffffffff": 1,
+        "Dense": 1,
     }
+
+
+def test_a_line_that_pools_settings_says_so() -> None:
+    runs = [
+        a_run("Uniform", seed=seed, wrap=wrap, policy___target_=f"x.{policy}")
+        for seed, wrap, policy in ((0, (), "Fixed"), (1, ("error_feedback",), "Fixed"), (2, (), "Stepwise"))
+    ]  # fmt: skip
+    (task,) = compare.compared([*runs, a_run()], by="compressor")
+    assert {name: len(rows) for name, rows in task.lines} == {"Uniform": 3, "Dense": 1}
+    (note,) = task.notes
+    assert note.startswith("Uniform pools 3 settings, which differ in wrap, ")
+    assert "policy._target_" in note
+    (separate,) = compare.compared([*runs, a_run()])
+    assert not any("pools" in note for note in separate.notes)
+    assert lines(a_run("TopK", compressor__density=0.1), a_run(), by="compressor.density") == {
+        "density 0.1": 1,
+        "density not set": 1,
+    }
+    with pytest.raises(UserError, match=r"no setting 'densities'|no setting 'density'"):
+        lines(a_run("TopK", compressor__density=0.1), by="density")
+    with pytest.raises(UserError, match="no setting 'collectives'"):  # a result
+        lines(a_run(summary={"collectives": {}}), by="collectives")
+
+
+def test_a_run_that_diverged_is_counted_and_not_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [a_run(), a_run("TopK", quality=float("nan")), a_run("TopK", seed=1)]
+    (task,) = compare.compared(runs)
+    compare.show([task], compare.Console(width=120))
+    assert "diverged in 1 of 2" in capsys.readouterr().out
+    assert [name for name, _ in task.lines] == ["Dense", "TopK"]
+    compare.figure([task], "payload_bytes")
+
+
+def write(folder: Path, run: Run) -> None:
+    shutil.copytree(Path(__file__).resolve().parent / "finished_run", folder / run.id)
+    (folder / run.id / "config.yaml").write_text(yaml.safe_dump(run.config))
+
+
+def test_runs_of_papers_are_left_out_unless_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper = a_run("Uniform", experiment__paper="dynamic")
+    write(tmp_path, paper)
+    with pytest.raises(UserError, match="1 finished runs, all of papers; give --paper"):
+        compare.main([str(tmp_path)])
+    write(tmp_path, a_run("TopK"))
+    compare.main([str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "Uniform" not in printed
+    assert "left out: 1 of 2 runs" in printed
+    assert (tmp_path / "compare.csv").read_text().count("\n") == 2
+    compare.main([str(tmp_path), "--paper"])
+    printed = capsys.readouterr().out
+    assert "Uniform" in printed
+    assert "left out" not in printed
+
+
+# The figure
 
 
 @pytest.mark.parametrize(
@@ -54,21 +258,85 @@ def test_two_runs_of_one_seed_are_no_two_seeds(paper: str) -> None:
     [((1.0e6, 1.006e6), "linear", 1.99), ((1e6, 1e8), "log", 100)],
 )
 def test_nearly_equal_bytes_are_drawn_side_by_side_in_mb(
-    payloads: tuple[float, float],
-    scale: str,
-    least_span: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    payloads: tuple[float, float], scale: str, least_span: float
 ) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(plot, "save", lambda figure, *_: figures.append(figure))
-    numbers = {"quality": (90.0, 91.0), "payload_bytes": payloads}
-    table = pd.DataFrame(
-        {"settings": ("topk", "blocks"), "metric": "test/accuracy_percent", **numbers}
-    )
-    compare.draw(table, "payload_bytes", tmp_path)
-    (axes,) = figures[0].axes
+    runs = [a_run("TopK", payload=payloads[0]), a_run("Blocks", payload=payloads[1])]
+    (axes,) = compare.figure(compare.compared(runs), "payload_bytes").axes
     low, high = axes.get_xlim()
     assert low < 1 < payloads[1] / 1e6 < high  # MB
     assert high / low > least_span
     assert (axes.get_xscale(), axes.get_xlabel()) == (scale, "payload of one worker (MB)")
+
+
+def settings(count: int, spread: float = 1.0) -> list[Run]:
+    """So many settings of six methods with two seeds each; qualities and bytes within ``spread``."""
+    methods = [
+        ("TopK", ("error_feedback",), "density", 0.1),
+        ("Uniform", (), "bits", 2),
+        ("Uniform", ("error_feedback",), "bits", 2),
+        ("PowerSGD", ("error_feedback",), "rank", 1),
+        ("DGCSampled", ("momentum_correction", "error_feedback"), "density", 0.001),
+    ]
+    runs = [a_run(seed=seed, payload=1e8) for seed in range(2)]
+    for place in range(count - 1):
+        name, wrap, key, value = methods[place % len(methods)]
+        turn = place // len(methods) + 1
+        runs += [
+            a_run(
+                name, seed, 90 - spread * (3 * np.sin(7.0 * place) - seed), 1e6 * (1 + spread * place**2),
+                wrap, **{f"compressor__{key}": value * turn},
+            )
+            for seed in range(2)
+        ]  # fmt: skip
+    return runs
+
+
+def words(figure: Figure) -> list[Text]:
+    """What names lines: the texts of the legend, or those in the panel."""
+    axes: Axes = figure.axes[0]
+    legend = axes.get_legend()
+    return list(legend.get_texts() if legend else axes.texts)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 10, 25, 60])
+@pytest.mark.parametrize("spread", [1.0, 0.01], ids=["apart", "crowded"])
+@pytest.mark.parametrize("x", ["payload_bytes", "seconds"])
+def test_every_line_is_named_and_nothing_is_cut_off_or_overlaps(
+    count: int, spread: float, x: str
+) -> None:
+    (task,) = compare.compared(settings(count, spread))
+    figure = compare.figure([task], x)
+    with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
+        figure.draw_without_rendering()
+    found = words(figure)
+    said = [" ".join(text.get_text().split()) for text in found]
+    assert sorted(said) == sorted(name for name, _ in task.lines)
+    assert len(said) == count
+    width, height = figure.get_size_inches()
+    everything = figure.get_tightbbox()  # inches
+    assert min(everything.min) > -0.01
+    assert everything.x1 < width + 0.01
+    assert everything.y1 < height + 0.01
+    boxes = [Text.get_window_extent(text) for text in found]  # without its leader
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+    legend = figure.axes[0].get_legend()
+    if legend is not None:
+        assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
+
+
+def test_no_two_lines_look_alike() -> None:
+    (task,) = compare.compared(settings(60))
+    looks = compare._looks(task).values()
+    assert len({(look.colour, look.marker, look.face) for look in looks}) == 60
+
+
+def test_few_lines_are_named_beside_their_points_and_crowded_or_many_ones_listed() -> None:
+    def is_listed(*runs: Run) -> bool:
+        (axes,) = compare.figure(compare.compared(runs), "payload_bytes").axes
+        return axes.get_legend() is not None
+
+    assert not is_listed(*settings(8))
+    assert is_listed(*settings(25))
+    long = [{f"compressor__setting_{key}": place for key in range(25)} for place in range(10)]
+    assert is_listed(*(a_run("TopK", **own) for own in long))

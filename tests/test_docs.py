@@ -229,7 +229,7 @@ def test_the_compressor_of_the_page_is_compared_with_topk(own_folder: Path) -> N
     small = sweep.replace("=0.01,0.1", "=0.1").replace("=0,1,2", "=0").removeprefix("python ")
     printed = output([*small.split(), *TINY], own_folder)
     assert "[2/2]" in printed
-    assert re.search(r"^topblocks-density0.1\S* +1 ", printed, re.M)
+    assert re.search(r"^TopBlocks density=0\.1 \+ error\b.* 1 ", printed, re.M)
     output(more.strip().removeprefix("$ python ").split(), own_folder)
     assert (own_folder / "runs" / "compare.png").is_file()
 
@@ -251,6 +251,46 @@ def test_the_overlay_of_the_page_takes_a_policy_and_refuses_a_value_in_one_line(
 
 
 # README.md and every page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(10 * TIMEOUT_S)
+def test_the_readmes_runs_are_compared_by_its_own_command(tmp_path: Path) -> None:
+    """The commands of "Runs of your own" in their order, small, after a paper's run in the same folder."""
+    section = README.read_text(encoding="utf-8").partition("## Runs of your own")[2]
+    commands = [
+        shlex.split(line, comments=True)
+        for _, block in re.findall(r"^```(\w*)\n(.*?)^```", section, re.M | re.S)
+        for line in block.splitlines()
+        if not line.startswith("#")
+    ]
+    kept = [word for word in TINY if word != "sink=none"]
+    text = [word for word in kept if not word.startswith(("dataset", "model", "launch"))]
+    sizes = ("dataset.train_size=1200", "dataset.validation=100", "dataset.test_size=101")
+    text += [*sizes, "dataset.bptt=12", "model.width=6", "launch=simulated"]
+    output(["-m", "dgc_repro", "experiment=dynamic/static8", *kept], tmp_path)
+    said = {}
+    for command in commands:
+        python, *arguments = command
+        if python == "torchrun":
+            kept = [word for word in kept if not word.startswith("launch")]
+            arguments = ["-m", "torch.distributed.run", "--standalone", *arguments]
+        is_run = not {"compare", "--help"} & set(arguments)
+        own = text if "scale=text/quick" in arguments else kept
+        said[" ".join(command)] = output([*arguments, *(own if is_run else [])], tmp_path)
+    assert len(said) == 7
+    (table,) = (said[name] for name in said if " compare " in name)
+    lines = dict(re.findall(r"^(\S.*?\S) {2,}(\d) ", table, re.M))
+    assert lines.pop("DGCSampled + momentum correction +") == "1"  # and its other settings below
+    assert lines == {
+        "TopK density=0.01 + error feedback": "1",
+        "PowerSGD rank=2 + error feedback": "1",
+        "TopK + error feedback": "3",
+        "Uniform bits=8": "3",
+        "PowerSGD rank=4 + error feedback": "3",
+    }
+    assert "left out: 1 of 13 runs, those of papers" in table
+    assert (tmp_path / "runs" / "compare.png").is_file()
 
 
 def test_the_make_targets_of_the_pages_exist() -> None:

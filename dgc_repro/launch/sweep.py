@@ -41,7 +41,6 @@ from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.paper.records import read_run
-from dgc_repro.results import frames_of
 
 RECORD, BEST = "runs.jsonl", "optimization_results.yaml"
 BASIC = "basic"
@@ -262,10 +261,11 @@ def finish() -> list[str]:
 def _show(folders: Sequence[Path]) -> None:
     """The table of these runs."""
     if folders:
-        frames = frames_of([read_run(folder) for folder in dict.fromkeys(folders)])
-        compare.show(compare.compared(frames), Console(highlight=False, width=100))
+        runs = [read_run(folder) for folder in dict.fromkeys(folders)]
+        compare.show(compare.compared(runs), Console(highlight=False, width=100))
         where = os.path.relpath(folders[0].parent)
-        print(f"python -m dgc_repro compare {where} draws them", flush=True)
+        papers = " --paper" * any(compare.is_of_paper(run) for run in runs)
+        print(f"python -m dgc_repro compare {where}{papers} draws them", flush=True)
 
 
 def best(record: Path) -> list[str]:

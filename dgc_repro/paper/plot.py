@@ -19,7 +19,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 from PIL import Image
 
 from dgc_repro.paper.records import Run
@@ -29,6 +31,12 @@ GREEN, SKY, PURPLE, YELLOW = "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 CHARACTERS_AN_INCH = 13.0
+NAME_DISTANCES = (5.0, 9.0, 14.0, 20.0, 28.0, 38.0, 50.0, 64.0, 80.0, 100.0)
+"""Points between a marker and its name (`name_points`), as tried."""
+NAME_DIRECTIONS = tuple(np.linspace(0, 2 * np.pi, 24, endpoint=False))
+HALO = (withStroke(linewidth=2.5, foreground="white"),)
+MARKER_POINTS, LEADER_FROM = 4.5, 12.0
+"""Half the side of a marker's place; the distance from which on a thin line joins a name to its marker."""
 Panels = list[tuple[str, Callable[[Axes], None]]]
 """Titles, and functions that draw."""
 
@@ -221,6 +229,86 @@ def points(
             np.mean(xs), np.mean(ys), xerr=across, yerr=up, fmt=look.marker, color=look.colour,
             markersize=6, markerfacecolor=look.face, elinewidth=0.8, label=look.label,
         )  # fmt: skip
+
+
+def name_points(
+    axes: Axes,
+    where: Mapping[str, tuple[float, float]],
+    colours: Mapping[str, str],
+    bars: Mapping[str, tuple[float, float]],
+    **font: Any,
+) -> bool:
+    """Write each name beside its point (x, y), inside the panel and over no other name or marker, and where
+    possible beside the error bars (half widths in x and y).
+
+    Returns whether all names have a place; else none is written. The layout of the figure is final then.
+    """
+    drawing: Any = axes.figure
+    with style():
+        drawing.draw_without_rendering()
+        drawing.set_layout_engine("none")
+        point = drawing.dpi / 72
+        centres = {name: axes.transData.transform(xy) for name, xy in where.items()}
+        markers = [_box(*centre, *[MARKER_POINTS * point] * 2) for centre in centres.values()]
+        lines = [
+            Bbox(axes.transData.transform([(x - bars[name][0], y - bars[name][1]),
+                                           (x + bars[name][0], y + bars[name][1])])).padded(point)
+            for name, (x, y) in where.items()
+        ]  # fmt: skip
+        taken: list[Bbox] = []
+        places = {}
+        for name, (x, y) in sorted(centres.items(), key=lambda item: tuple(-item[1])):
+            probe = axes.annotate(name, where[name], **font)
+            half = np.array(probe.get_window_extent().size) / 2 + point
+            probe.remove()
+            found: list[tuple[float, int, float, Any, Bbox]] = []
+            for distance in NAME_DISTANCES:
+                for angle in NAME_DIRECTIONS:
+                    aside = np.array([np.cos(angle), np.sin(angle)]) * (half + distance * point)
+                    box = _box(x + aside[0], y + aside[1], *half)
+                    if not _contains(axes.bbox, box) or box.count_overlaps([*taken, *markers]):
+                        continue
+                    crossed = _crossed(np.array([x, y]), box, [*taken, *markers])
+                    cost = distance + 20 * box.count_overlaps(lines) + 30 * crossed
+                    found.append((cost, len(found), distance, aside, box))
+            if not found:
+                return False
+            _, _, distance, aside, box = min(found)
+            taken.append(box)
+            places[name] = distance, aside / point
+        for name, (distance, aside) in places.items():
+            is_apart, side = distance >= LEADER_FROM, "left" if aside[0] > 0 else "right"
+            leader = {
+                "arrowstyle": "-",
+                "color": colours[name],
+                "linewidth": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 4,
+            }
+            axes.annotate(
+                name, where[name], xytext=tuple(aside), textcoords="offset points", ha="center", va="center",
+                multialignment=side, color=colours[name], path_effects=HALO,
+                arrowprops=leader if is_apart else None, **font,
+            )  # fmt: skip
+    return True
+
+
+def _box(x: float, y: float, half_width: float, half_height: float) -> Bbox:
+    return Bbox([(x - half_width, y - half_height), (x + half_width, y + half_height)])
+
+
+def _contains(outer: Any, inner: Bbox) -> bool:
+    return bool(
+        outer.x0 <= inner.x0 and inner.x1 <= outer.x1 and outer.y0 <= inner.y0 and inner.y1 <= outer.y1
+    )  # fmt: skip
+
+
+def _crossed(start: Any, box: Bbox, others: Sequence[Bbox]) -> int:
+    """How many of the others a line crosses from a point to the nearest point of a box."""
+    end = np.clip(start, box.min, box.max)
+    steps = [start + share * (end - start) for share in np.linspace(0.0, 1.0, 16)]
+    own = [other for other in others if not other.contains(*start)]
+    return sum(any(other.contains(*step) for step in steps) for other in own)
 
 
 def title(axes: Axes, what: str, caption: str) -> None:

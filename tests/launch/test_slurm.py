@@ -192,8 +192,8 @@ def test_a_sweep_that_waits_ends_with_its_table(
     command: Run, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
+    monkeypatch.setattr("dgc_repro.compare.is_of_paper", lambda _: False)
     monkeypatch.setattr("dgc_repro.launch.sweep.read_run", shown.append)
-    monkeypatch.setattr("dgc_repro.launch.sweep.frames_of", lambda _: None)
     monkeypatch.setattr("dgc_repro.compare.compared", lambda _: None)
     monkeypatch.setattr("dgc_repro.compare.show", lambda *_: None)
     answers = iter([{}, {"11_0": "RUNNING", "11_1": "PENDING"}, {}])

@@ -1,0 +1,190 @@
+"""What the setting of a run is called: by config keys alone, those of `MAY_NAME`.
+
+A name is the compressor with its strength, the wrappers, and the keys in which the settings differ, such as
+``TopK density=0.01 + error feedback, lr=0.2``. A key is in the name of every setting of a compressor that was
+trained with several of its values, and else where its value is not the usual one of all these runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dgc_repro.paper.facts import short
+from dgc_repro.paper.records import FREE_KEYS, Run
+
+MAY_NAME = (
+    *("compressor", "wrap", "wrapper", "policy", "optimizer", "schedule", "model", "dataset"),
+    *("exchange.unit", "exchange.overlap", "exchange.aggregation"),
+    *("train.epochs", "train.batch_size", "train.accumulate", "train.local_steps"),
+    *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
+    *("train.on_nonfinite", "train.step_time", "train.compute_ms", "stopping.target"),
+    *("launch.kind", "launch.workers", "launch.workers_per_node", "launch.device"),
+    *("network.rate", "network.rates", "network.latency", "network.as_workers"),
+)
+"""The config keys that may name a setting, and groups of such keys. No result is among them."""
+STRENGTHS = ("density", "factor", "bits", "levels", "rank", "k")
+"""Settings of a compressor that stand in its name wherever they are set, unless the policy moves them."""
+TARGET = "_target_"
+COMPRESSOR = f"compressor.{TARGET}"
+CHOICES = (f".{TARGET}", "launch.kind")
+UNNAMED_WRAPPER = "per_layer"
+"""Named only where settings differ in it."""
+Settings = dict[str, Any]
+Owned = tuple[str, str | None]
+"""A key, and whose it is: the class of its component."""
+
+
+class Named(NamedTuple):
+    """``names``: of each run's setting. ``usual``: the values of keys that some names leave out, in words."""
+
+    names: list[str]
+    usual: str
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The keys of `MAY_NAME` in a config, dotted, with their values. Keys without a value, and the settings
+    of wrappers that the run does not use, are left out."""
+    found: Settings = {}
+    for name in MAY_NAME:
+        node: Any = config
+        for part in name.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if name == "wrapper" and node:
+            node = {key: node.get(key) for key in config.get("wrap") or ()}
+        found |= dict(flat(node, name))
+    return {k: v for k, v in found.items() if v is not None and k.split(".")[-1] not in FREE_KEYS}
+
+
+def flat(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a nested config, by dotted key."""
+    if not isinstance(node, Mapping):
+        yield name, node
+        return
+    for key, value in node.items():
+        yield from flat(value, f"{name}.{key}" if name else str(key))
+
+
+def differing(settings: Sequence[Settings]) -> list[str]:
+    """The keys in which some settings differ."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len({_exact(one.get(key)) for one in settings}) > 1]
+
+
+def named(runs: Sequence[Run]) -> Named:
+    """Name the setting of each run. Two names are equal only where the settings are."""
+    own = [settings_of(run.config) for run in runs]
+    kinds = _kinds([str(one.get(COMPRESSOR, "no compressor")) for one in own])
+    heads = _heads(own, kinds)
+    keys = [
+        key for key in dict.fromkeys(key for one in own for key in one)
+        if key not in ("wrap", COMPRESSOR)
+    ]  # fmt: skip
+    shown: list[list[str]] = [[] for _ in runs]
+    hidden: dict[Owned, Any] = {}
+    for key in keys:
+        owners = [_owner(run.config, key) for run in runs]
+        values = [_exact(one.get(key)) for one in own]
+        of_kind: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)
+        of_all: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
+        for kind, owner, value in zip(kinds, owners, values, strict=True):
+            of_kind[kind, owner].add(value)
+            of_all[owner][value] += 1
+        usual = {owner: counts.most_common(1)[0][0] for owner, counts in of_all.items()}
+        for place, (kind, owner, value) in enumerate(zip(kinds, owners, values, strict=True)):
+            if owner is None or _is_strength(key, own[place]):
+                continue  # the record is older than the group, or the head has the value
+            if len(of_kind[kind, owner]) > 1 or value != usual[owner]:
+                shown[place].append(key)
+            elif len(of_all[owner]) > 1:
+                hidden[key, owner] = own[place].get(key)
+    labels = _labels(own, dict.fromkeys(key for keys in shown for key in keys))
+    names = [
+        ", ".join(
+            dict.fromkeys([head, *(f"{labels[key]}={_text(key, one.get(key))}" for key in keys)])
+        )
+        for head, one, keys in zip(heads, own, shown, strict=True)
+    ]
+    left_out = [f"{labels[key]}={_text(key, value)}" for (key, _), value in hidden.items()]
+    return Named(names, ", ".join(dict.fromkeys(left_out)))
+
+
+def _exact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _text(key: str, value: Any) -> str:
+    if key.endswith(f".{TARGET}"):
+        return str(value).rpartition(".")[2]
+    if isinstance(value, bool):
+        return str(value).lower()
+    is_rounded = isinstance(value, float) and float(short(value)) != value
+    return str(value) if is_rounded else short(value)
+
+
+def _kinds(targets: Sequence[str]) -> list[str]:
+    """The compressor's class, with its module where another class has this name."""
+    several = Counter(target.rpartition(".")[2] for target in dict.fromkeys(targets))
+    return [t if several[t.rpartition(".")[2]] > 1 else t.rpartition(".")[2] for t in targets]
+
+
+def _owner(config: Mapping[str, Any], key: str) -> str | None:
+    """The class of the component that has a key, else its group; None where the run lacks the group or does
+    not use the wrapper. Runs whose owners of a key differ do not differ in the key."""
+    group, _, rest = key.partition(".")
+    if group == "wrapper":
+        name = rest.partition(".")[0]
+        return name if name in (config.get("wrap") or ()) else None
+    section = config.get(group)
+    if section is None:
+        return None
+    is_choice = rest == TARGET or not isinstance(section, Mapping)
+    return group if is_choice else str(section.get(TARGET, group))
+
+
+def _is_strength(key: str, own: Settings) -> bool:
+    """Whether the head names a key: set, or without a value, which is no word in a name."""
+    group, _, name = key.partition(".")
+    is_moved = name == own.get("policy.field") and key in own
+    return group == "compressor" and name in STRENGTHS and not is_moved
+
+
+def _heads(own: Sequence[Settings], kinds: Sequence[str]) -> list[str]:
+    """The compressor, its strength, and its wrappers in their order."""
+    texts = [_wraps(one, (UNNAMED_WRAPPER,)) for one in own]
+    wraps = defaultdict(set)
+    for one, kind, text in zip(own, kinds, texts, strict=True):
+        wraps[kind, text].add(_exact(one.get("wrap")))
+    heads = []
+    for one, kind, text in zip(own, kinds, texts, strict=True):
+        strength = [
+            f"{key.partition('.')[2]}={_text(key, value)}"
+            for key, value in one.items()
+            if _is_strength(key, one)
+        ]
+        whole = _wraps(one) if len(wraps[kind, text]) > 1 else text
+        heads.append(" ".join([kind, *strength]) + whole)
+    return heads
+
+
+def _wraps(one: Settings, without: Sequence[str] = ()) -> str:
+    return "".join(
+        f" + {name.replace('_', ' ')}" for name in one.get("wrap") or () if name not in without
+    )
+
+
+def _labels(own: Sequence[Settings], keys: Mapping[str, None]) -> dict[str, str]:
+    """A key's last part, of a choice (``launch=``, ``policy=``) its group; with the section where another key
+    with this last part has another value."""
+    by_last = defaultdict(list)
+    for key in keys:
+        by_last[key.split(".")[-2 if key.endswith(CHOICES) else -1]].append(key)
+    return {
+        key: ".".join(key.split(".")[-2:])
+        if any(len({_exact(one[k]) for k in alike if k in one}) > 1 for one in own)
+        else last
+        for last, alike in by_last.items()
+        for key in alike
+    }
