@@ -180,7 +180,10 @@ class PerUnit:
             zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
             exchange.open(0, zeros, self._plan, part=index)
         for name, mean in exchange.finish(index).items():
-            put(mean, gradients[name])
+            gradient = gradients[name]
+            put(mean, gradient)
+            if gradient.dtype != mean.dtype:  # the shard has a narrower type
+                exchange.owe(name, mean - gradient)
 
     def refuse_repeated(self, index: int) -> None:
         """Raise UserError where the gradient of this unit was exchanged and no step has followed."""

@@ -181,6 +181,14 @@ class GradientExchange:
             self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
         )
 
+    def owe(self, name: str, rest: Tensor) -> None:
+        """Add to the residual of a parameter, where it has one, a part of its mean that was not applied, the
+        same on all workers. Call it after `finish` and before `commit`."""
+        for states, following in zip(self.states, self._next, strict=True):
+            residual = _new_residual(following[name], states[name])
+            if residual is not None:
+                residual.add_(rest)
+
     def unread(self) -> list[Any]:
         """Sizes of payloads that are still on a GPU (`Later.unread`). They can be read with the signals."""
         return [one for lockstep in self._under_way.values() for one in lockstep.unread()]
@@ -355,6 +363,21 @@ def map_tensors(state: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(state, Sequence) and not isinstance(state, str):
         return [map_tensors(value, function) for value in state]
     return state
+
+
+def _new_residual(after: Any, before: Any) -> Tensor | None:
+    """The outermost residual of a state that an exchange has written, and not taken over from the state
+    before: of a ladder with a residual for each rung, that of its rung."""
+    if isinstance(after, Mapping):
+        if "residual" in after:
+            residual: Tensor = after["residual"]
+            return None if residual is before["residual"] else residual
+        pairs = [(value, before[key]) for key, value in after.items()]
+    elif isinstance(after, list):
+        pairs = list(zip(after, before, strict=True))
+    else:
+        return None
+    return next((r for pair in pairs if (r := _new_residual(*pair)) is not None), None)
 
 
 def _counted(saved: Any, current: object, steps: int) -> Any:

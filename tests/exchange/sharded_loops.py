@@ -25,6 +25,7 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached, attach
@@ -249,6 +250,25 @@ def unit_left_out() -> tuple[dict[str, bool], dict[str, bool]]:
     after = exchange.state_dict()["exchange"]["tensors"]
     changes = {name: not same(before[name], after[name]) for name in after}
     return {name: g is not None for name, g in gradients(model).items()}, changes
+
+
+def differences_from_ddp() -> list[str]:
+    """What differs between HSDP on four nodes of one rank, with a divide factor of 1, and DDP."""
+    mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("node", "gpu"))
+    models = built(Loop(replicated=True, factor=1.0, sums=True), mesh), built(Loop("ddp"))
+    exchanges = [attach(model, ErrorFeedback(TopK(0.25))) for model in models]
+    found = []
+    for step in range(3):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        for model, exchange, ranks in zip(models, exchanges, (4, 1), strict=True):
+            model.zero_grad()
+            (model(x).square().mean() / ranks).backward()
+            exchange.step()
+        ours, theirs = map(gradients, models)
+        found += [f"mean of {n}" for n in theirs if not torch.equal(ours[n], theirs[n])]  # type: ignore[arg-type]
+        ours, theirs = (one.state_dict()["exchange"]["tensors"] for one in exchanges)
+        found += [f"residual of {n}" for n in theirs if not same(ours[n], theirs[n])]
+    return found
 
 
 def factor_of_later() -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws import same
+from laws import residual, same
 from loops import LADDER, gravac
 from processes import World
 from samples import Fragile
@@ -23,6 +23,7 @@ from sharded_loops import (
     MISUSES,
     WIDE,
     Loop,
+    differences_from_ddp,
     factor_of_later,
     left_out,
     norms_of_two_steps,
@@ -36,6 +37,7 @@ from torch.distributed.fsdp import FSDPModule
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.powersgd import PowerSGD
@@ -54,6 +56,7 @@ from dgc_repro.policy.interface import Plan
 
 pytestmark = pytest.mark.timeout(400)
 TOPK = ErrorFeedback(TopK(0.25))
+LADDERED = Ladder((Dense(), ErrorFeedback(TopK(0.5)), TOPK))
 METHODS: dict[str, Compressor] = {
     "topk": TOPK,
     "random bits": ErrorFeedback(Uniform(4, "stochastic", 16)),
@@ -143,6 +146,10 @@ def test_hsdp_compresses_as_a_model_that_has_the_inner_dimension(
         assert one["ledger"] == other["ledger"]
 
 
+def test_hsdp_whose_nodes_are_ranks_compresses_as_ddp(four_workers: World) -> None:
+    assert four_workers(differences_from_ddp) == [[]] * 4
+
+
 def test_a_factor_that_is_set_after_attach_counts(four_workers: World) -> None:
     assert four_workers(factor_of_later) == [True] * 4
 
@@ -185,9 +192,17 @@ def simulated(
     return means, states
 
 
-def test_topk_with_error_feedback_conserves_the_gradient(four_workers: World) -> None:
-    """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means."""
-    story = played(four_workers, Loop("attached", TOPK))
+@pytest.mark.parametrize("mixed", [WIDE, BF16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("compressor", [TOPK, LADDERED], ids=["topk", "a residual for each rung"])
+def test_error_feedback_conserves_the_gradient(
+    four_workers: World, compressor: Compressor, mixed: Any
+) -> None:
+    """Over the nodes: gradients + old residuals = the mean that was applied + new residuals, all means.
+    Reduced in bfloat16, what the mean is rounded by is part of the residuals."""
+    policy = Fixed("density", (0.5, 0.25), rung=2) if compressor is LADDERED else None
+    story = played(
+        four_workers, Loop("attached", compressor, mixed=mixed, settings={"policy": policy})
+    )
     sparse = 0
     for shard in (0, 1):
         pair = [story[shard], story[shard + 2]]
@@ -196,11 +211,16 @@ def test_topk_with_error_feedback_conserves_the_gradient(four_workers: World) ->
         for name in pair[0]["own"][0]:
             old = torch.zeros(())
             for step in range(4):
-                own = sum(one["own"][step][name] for one in pair) / 2
-                new = sum(one["states"][step][name]["residual"] for one in pair) / 2
+                own = sum(one["own"][step][name].float() for one in pair) / 2
+                new = (
+                    sum(residual(one["states"][step][name], one["own"][step][name]) for one in pair)
+                    / 2
+                )
                 sent = pair[0]["parts"][step][name]
                 assert torch.equal(sent, pair[1]["parts"][step][name])
-                torch.testing.assert_close(own + old, sent + new)
+                torch.testing.assert_close(
+                    (own + old).double(), (sent + new).double(), rtol=0, atol=1e-6
+                )
                 sparse += int((sent == 0).sum())
                 old = new
     assert sparse > 0
