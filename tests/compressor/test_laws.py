@@ -1,4 +1,8 @@
-"""The laws of every compressor, over one table of settings, in the simulated world."""
+"""The laws of every compressor, over one table of settings, in the simulated world.
+
+A user's own table is checked by these tests too (docs/adding-a-compressor.md), so all of them are about the
+settings of the table. test_laws_beyond_the_table.py has the others.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from law_settings import SETTINGS
 from law_settings.base import EPS, Asked, Setting, asks
 from laws import (
     LAWS,
     WORLDS,
     Seen,
-    Watched,
     copied,
     leaf,
     num_steps,
@@ -32,10 +33,6 @@ from laws import (
 )
 from torch import Tensor
 
-from dgc_repro.compressor.dense import Dense
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.ladder import Ladder
-from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
 
 each_world = pytest.mark.parametrize("workers", WORLDS)
@@ -270,33 +267,6 @@ def test_resume_saved_and_loaded_equals_uninterrupted(index: int) -> None:
     assert same(second.states, whole.states), "the last states differ"
 
 
-@pytest.mark.skipif(
-    not isinstance(SETTINGS[0].compressor, Dense), reason="the first setting compresses"
-)
-@pytest.mark.parametrize("unit", ["layer", "model"])
-def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> None:
-    setting = SETTINGS[0]
-    exchange = simulation(setting, 2, tensors(0, 0))
-    exchange.unit = unit
-    exchange.states = [exchange._initial() for _ in range(2)]
-    ours, theirs = tensors(0, 3), tensors(1, 3)
-    means = play(exchange, setting, [ours, theirs])
-    for name, mean in means.items():
-        assert same_bits(mean, ours[name] / 2 + theirs[name] / 2)
-
-
-def test_a_broken_law_is_one_line_that_names_the_case() -> None:
-    def breaks(index: int, workers: int) -> None:
-        check_bound(torch.tensor([0.0, 3.0]).double(), torch.ones(2).double(), "mixed")
-
-    with pytest.raises(pytest.fail.Exception) as broken:
-        in_one_line("averaging", breaks)(index=1, workers=3)
-    case = f"averaging: {SETTINGS[1]}, 3 workers: tensor mixed: "
-    assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 1 is allowed"
-    assert not broken.value.pytrace
-    assert broken.value.__context__ is None  # no chain of exceptions
-
-
 def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> None:
     excused = [(law, s.name, why) for s in SETTINGS for law, why in s.excuses.items()]
     counts = {law: sum(one == law for one, _, _ in excused) for law in LAWS}
@@ -309,46 +279,3 @@ def test_the_excuses_are_few_and_known(capsys: pytest.CaptureFixture[str]) -> No
     assert counts["agreement"] == counts["bytes"] == counts["purity"] == counts["resume"] == 0
     # What averages nothing says so: majority vote. What compresses the average says where its law is.
     assert all("vote" in why or "test_" in why for law, _, why in excused if law == "averaging")
-
-
-# Hypothesis: shapes and values nobody thought of, in a nest that meets every branch of the packing.
-
-FLOATS = st.floats(-(2.0**120), 2.0**120, width=32)
-
-
-@settings(max_examples=60)
-@given(
-    bits=st.integers(2, 16),
-    rounding=st.sampled_from(["nearest", "toward_zero", "stochastic"]),
-    block=st.none() | st.integers(1, 40),
-    shape=st.lists(st.integers(0, 9), min_size=0, max_size=3),
-    values=st.lists(FLOATS, min_size=1, max_size=20),
-    workers=st.integers(1, 4),
-    rung=st.integers(0, 1),
-)
-def test_the_laws_hold_for_any_shape_and_values(
-    bits: int,
-    rounding: str,
-    block: int | None,
-    shape: list[int],
-    values: list[float],
-    workers: int,
-    rung: int,
-) -> None:
-    nest = ErrorFeedback(Ladder((Dense(), Uniform(bits, rounding, block))))
-    setting, watched = Setting("any", nest, Plan(rung)), Watched(nest)
-    size = math.prod(shape)
-    pool = torch.tensor(values, dtype=torch.float32)
-
-    def drawn(worker: int, step: int) -> Tensor:
-        places = (torch.arange(size) * 7 + 3 * worker + step) % len(values)
-        return pool[places].view(shape)
-
-    exchange = simulation(setting, workers, {"x": drawn(0, 0)}, watched)
-    for step in range(3):
-        play(exchange, setting, [{"x": drawn(worker, step)} for worker in range(workers)])
-    for outcomes in steps(watched.seen["x"], workers):
-        check_agreement(outcomes, "x")
-        check_averaging(outcomes, setting, "x")
-        for one in outcomes:
-            check_conservation(one, "x")
