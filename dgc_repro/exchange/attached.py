@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import re
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,10 +35,17 @@ from dgc_repro.exchange.ddp import (
     sparse_gradient,
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units, is_sharded
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.gradients import GradientExchange, map_tensors
 from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.reshard import (
+    RankStates,
+    keyed,
+    mean_of,
+    refuse_reshard,
+    states_of,
+)
 from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
 from dgc_repro.exchange.step import ON_NONFINITE, PolicyInputs, PolicyProgress, Stepper
 from dgc_repro.exchange.wire import Link
@@ -52,7 +60,7 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.complex64, torch.complex128),
 )
-OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy)\.(?=[a-z_]+(=|:| ))")
+OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy|train)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
 SKIP = "skip"
 """A rank's answer where it leaves the step out on purpose."""
@@ -222,6 +230,28 @@ class Attached:
 
     close = detach
 
+    def by_rank(self, *, reshard: str = "refuse") -> RankStates:
+        """This exchange for torch.distributed.checkpoint: its ``state_dict()`` is a copy whose key carries
+        the rank. ``reshard``: see `load_state_dict`."""
+        return RankStates(self, gather=False, reshard=reshard)
+
+    def gathered(self, *, reshard: str = "refuse") -> RankStates:
+        """This exchange for a file that one rank writes and all ranks load: its ``state_dict()`` has the
+        states of all ranks, and is a collective on all of them. ``reshard``: see `load_state_dict`."""
+        return RankStates(self, gather=True, reshard=reshard)
+
+    def states(self, *, gather: bool) -> dict[str, Any]:
+        """See `by_rank` and `gathered`."""
+        link, copied = self._steps.link, map_tensors(self.state_dict(), _on_cpu)
+        if not gather:
+            return keyed({link.wire.rank: copied})
+        file = io.BytesIO()
+        torch.save(copied, file)
+        every = link.tell_bytes(file.getvalue(), purpose=None)
+        return keyed(
+            {rank: torch.load(io.BytesIO(one), weights_only=True) for rank, one in enumerate(every)}
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals and other compressor state, the policy's state, the ledger."""
         progress, wire = self._steps.progress, self._steps.link.wire
@@ -236,19 +266,15 @@ class Attached:
             "sums": last.sums,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. Raises ValueError when it is another world size's or rank's."""
-        wire, progress = self._steps.link.wire, self._steps.progress
-        if state["world_size"] != wire.world_size:
-            raise ValueError(
-                f"world_size: the state was saved by {state['world_size']} workers, this world has "
-                f"{wire.world_size}; residuals are kept per worker"
-            )
-        if state["rank"] != wire.rank:
-            raise ValueError(
-                f"rank: the state was saved by rank {state['rank']}, this is rank {wire.rank}; each rank "
-                "saves and loads its own"
-            )
+    def load_state_dict(self, state: dict[str, Any], *, reshard: str = "refuse") -> None:
+        """Continue from a saved state of any form: `state_dict`, `by_rank` or `gathered`. Raises ValueError
+        when it is another world size's or rank's.
+
+        ``reshard="mean"``: from the states of all ranks of another world size, of whose residuals each rank
+        gets the mean."""
+        with as_arguments():
+            state = self._own_state(states_of(state), reshard)
+        progress = self._steps.progress
         self._exchange.load_state_dict(state["exchange"])
         progress.policy = state["policy"]
         self.ledger.load_state_dict(state["ledger"])
@@ -259,6 +285,33 @@ class Attached:
         progress.watched = PolicyInputs(step, seconds, samples, sums=sums)
         self._ended = math.nan
         self._steps.begin(self._exchange.step)
+
+    def _own_state(self, states: dict[int, dict[str, Any]], reshard: str) -> dict[str, Any]:
+        """This rank's, of what was saved of some ranks."""
+        wire = self._steps.link.wire
+        if not states:
+            raise UserError("state: it is empty")
+        saved: int = next(iter(states.values()))["world_size"]
+        if saved == wire.world_size:
+            if wire.rank not in states:
+                raise ValueError(
+                    f"rank: the state was saved by rank {min(states)}, this is rank {wire.rank}; each rank "
+                    "saves and loads its own"
+                )
+            return states[wire.rank]
+        if len(states) < saved:
+            raise ValueError(
+                f"world_size: the state was saved by {saved} workers, this world has {wire.world_size}; "
+                "residuals are kept per worker: load those of all ranks, with reshard=mean"
+            )
+        refuse_reshard("the state", self._exchange.states, saved, wire.world_size, reshard)
+        if self._steps.sharded:
+            raise UserError(
+                f"reshard: the state was saved by {saved} ranks, each of which has its shard's residuals; "
+                "continue with the same mesh"
+            )
+        mean = mean_of([states[rank]["exchange"] for rank in range(saved)])
+        return {**states[0], "exchange": mean}
 
     def _refuse(self, scaler: GradScaler | None) -> None:
         """Raise UserError where this step would go wrong, on all ranks alike; nothing has changed yet."""
@@ -449,6 +502,10 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
             }
         )
     return model, parameters
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu", copy=True)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ from dgc_repro.exchange.ddp import (
 from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.reshard import keyed, states_of
 from dgc_repro.exchange.signals import refuse_first
 from dgc_repro.exchange.wire import Link
 from dgc_repro.policy.fixed import Fixed
@@ -107,6 +108,7 @@ class HookState(Attached):
         self._known: set[int] = set()  # its parameters
         self._past: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # DDP models that had the state
         self._kept: dict[str, Any] = {}  # a saved state, for the next binding
+        self._reshard = "refuse"  # of that state
         self._rate = 1.0
         self._detached = False
         self._hook = Hook(finish=self._finisher())
@@ -152,13 +154,26 @@ class HookState(Attached):
         a loop starts anew."""
         return self._kept if self._model is None else super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def states(self, *, gather: bool) -> dict[str, Any]:
+        """See `Attached.states`. Before the first forward: what was loaded."""
+        if self._model is not None:
+            return super().states(gather=gather)
+        own = ProcessGroupWire(torch.device("cpu")).rank
+        kept = states_of(self._kept) or {own: {}}
+        if gather and 0 < len(kept) < max(one.get("world_size", 1) for one in kept.values()):
+            raise UserError(
+                "state.gathered: each rank has loaded its own state, and no step was taken yet; call it "
+                "after the first"
+            )
+        return keyed(kept if gather else {own: kept.get(own, {})})
+
+    def load_state_dict(self, state: dict[str, Any], *, reshard: str = "refuse") -> None:
         """See `Attached.load_state_dict`. Before the first forward a copy is kept, which is loaded then:
         where it does not fit, that forward raises UserError on all ranks."""
         if self._model is None:
-            self._kept = copy.deepcopy(state)
-        elif state:
-            super().load_state_dict(state)
+            self._kept, self._reshard = copy.deepcopy(state), reshard
+        elif states_of(state):
+            super().load_state_dict(state, reshard=reshard)
         elif self._exchange.step:
             raise ValueError(
                 "state: it was saved before the first step, and this loop has taken some; load it into a new "
@@ -246,8 +261,8 @@ class HookState(Attached):
             guard=_HookGuard,
         )
         try:
-            if self._kept:
-                super().load_state_dict(self._kept)
+            if states_of(self._kept):
+                super().load_state_dict(self._kept, reshard=self._reshard)
         except ValueError as error:
             problem = str(error)
         try:

@@ -24,6 +24,9 @@ from dgc_repro.exchange.ledger import NODE, Ledger
 Cost = Callable[[str, int], float]
 """Modelled seconds of a collective (named as in the ledger) in which a worker hands over so many bytes."""
 
+TOLD_BYTES = 1 << 24
+"""How much of what ranks tell each other travels at once."""
+
 FROM_GLOO = re.compile(
     r"\[(enforce fail at )?\S*gloo/\S+:\d+\]|Application timeout caused pair closure"
 )
@@ -248,14 +251,20 @@ class Link:
     def tell_all(self, text: str, purpose: str | None = "signal") -> list[str]:
         """Every rank's text, in rank order (lengths travel first: they may differ). Workers hosted
         here speak with one voice. Not counted where ``purpose`` is None."""
-        spoken = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.wire.device)
-        length = torch.tensor([spoken.numel()], dtype=torch.int64, device=self.wire.device)
-        told = self._gathered(length.view(torch.uint8), "lengths", purpose)
-        lengths = [int(row.view(torch.int64)) for row in told]
-        filled = spoken.new_zeros(max(1, *lengths))
-        filled[: spoken.numel()] = spoken
-        rows = self._gathered(filled, "texts", purpose)
-        return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
+        return [told.decode() for told in self.tell_bytes(text.encode(), purpose)]
+
+    def tell_bytes(self, data: bytes, purpose: str | None) -> list[bytes]:
+        """Every rank's bytes, as `tell_all`. They travel in pieces, so that a device need not hold all."""
+        length = torch.tensor([len(data)], dtype=torch.int64, device=self.wire.device)
+        rows = self._gathered(length.view(torch.uint8), "lengths", purpose)
+        lengths = [int(row.view(torch.int64)) for row in rows]
+        filled = bytearray(data).ljust(max(1, *lengths), b"\0")
+        told = [bytearray() for _ in lengths]
+        for piece in torch.frombuffer(filled, dtype=torch.uint8).split(TOLD_BYTES):
+            rows = self._gathered(piece.to(self.wire.device), "texts", purpose)
+            for one, row in zip(told, rows, strict=True):
+                one += row.cpu().numpy().tobytes()
+        return [bytes(one[:n]) for one, n in zip(told, lengths, strict=True)]
 
     def _gathered(self, flat: Tensor, slot: str, purpose: str | None) -> list[Tensor]:
         with asking(f"allgather of {purpose or 'checkpoint'} texts", self.clock):

@@ -34,12 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dgc_repro.checksums import FILES, OTHER, Damaged, Entry, entry_of, read_sealed, sealed
-from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError, refuse_first_of
-from dgc_repro.exchange.gradients import structure, tensors_of
+from dgc_repro.exchange.gradients import structure
+from dgc_repro.exchange.reshard import mean_of, refuse_reshard
 from dgc_repro.exchange.step import PolicyInputs
 from dgc_repro.exchange.wire import Link
 from dgc_repro.sink.jsonl import RECORD_FILES, after, replace
@@ -314,17 +313,9 @@ def _refuse_misfit(
             f"launch.workers_per_node: {candidate} was saved with {per_node} workers a node, each of "
             f"which keeps residuals, this run has {run.workers_per_node}; continue with as "
             "many": per_node != run.workers_per_node,
-            f"train.reshard: {candidate} was saved by {saved} workers, this run has {workers}; use "
-            "train.reshard=mean (each worker gets the mean of the old residuals)": saved != workers
-            and run.settings.reshard == "refuse",
-            f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps what "
-            "exchange.aggregation=sharded has not sent of the shard it owns: that has no mean; continue "
-            "with as many workers": saved != workers and _has_owners(run.exchange.states),
-            f"train.reshard: {candidate} was saved by {saved} workers, each of which keeps errors as codes "
-            "(wrap=[loco]): these have no mean; continue with as many workers": saved != workers
-            and not all(tensor.is_floating_point() for tensor in tensors_of(run.exchange.states)),
         }
     )
+    refuse_reshard(str(candidate), run.exchange.states, saved, workers, run.settings.reshard)
 
 
 def _read(
@@ -347,7 +338,7 @@ def _read(
     inner = [structure(state[INNER]["state"]) for state in old if INNER in state]
     if inner and all(one == inner[0] for one in inner):
         parts.append(INNER)
-    mean = {part: _mean([state[part] for state in old]) for part in parts}
+    mean = {part: mean_of([state[part] for state in old]) for part in parts}
     return shared, [deepcopy(mean) for _ in run.workers.ranks]
 
 
@@ -386,27 +377,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _has_owners(state: Any) -> bool:
-    """Whether a nest holds residuals of compressor/sharded.py."""
-    if isinstance(state, dict):
-        return OWNER in state or any(map(_has_owners, state.values()))
-    return isinstance(state, list) and any(map(_has_owners, state))
-
-
-def _mean(states: list[Any]) -> Any:
-    """The nest whose tensors are the means of all nests' (residuals keep their mass, as the model,
-    which averages over workers, sees it). Its whole numbers, counts of steps, are the largest."""
-    first = states[0]
-    if isinstance(first, Tensor):
-        every = torch.stack(states)
-        return every.mean(0) if every.is_floating_point() else every.amax(0)
-    if isinstance(first, dict):
-        return {key: _mean([state[key] for state in states]) for key in first}
-    if isinstance(first, list | tuple):
-        return [_mean(list(same)) for same in zip(*states, strict=True)]
-    return max(states) if isinstance(first, int) else first
 
 
 def _begin_anew(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from dgc_repro.checked import Count, Positive, Rule, checked, one_of, within
+from dgc_repro.exchange.reshard import RESHARD
 from dgc_repro.exchange.step import ON_NONFINITE
 from dgc_repro.optimizer.sgd import SGD
 
@@ -12,7 +13,6 @@ __all__ = ["SGD", "TrainSettings"]
 """Configs of published runs name SGD of this module."""
 
 PRECISIONS = ("fp32", "bf16")
-RESHARD = ("refuse", "mean")
 MEASURED, MODELLED = "measured", "modelled"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.utils.checkpoint
 from jobs import raised
 from laws import same
@@ -43,6 +44,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.exchange.reshard import states_of
 from dgc_repro.payload import Whole
 from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
@@ -142,6 +144,8 @@ class Loop:
     overflows: tuple[int, int] | None = None  # rank, step; caught where the loss is not scaled
     leaves_out: int | None = None  # a step whose batch nobody looks at
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
+    form: str = "own"  # of what is saved: or "by_rank", "gathered"
+    folder: str = ""  # where
     pause_seconds: float = 0.0  # before the last bucket is ready
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
 
@@ -247,7 +251,7 @@ def play(loop: Loop) -> dict[str, Any]:
         scaler.update()
         scales.append(scaler.get_scale())
         if exchange is not None and loop.resume_at == step + 1:
-            spoil_and_load(exchange)
+            spoil_and_load(exchange, loop.form, loop.folder)
     told |= {"own": own, "means": means, "states": states, "scales": scales}
     if exchange is not None:
         told["saved"] = copy.deepcopy(exchange.state_dict())
@@ -256,15 +260,92 @@ def play(loop: Loop) -> dict[str, Any]:
     return told | {"parameters": {name: p.detach().clone() for name, p in net.named_parameters()}}
 
 
-def spoil_and_load(exchange: Attached) -> None:
+def spoil_and_load(exchange: Attached, form: str, folder: str) -> None:
     """Save an exchange to a file twice, lose its state, load the file."""
     file = io.BytesIO()
-    torch.save(exchange.state_dict(), file)
-    torch.save(exchange.state_dict(), file)
+    for _ in range(2):
+        if form == "own":
+            torch.save(exchange.state_dict(), file)
+        else:
+            save(exchange, form, folder)
     exchange._exchange.states = [exchange._exchange._initial()]
     exchange._exchange.step = 99
-    file.seek(0)
-    exchange.load_state_dict(torch.load(file, weights_only=True))
+    exchange._steps.progress.policy = exchange._policy.init()
+    if form == "by_rank":
+        dcp.load({"exchange": exchange.by_rank()}, checkpoint_id=folder)
+    elif form == "gathered":
+        exchange.load_state_dict(torch.load(f"{folder}/all.pt", weights_only=True))
+    else:
+        file.seek(0)
+        exchange.load_state_dict(torch.load(file, weights_only=True))
+
+
+def save(exchange: Attached, form: str, folder: str) -> None:
+    """Save the states of all ranks: each its own, or rank 0 all."""
+    if form == "by_rank":
+        dcp.save({"exchange": exchange.by_rank()}, checkpoint_id=folder)
+        return
+    state = exchange.gathered().state_dict()
+    if dist.get_rank() == 0:
+        torch.save(state, f"{folder}/all.pt")
+    dist.barrier()
+
+
+def saved_by_these(folder: str) -> dict[str, Any]:
+    """Save an exchange after a step in both forms."""
+    model, exchange = attached(False)
+    backward(model, dist.get_rank())
+    exchange.step()
+    for form in ("by_rank", "gathered"):
+        save(exchange, form, folder)
+    exchange.detach()
+    return exchange.state_dict()
+
+
+def loaded_by_these(
+    folder: str, form: str, reshard: str, compressor: Compressor = EF4
+) -> tuple[str, dict[str, Any]]:
+    """What another world is told that loads it, and its state then."""
+    _, exchange = attached(False, compressor=compressor)
+    if form == "by_rank":
+        known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        found: dict[str, Any] = {key: None for key in known if key.startswith("exchange.")}
+        dcp.load(found, checkpoint_id=folder)
+        state = {key.removeprefix("exchange."): value for key, value in found.items()}
+    else:
+        state = torch.load(f"{folder}/all.pt", weights_only=True)
+    said = raised(lambda: exchange.gathered(reshard=reshard).load_state_dict(state))
+    exchange.detach()
+    return said, exchange.state_dict()
+
+
+def early_hook_in_a_checkpoint(folder: str) -> list[Any]:
+    """A hook's state that is saved in both forms before its first step, and loaded into new ones."""
+    found = []
+    for form in ("by_rank", "gathered"):
+        _, bound = hooked_up()
+        net = Layers(torch.float32, torch.float32)
+        early = HookState(net, EF4)
+        save(early, form, folder)
+        if form == "by_rank":
+            dcp.load({"exchange": early.by_rank()}, checkpoint_id=folder)
+        else:
+            early.load_state_dict(torch.load(f"{folder}/all.pt", weights_only=True))
+        found.append(states_of(early.state_dict()))
+        model, state = hooked_up()
+        backward(model, dist.get_rank())
+        save(state, form, folder)
+        if form == "by_rank":
+            dcp.load({"exchange": early.by_rank()}, checkpoint_id=folder)
+        else:
+            early.load_state_dict(torch.load(f"{folder}/all.pt", weights_only=True))
+        wrapped = DistributedDataParallel(net)
+        wrapped.register_comm_hook(early, comm_hook)
+        wrapped(torch.ones(2, 6))  # binds
+        found.append(same(early.state_dict()["exchange"], state.state_dict()["exchange"]))
+        for one in (bound, early, state):
+            one.close()
+    return found
 
 
 def watch_buckets(exchange: Attached, told: dict[str, Any]) -> None:
@@ -692,7 +773,7 @@ def dropped(overlap: bool) -> str:
     return raised(optimizer.step)
 
 
-def piece_of_a_page(code: str) -> list[Tensor]:
+def piece_of_a_page(code: str, folder: str) -> list[Tensor]:
     """Parameters after a piece of docs/own-loop.md, to which the page gives these names."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)))
@@ -713,6 +794,8 @@ def piece_of_a_page(code: str) -> list[Tensor]:
         "attach": attach,
         "torch": torch,
         "contextlib": contextlib,
+        "dist": dist,
+        "folder": folder,
     }
     if not re.search(r"^(exchange|state) = ", code, re.M):
         names["exchange"] = attach(model, EF4)

@@ -579,12 +579,14 @@ def test_a_mistake_with_a_hook_is_one_line(two_workers: World, mistake: str) -> 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 PIECES = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-assert len(PIECES) == 7, "a section has no piece of code, or a new one"
+assert len(PIECES) == 8, "a section has no piece of code, or a new one"
 
 
 @pytest.mark.parametrize("code", PIECES, ids=range(len(PIECES)))
-def test_a_piece_of_the_page_trains_all_ranks_alike(two_workers: World, code: str) -> None:
-    first, second = two_workers(loops.piece_of_a_page, code)
+def test_a_piece_of_the_page_trains_all_ranks_alike(
+    two_workers: World, tmp_path: Path, code: str
+) -> None:
+    first, second = two_workers(loops.piece_of_a_page, code, str(tmp_path))
     assert same(first, second)
 
 

@@ -1,0 +1,102 @@
+"""Checkpoints that all ranks share: torch.distributed.checkpoint, and one file of all ranks' states."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import loops
+import pytest
+import torch
+from laws import same
+from loops import EF4, LADDER, Loop, gravac
+from processes import World
+
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.reshard import mean_of
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import TOLD_BYTES, Link
+
+FORMS = ("by_rank", "gathered")
+LOOPS = {
+    "after backward": Loop("float32", EF4),
+    "overlap": Loop("channels last", EF4, overlap=True),
+    "hook": Loop("float32", EF4, hook=True),
+    "a policy with a state": Loop("float32", LADDER, steps=8, settings={"policy": gravac()}),
+    "a residual made on first use": Loop("float32", ErrorFeedback(Sharded(TopK(0.1)))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
+    two_workers: World, tmp_path: Path, name: str, form: str
+) -> None:
+    loop = LOOPS[name]
+    resumed = replace(loop, resume_at=3, form=form, folder=str(tmp_path))
+    for one, other in zip(
+        two_workers(loops.play, loop), two_workers(loops.play, resumed), strict=True
+    ):
+        assert one["states"][-1]
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part]), part
+        for key in ("last", "next", "gains", "candidate"):
+            assert one["saved"]["policy"].get(key) == other["saved"]["policy"].get(key)
+        assert one["saved"]["ledger"] == other["saved"]["ledger"]
+
+
+def test_a_hook_without_a_model_saves_and_loads_both_forms(
+    two_workers: World, tmp_path: Path
+) -> None:
+    for said in two_workers(loops.early_hook_in_a_checkpoint, str(tmp_path)):
+        assert said == [{}, True, {}, True]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_number_of_workers_gets_the_mean_where_it_asks_for_it(
+    two_workers: World, three_workers: World, tmp_path: Path, form: str
+) -> None:
+    saved = two_workers(loops.saved_by_these, str(tmp_path))
+    mean = mean_of([state["exchange"] for state in saved])
+    assert not same(mean, saved[0]["exchange"])
+    for said, state in three_workers(loops.loaded_by_these, str(tmp_path), form, "mean"):
+        assert said == "nothing"
+        assert same(state["exchange"], mean)
+        assert state["world_size"] == 3
+        assert state["ledger"] == saved[0]["ledger"]
+    for said, state in three_workers(loops.loaded_by_these, str(tmp_path), form, "refuse"):
+        assert re.match(
+            r"UserError: reshard: the state was saved by 2 .* has 3; use reshard=mean \(each", said
+        ), said
+        assert state["exchange"]["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("compressor", "message"),
+    [
+        (ErrorFeedback(Sharded(Uniform(4))), "reshard: the .* of the shard it owns: that has no"),
+        (TopK(0.1), "the saved compressor state is of another model, compressor or"),
+    ],
+)
+def test_what_has_no_mean_or_does_not_fit_is_refused(
+    two_workers: World, three_workers: World, tmp_path: Path, compressor: Compressor, message: str
+) -> None:
+    two_workers(loops.saved_by_these, str(tmp_path))
+    where = (str(tmp_path), "gathered", "mean", compressor)
+    for said, state in three_workers(loops.loaded_by_these, *where):
+        assert re.match(rf"\w+Error: {message}", said), said
+        assert state["exchange"]["step"] == 0
+
+
+def test_long_messages_travel_in_pieces() -> None:
+    link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
+    for data in (b"", b"abc", bytes(range(256)) * (TOLD_BYTES // 256) + b"end"):
+        assert link.tell_bytes(data, None) == [data] * 2
+    assert link.tell_all("Größe") == ["Größe"] * 2
