@@ -1,0 +1,88 @@
+"""What results/ holds is what its pools make today: every page, figure and overview, byte for byte."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib import ft2font
+from matplotlib.font_manager import findfont
+
+from dgc_repro.names import git
+from dgc_repro.paper import index, pool
+from dgc_repro.paper.plot import SETTINGS
+from dgc_repro.paper.publish import artifacts_in, rebuild
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "results"
+POOLS = sorted(path.parent for path in RESULTS.rglob(pool.RUNS_FILE))
+PAGES = [folder for place in POOLS for folder in artifacts_in(place)]
+MAKE_BYTES = ("kiwisolver", "matplotlib", "numpy", "pandas", "pillow", "pyarrow", "scipy")
+"""Packages that decide the bytes of pages and figures."""
+MEASURED = ("bench", "network")
+"""Folders of tables that `make bench` and its relatives write while they measure, without a pool."""
+
+
+@pytest.fixture(scope="module")
+def tracked() -> set[Path]:
+    """The files of results/ under version control."""
+    if not (listed := git("ls-files --full-name :/results")):
+        pytest.skip("no git checkout here")
+    return {REPOSITORY / line for line in listed.splitlines()}
+
+
+@pytest.fixture
+def _pinned_packages() -> None:
+    pinned = dict(
+        line.split("==")
+        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    for name in MAKE_BYTES:
+        if version(name) != pinned[name]:
+            pytest.skip(f"the pages were made with {name} {pinned[name]}, here is {version(name)}")
+    if ft2font.__freetype_build_type__ != "local":
+        pytest.skip("this matplotlib draws text with the system's FreeType, not its own")
+
+
+def test_figures_take_the_font_that_matplotlib_brings() -> None:
+    font = Path(findfont(SETTINGS["font.family"], fallback_to_default=False))
+    assert font.is_relative_to(matplotlib.get_data_path())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_pinned_packages")
+@pytest.mark.parametrize("folder", PAGES, ids=lambda folder: "-".join(folder.parts[-3:]))
+def test_a_page_and_its_figures_are_made_again_byte_for_byte(
+    folder: Path, tracked: set[Path], tmp_path: Path
+) -> None:
+    again = tmp_path.joinpath(*folder.parts[-3:])
+    rebuild(folder, again)
+    made = {path.name: path.read_bytes() for path in again.iterdir() if path.suffix != ".svg"}
+    published = {path.name: path.read_bytes() for path in tracked if path.parent == folder}
+    assert sorted(made) == sorted(published)
+    assert [name for name in made if made[name] != published[name]] == []
+
+
+def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
+    for folder in PAGES:
+        shutil.copytree(folder, tmp_path.joinpath(*folder.parts[-3:]))
+    index.write(tmp_path)
+    for name in ("README.md", "index.html"):
+        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), name
+
+
+def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
+    of_pools = {pool.RUNS_FILE, *(f"{table}.parquet" for table in pool.TABLES)}
+    known = {RESULTS / "README.md", RESULTS / "index.html"}
+    known |= {place / name for place in POOLS for name in of_pools}
+    others = {
+        path
+        for path in tracked - known
+        if path.parent not in PAGES and path.relative_to(RESULTS).parts[0] not in MEASURED
+    }
+    assert others == set()
+    assert {folder / "verdicts.json" for folder in PAGES} <= tracked
