@@ -119,14 +119,20 @@ def fitted(batches: Sequence[float], steps: Sequence[float]) -> tuple[float, flo
         return math.nan, math.nan
     b, s = (np.asarray(values, dtype=float) for values in zip(*known, strict=True))
 
-    def misfit(logs: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log(curve(b, *np.exp(logs))) - np.log(s))
+    def least_of(critical: float) -> float:
+        return float(np.exp(np.mean(np.log(s) - np.log1p(critical / b))))
 
-    start = np.log([s.min(), np.median(b)])
-    least, critical = np.exp(optimize.least_squares(misfit, start).x)
-    if not b.min() <= critical <= b.max():
+    def slope(log: float) -> float:
+        """Return half the derivative of the sum of squares by log B_crit, at the best S_min."""
+        critical = np.exp(log)
+        misfit = np.log(curve(b, least_of(critical), critical)) - np.log(s)
+        return float(misfit @ (critical / (b + critical)))
+
+    ends = np.log(b.min()), np.log(b.max())
+    if not slope(ends[0]) <= 0 <= slope(ends[1]):
         return math.nan, math.nan
-    return float(least), float(critical)
+    critical = float(np.exp(optimize.brentq(slope, *ends, xtol=1e-15)))
+    return least_of(critical), critical
 
 
 def saved(batches: Sequence[int], steps: Sequence[float]) -> float:
@@ -328,7 +334,8 @@ def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
     means = [float(np.mean(values)) for values in steps]
     spread = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in steps]
     grid = np.geomspace(batches[0], batches[-1], 100)
-    axes.plot(grid, means[0] * batches[0] / grid, ":", color="#888888", label="perfect scaling")
+    ends = np.array([batches[0], batches[-1]])  # a straight line: both axes are logarithmic
+    axes.plot(ends, means[0] * ends[0] / ends, ":", color="#888888", label="perfect scaling")
     least, critical = (frames.of(found, name, workload) for name in (LEAST, CRITICAL))
     if least and critical:
         mean = curve(grid, float(np.mean(least)), float(np.mean(critical)))
