@@ -475,8 +475,8 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
     """The model, and the parameters that learn, by name. Raises UserError where they cannot be exchanged."""
     if not isinstance(model, DistributedDataParallel):
         raise UserError(
-            f"model: attach takes a DistributedDataParallel model, got {type(model).__name__}; wrap it first "
-            "(one of fully_shard needs mesh= and dim=)"
+            f"model: attach takes a DistributedDataParallel model, or one that fully_shard has sharded, got "
+            f"{type(model).__name__}; wrap it first"
         )
     for path, module in model.module.named_modules():
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)

@@ -595,7 +595,11 @@ def test_a_piece_of_the_page_trains_all_ranks_alike(
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
     ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
-    ("no_ddp", BOTH, "model: attach takes a DistributedDataParallel model, got Linear; wrap"),
+    (
+        "no_ddp",
+        BOTH,
+        "model: attach takes .*, or one that fully_shard has sharded, got Linear; wrap",
+    ),
     ("hooked", BOTH, "model: it has a communication hook already"),
     ("unknown_overlap", AFTER, "overlap: true or false"),
     ("unknown_unit", AFTER, "unit: one of layer, model, got 'tensor'"),
