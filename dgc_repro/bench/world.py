@@ -18,12 +18,14 @@ from typing import IO, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from dgc_repro.kernel import native
 from dgc_repro.launch.local import Ranks
 from dgc_repro.launch.netlab import LabRanks
 from dgc_repro.launch.netlab_config import FACTS, Schedule, pipes
 from dgc_repro.launch.parent import end_with_starter
+from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, use_loopback
 from dgc_repro.launch.worker import FAILURE_FILE, FINISHED, leave, leave_line
 from dgc_repro.network.lab import Lab
 from dgc_repro.network.profile import Network
@@ -61,7 +63,7 @@ def on_ranks(
         (folder / JOB).write_bytes(pickle.dumps(job))
         with (folder / "log").open("wb") as log:
             ranks = _ranks(folder, log, workers, lab, rates)
-            own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             ranks.run([sys.executable, "-m", "dgc_repro.bench.world", name], os.environ | own)
         if ranks.stopped_by is not None:
             raise KeyboardInterrupt
@@ -77,8 +79,7 @@ def _ranks(
     folder: Path, log: IO[bytes], workers: int, lab: Lab | None, rates: Sequence[float]
 ) -> Ranks:
     if lab is None:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        return Ranks(folder, log, workers, store)
+        return Ranks(folder, log, workers, hosted_store())
     # Ranks of a run ask for the rates of a step, these for those of a number.
     schedule = [{"step": i, "rate": f"{rate:.0f}bit"} for i, rate in enumerate(rates)]
     return LabRanks(lab, Network(f"{lab.rates[0]:.0f}bit", schedule=schedule), folder, log)
@@ -124,7 +125,15 @@ def main() -> None:
         native.library()  # built now if it is not in the cache
         if backend == "nccl":
             torch.cuda.set_device(rank)
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_seconds))
+        use_loopback()  # but in a lab, which names its interface
+        rendezvous = Rendezvous()
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("world", rendezvous.store),
+            rank=rank,
+            world_size=rendezvous.size,
+            timeout=datetime.timedelta(seconds=timeout_seconds),
+        )
         answer = function(*arguments)
         if rank == 0:
             (folder / ANSWER).write_bytes(pickle.dumps(answer))

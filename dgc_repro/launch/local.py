@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import torch.distributed as dist
 from filelock import FileLock, Timeout
 
 from dgc_repro.errors import UserError
@@ -28,7 +27,7 @@ from dgc_repro.launch.environment import threads_of_worker
 from dgc_repro.launch.forks import Forked
 from dgc_repro.launch.hang_report import NO_ANSWER
 from dgc_repro.launch.parent import STARTED_BY
-from dgc_repro.launch.rendezvous import HAS_STORE
+from dgc_repro.launch.rendezvous import HAS_STORE, hosted_store
 from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE, FINISHED, STOPPED
 from dgc_repro.train.checkpoint import steps_saved
 
@@ -191,8 +190,7 @@ def execute(config: Mapping[str, Any], folder: Path, make: MakeRanks | None = No
         elif launch["kind"] == "simulated":
             ranks = Simulated(folder, log, 1)
         else:  # the store is in this process: when rank 0 is killed, the others can still report
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-            ranks = Ranks(folder, log, launch["workers"], store)
+            ranks = Ranks(folder, log, launch["workers"], hosted_store())
         ranks.run(command, os.environ | threads | {"PYTHONUNBUFFERED": "1"})
     codes = {process.returncode for process in ranks.processes}
     stopped_by = ranks.stopped_by

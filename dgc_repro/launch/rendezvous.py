@@ -3,6 +3,9 @@
 It is torch's TCPStore: that of the launcher (ours or torchrun's agent), else one in rank 0's process.
 Torch's own errors are pages of C++ and name no rank, so this module tries ports and hosts first.
 
+A store listens at the address that the ranks use and at no other: it has no authentication, and torch's own
+listens on all interfaces whatever address it is given.
+
 A rank that exits with a user's error records it here (`Rendezvous.refuse`), so that the other ranks exit too.
 If only rank 0 has read the command line, it sends the others their instructions here.
 """
@@ -18,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -47,9 +51,7 @@ class Rendezvous:
         host, port = _text("MASTER_ADDR"), _number("MASTER_PORT")
         self._of_agent = os.environ.get(HAS_STORE) == "True"
         self._here = self.rank == 0 and not self._of_agent
-        if self._here:
-            _refuse_used_port(port)
-        else:
+        if not self._here:
             self._wait_for_host(host, port)
         # A store of an agent outlives a start; each agent counts restarts for itself (`refuse_restarts`).
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if self._of_agent else "0"
@@ -70,10 +72,12 @@ class Rendezvous:
         if not poll(all_came, self.start_seconds):
             if self._here:  # the others read the reason from the store in this process
                 time.sleep(min(PATIENCE_SECONDS, self.start_seconds))
+            host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+            here = f", for rank 0 {_resolved(host, port)[4][0]}" if self._here else ""
             raise UserError(
                 f"{KEY}: {ranks(missing)} of {self.size} did not come ({what}) within "
-                f"{self.start_seconds:g} s; look whether each was started and can reach "
-                f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, or wait longer"
+                f"{self.start_seconds:g} s; look whether each was started and can reach {host}:{port}{here}, "
+                "or wait longer"
             )
         answers = self.store.multi_get([f"{what}/{rank}" for rank in range(self.size)])
         return [answer.decode() for answer in answers]
@@ -140,20 +144,12 @@ class Rendezvous:
     def _open(self, host: str, port: int) -> Store:
         made: list[Store] = []
         failed: list[BaseException] = []
+        if self._here:
+            return hosted_store(host, port, self.start_seconds)
 
         def connect() -> None:
             try:
-                made.append(
-                    dist.TCPStore(  # type: ignore[attr-defined]  # in its __all__ all the same
-                        host,
-                        port,
-                        self.size,
-                        is_master=self._here,
-                        timeout=datetime.timedelta(seconds=self.start_seconds),
-                        wait_for_workers=False,
-                        multi_tenant=True,
-                    )
-                )
+                made.append(_store(host, port, self.start_seconds))
             except BaseException as error:
                 failed.append(error)
 
@@ -187,18 +183,68 @@ def poll(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _refuse_used_port(port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def hosted_store(host: str = "127.0.0.1", port: int = 0, seconds: float = START_SECONDS) -> Any:
+    """A TCPStore in this process that listens at this address alone. Port 0 takes a free one. Raises
+    UserError."""
+    with _listening(host, port) as listener:
+        port = listener.getsockname()[1]
+        return _store(host, port, seconds, listener.detach())
+
+
+def use_loopback() -> None:
+    """Have gloo and nccl listen on loopback, because all ranks are on this machine. By default gloo listens
+    at the host name's address, and nccl on an interface to other machines. A choice that is made stays."""
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if names and not set(variables) & os.environ.keys():
+        os.environ.update(dict.fromkeys(variables, names[0]))
+
+
+def _store(host: str, port: int, seconds: float, listener: int | None = None) -> Any:
+    """A TCPStore; ``listener``: of the one that hosts it, the descriptor of its listening socket."""
+    return dist.TCPStore(  # type: ignore[attr-defined]  # in its __all__ all the same
+        host,
+        port,
+        is_master=listener is not None,
+        timeout=datetime.timedelta(seconds=seconds),
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listener,
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens at the address to which the host name resolves. Raises UserError."""
+    try:
+        family, kind, _, _, address = _resolved(host, port)
+        listener = socket.socket(family, kind)
         try:
-            trial.bind(("", port))
-            trial.listen()
-        except OSError as error:
-            said = "in use" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(socket.SOMAXCONN)
+        except OSError:
+            listener.close()
+            raise
+    except socket.gaierror as error:
+        raise UserError(
+            f"MASTER_ADDR: rank 0 finds no address of {host} ({error.strerror}); give rank 0's address"
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
             raise UserError(
-                f"MASTER_PORT: port {port} is {said} on this machine; take another, such as "
-                f"MASTER_PORT={_next(port)}, for all ranks (torchrun --standalone finds one by itself)"
+                f"MASTER_ADDR: {host} ({address[0]}) is no address of rank 0's machine, which hosts the "
+                "rendezvous; give one that is, and that all ranks can reach"
             ) from error
+        said = "in use" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
+        raise UserError(
+            f"MASTER_PORT: port {port} is {said} on this machine; take another, such as "
+            f"MASTER_PORT={_next(port)}, for all ranks (torchrun --standalone finds one by itself)"
+        ) from error
+    return listener
+
+
+def _resolved(host: str, port: str | int) -> tuple[Any, ...]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
 
 
 def _next(port: int) -> int:

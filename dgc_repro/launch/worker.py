@@ -38,7 +38,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
-from dgc_repro.launch.rendezvous import Rendezvous
+from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.fan_out import FanOut
@@ -75,6 +75,8 @@ def run_worker(folder: Path, rendezvous: Rendezvous | None = None) -> int:
         )
     if simulated:
         return _train(config, folder, device, "simulated", rank, lambda _: None, None)
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(started):
+        use_loopback()
     start_seconds = float(launch["start_timeout_seconds"])
     if rendezvous is None:
         rendezvous = Rendezvous(start_seconds)

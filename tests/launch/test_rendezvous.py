@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from commands import wait_for
+from sockets import listening, open_to_others
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.rendezvous import Rendezvous, ranks
+from dgc_repro.launch.rendezvous import Rendezvous, hosted_store, ranks, use_loopback
 
 
 @pytest.fixture
@@ -73,3 +76,60 @@ def test_ranks_in_words() -> None:
     assert ranks([3]) == "rank 3"
     assert ranks([1, 3]) == "ranks 1, 3"
     assert ranks(range(100)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..."
+
+
+def test_a_hosted_store_listens_at_its_own_address_alone(free: int) -> None:
+    with socket.create_server(("", 0)) as everywhere:
+        port = everywhere.getsockname()[1]
+        assert {p for _, p in open_to_others([os.getpid()])} >= {port}, "this test sees sockets"
+    before = listening([os.getpid()])
+    for asked in (0, free):
+        store = hosted_store("127.0.0.1", asked)
+        assert listening([os.getpid()]) - before == {("127.0.0.1", store.port)}
+        assert store.port == asked or asked == 0
+        store.set("key", "value")
+        assert store.clone().get("key") == b"value"
+        del store
+        wait_for(lambda: listening([os.getpid()]) == before, "the store's end")
+
+
+def test_rank_0_hosts_at_the_address_of_the_ranks(by_hand: Callable[..., None], free: int) -> None:
+    before = listening([os.getpid()])
+    by_hand(0, 2, free)
+    first = Rendezvous(1.0)
+    assert listening([os.getpid()]) - before == {("127.0.0.1", free)}
+    by_hand(1, 2, free)
+    Rendezvous(1.0).send_instructions("train")
+    assert first.receive_instructions() == "train"
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("192.0.2.1", r"MASTER_ADDR: 192.0.2.1 \(192.0.2.1\) is no address of rank 0's machine"),
+        ("nowhere.invalid", "MASTER_ADDR: rank 0 finds no address of nowhere.invalid"),
+    ],
+)
+def test_an_address_that_rank_0_does_not_have(
+    by_hand: Callable[..., None], free: int, monkeypatch: pytest.MonkeyPatch, host: str, says: str
+) -> None:
+    by_hand(0, 2, free)
+    monkeypatch.setenv("MASTER_ADDR", host)
+    with pytest.raises(UserError, match=f"^{says}"):
+        Rendezvous(1.0)
+
+
+def test_gloo_and_nccl_use_loopback_unless_somebody_has_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.delenv(name)
+    use_loopback()
+    assert [os.environ[name] for name in names] == ["lo", "lo"]
+    monkeypatch.setenv(names[0], "eth1")
+    monkeypatch.delenv(names[1])
+    use_loopback()
+    assert os.environ[names[0]] == "eth1"
+    assert names[1] not in os.environ
