@@ -1,8 +1,11 @@
-"""The one error that is shown as a line and not as a traceback."""
+"""The errors that are shown as a line and not as a traceback: a user's, and a full disk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -11,6 +14,39 @@ class UserError(ValueError):
     The message is one line that begins with the config key (``dataset.root: ...``) and ends with
     the likely fix. The entry points print it and exit with code 2.
     """
+
+
+class DiskFull(OSError):
+    """There is no space left on the disk of a file, or a quota is used up."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(errno.ENOSPC, "no space left", str(path))
+
+    def __str__(self) -> str:
+        return f"no space left on the disk of {self.filename}; free some"
+
+
+def full_disk(error: BaseException | None, place: object) -> DiskFull | None:
+    """The full disk that an error is about, or that has caused it; ``place``: where the error names no file.
+    torch.save, for one, ends with a RuntimeError."""
+    found: DiskFull | None = None
+    while error is not None and not (found and found.filename != str(place)):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            found = DiskFull(error.filename or place)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise DiskFull where what is done inside finds no space for this file: the system's own error has no
+    file name."""
+    try:
+        yield
+    except Exception as error:
+        if full := full_disk(error, path):
+            raise full from error
+        raise
 
 
 def refuse_first_of(problems: Mapping[str, bool]) -> None:

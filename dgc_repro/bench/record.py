@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.bench.replay import multiply_adds
+from dgc_repro.checksums import Damaged
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.identity import config_hash
@@ -29,6 +30,7 @@ from dgc_repro.launch.measure import dataset_name, gradients_of, trained
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.worker import write_json
 from dgc_repro.progress import Progress
+from dgc_repro.train.checkpoint import load_data
 from dgc_repro.train.step import train_step
 
 FACTS = "gradients.json"
@@ -72,9 +74,12 @@ class Recorded:
             return None
 
     def gradients(self, rank: int) -> dict[str, Tensor]:
-        """A worker's, f32 by parameter name."""
-        found: dict[str, Tensor] = torch.load(self.folder / f"worker-{rank}.pt")
-        return found
+        """A worker's, f32 by parameter name. Raises UserError for a file that holds something else."""
+        path = self.folder / f"worker-{rank}.pt"
+        try:
+            return load_data(path, str(path))
+        except Damaged as error:
+            raise UserError(f"{error}; remove {self.folder}") from error
 
 
 def record(

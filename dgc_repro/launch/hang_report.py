@@ -20,6 +20,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from dgc_repro.errors import full_disk
 from dgc_repro.exchange.wire import FROM_GLOO, CollectiveFailed, is_of_a_collective
 from dgc_repro.launch.rendezvous import poll, ranks
 
@@ -103,7 +104,9 @@ class HangReport:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's type and message."""
+    """An error's type and message; of a full disk, its file."""
+    if full := full_disk(error, "a file"):
+        return str(full)
     return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_LETTERS]
 
 

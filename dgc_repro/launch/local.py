@@ -21,14 +21,14 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch import forks
 from dgc_repro.launch.environment import threads_of_worker
 from dgc_repro.launch.forks import Forked
 from dgc_repro.launch.hang_report import NO_ANSWER
 from dgc_repro.launch.parent import STARTED_BY
 from dgc_repro.launch.rendezvous import HAS_STORE, hosted_store
-from dgc_repro.launch.worker import ERROR_FILE, FAILURE_FILE, FINISHED, STOPPED
+from dgc_repro.launch.worker import DISK_FULL, ERROR_FILE, FAILURE_FILE, FINISHED, STOPPED
 from dgc_repro.train.checkpoint import steps_saved
 
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
@@ -113,6 +113,8 @@ class Ranks:
         """How the rank that failed first ended, in words; empty where none failed."""
         if self.failed is None:
             return ""
+        if any(process.poll() == DISK_FULL for process in self.processes):
+            return str(DiskFull(self.folder))
         rank, number = self.failed[0], -self.failed[1]
         who = f"rank {rank}" if self.workers > 1 else "the process"
         if number < 0:
@@ -244,9 +246,10 @@ def what_failed(folder: Path, ended: str = "") -> str:
     """One line: the reason, how the first rank ``ended`` (in words), how to continue, and where to read."""
     log = folder / LOG_FILE
     killed = ended if "was killed" in ended else ""  # an exit code says less than a traceback
-    try:
+    reason = ""
+    with contextlib.suppress(OSError):
         reason = (folder / FAILURE_FILE).read_text(encoding="utf-8").strip()
-    except OSError:  # no rank was left to write it
+    if not reason:  # no rank was left to write it, or no space
         text = log.read_text(encoding="utf-8", errors="replace")
         traceback = re.search(
             r"^Traceback \(most recent call last\):\n(?:\s.*\n)*(\S.*)", text, re.M
@@ -261,7 +264,8 @@ def what_failed(folder: Path, ended: str = "") -> str:
         if step is None
         else f"the checkpoint of step {step} is kept, the same command continues from it"
     )
-    return f"{reason}; {next_start} (tracebacks: {log})"
+    where = f" (tracebacks: {log})" if log.stat().st_size else ""
+    return f"{reason}; {next_start}{where}"
 
 
 def last_checkpoint(folder: Path) -> int | None:

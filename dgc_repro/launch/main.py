@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro import compare
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError, full_disk
 from dgc_repro.launch import mirror, netlab, slurm, sweep, torchrun
 from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
@@ -112,7 +112,7 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     except Exception as error:
         was_sweep = bool(sweep.started)
         sweep.finish()
-        if was_sweep and not isinstance(error, UserError | RunFailed):
+        if was_sweep and not isinstance(error, UserError | RunFailed | DiskFull):
             why = " ".join(str(error).split())
             raise RunFailed(f"the sweep or search has no result ({why})") from error
         raise
@@ -220,6 +220,11 @@ def answer(action: Callable[[], None]) -> int:
             f"paths.runs: no permission to write {error.filename}; set paths.runs to a folder of yours",
             2,
         )
+    except OSError as error:
+        full = full_disk(error, "a file of this command")
+        if full is None:
+            raise
+        return _say(f"{full}, and give the same command again", 1)
     except MemoryError as error:
         return _say(
             f"memory: these sizes need more than there is ({error}); use smaller ones", USER_ERROR

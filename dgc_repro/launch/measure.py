@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dgc_repro.checked import Count, Rule, checked, within
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.compressor.topk import TopK
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, writing
 from dgc_repro.kernel import native
 from dgc_repro.launch import environment
 from dgc_repro.launch.build import WITHOUT_DATA, build_run, choose_device, validate
@@ -232,7 +232,7 @@ def unallocated(config: Mapping[str, Any]) -> nn.Module:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of the same keys as a table; numbers with six digits."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with writing(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for row in rows:

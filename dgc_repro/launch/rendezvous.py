@@ -145,7 +145,8 @@ class Rendezvous:
         made: list[Store] = []
         failed: list[BaseException] = []
         if self._here:
-            return hosted_store(host, port, self.start_seconds)
+            store: Store = hosted_store(host, port, self.start_seconds)
+            return store
 
         def connect() -> None:
             try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError, writing
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import (
@@ -208,8 +208,11 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
                 "continues"
             )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         replace(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+    except DiskFull:
+        raise
     except OSError as error:
         raise UserError(
             f"paths.runs: cannot write to {folder} ({error.strerror}); give a folder of yours"

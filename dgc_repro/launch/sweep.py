@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from dgc_repro import compare
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
 from dgc_repro.launch.local import RunFailed, RunStopped
@@ -143,7 +143,7 @@ def start(config: DictConfig) -> bool:
     num_runs = hydra.sweeper.get("n_trials") if is_search else len(jobs)
     head = {"runs": num_runs, "objectives": names}
     try:
-        with record.open("x", encoding="utf-8") as lines:
+        with writing(record), record.open("x", encoding="utf-8") as lines:
             lines.write(f"{json.dumps(head)}\n")
     except FileExistsError as error:
         raise UserError(
@@ -214,12 +214,14 @@ def one_of_sweep(
     except RunFailed as error:
         failure = RunFailed(str(error))
     except Exception as error:
-        traceback.print_exc()
-        failure = RunFailed(f"{type(error).__name__}: {error}")
+        full = full_disk(error, "a file of this run")
+        if full is None:
+            traceback.print_exc()
+        failure = RunFailed(str(full) if full else f"{type(error).__name__}: {error}")
     if failure is not None:
         line["error"] = str(failure)
         print(f"failed: {' '.join(given)}: {failure}", flush=True)
-    with record.open("a", encoding="utf-8") as lines:
+    with writing(record), record.open("a", encoding="utf-8") as lines:
         lines.write(f"{json.dumps(line)}\n")
     if (
         failure is not None

@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dgc_repro.errors import UserError
+from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.local import LOG_FILE, held, raise_unless_finished, what_failed
 from dgc_repro.launch.rendezvous import HAS_STORE, PATIENCE_SECONDS, Rendezvous, poll
 from dgc_repro.launch.slurm_job import SUBMITTED
-from dgc_repro.launch.worker import FAILED, STOPPED, USER_ERROR, leave, work
+from dgc_repro.launch.worker import DISK_FULL, FAILED, STOPPED, USER_ERROR, leave, work
 
 Execute = Callable[[Mapping[str, Any], Path], None]
 SWEEPS = ("-m", "--multirun", "hydra.mode=MULTIRUN")
@@ -62,7 +62,9 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
             rendezvous.leave()  # the caller may remove the folder: no other rank is in it any more
         if code == FAILED and not first:
             sys.exit(FAILED)  # another rank has said why
-        raise_unless_finished(folder, STOPPED_BY if code == STOPPED else None, failed=code != 0)
+        ended = str(DiskFull(folder)) if code == DISK_FULL else ""
+        stopped_by = STOPPED_BY if code == STOPPED else None
+        raise_unless_finished(folder, stopped_by, failed=code != 0, ended=ended)
 
     try:
         refuse_restarts(os.environ)

@@ -2,7 +2,8 @@
 
 Reads the folder's resolved config, so that nothing is composed twice. Simulated runs use the same
 entry in one plain process. The exit code is 0 for finished, 2 for an error the user can mend (its
-line is left in ``error.txt``), 3 for stopped by a signal, 1 for everything else: ``failure.txt`` then
+line is left in ``error.txt``), 3 for stopped by a signal, 4 for a full disk, on which no line may fit, 1 for
+everything else: ``failure.txt`` then
 says in a line what, and which rank did not come.
 """
 
@@ -29,7 +30,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from dgc_repro.checksums import sealed_summary
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.generalization.measured import Nothing
 from dgc_repro.kernel import native
 from dgc_repro.launch import agreement, environment, identity, sections
@@ -49,7 +50,7 @@ from dgc_repro.train.loop import train
 from dgc_repro.train.profile import profiled
 from dgc_repro.train.run import Run
 
-FINISHED, FAILED, USER_ERROR, STOPPED = 0, 1, 2, 3
+FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4
 ERROR_FILE = "error.txt"
 FAILURE_FILE = "failure.txt"
 
@@ -122,14 +123,16 @@ def work(folder: Path, log: TextIO, rendezvous: Rendezvous | None = None) -> tup
             (folder / ERROR_FILE).write_text(f"{error}\n", encoding="utf-8")
         if rendezvous is not None:
             rendezvous.refuse(str(error))
-        print(f"error: {error}", file=log)
+        with contextlib.suppress(OSError):
+            print(f"error: {error}", file=log)
         return USER_ERROR, False
-    except RankFailed as error:
-        traceback.print_exception(error.__cause__, file=log)
-        return FAILED, leave_line(folder / FAILURE_FILE, str(error))
     except Exception as error:
-        traceback.print_exc(file=log)
-        return FAILED, leave_line(folder / FAILURE_FILE, one_line(error))
+        cause = error.__cause__ if isinstance(error, RankFailed) else error
+        with contextlib.suppress(OSError):  # the disk may be full
+            traceback.print_exception(cause, file=log)
+        line = str(error) if isinstance(error, RankFailed) else one_line(error)
+        code = DISK_FULL if full_disk(cause, folder) else FAILED
+        return code, leave_line(folder / FAILURE_FILE, line)
 
 
 def _train(
@@ -302,7 +305,7 @@ def _write_trace(path: Path, run: Run) -> None:
     columns = list(
         dict.fromkeys(key for row in rows for key in row)
     )  # entries may differ in theirs
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with writing(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -332,8 +335,9 @@ def leave_line(path: Path, line: str) -> bool:
 def leave(code: int) -> NoReturn:
     """End this rank, not through the interpreter's end: a peer may hang in a collective, and gloo's threads
     now and then abort a process that destroys its group (plain DDP: 5 of 45 runs), finished or not."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a full disk
+            stream.flush()
     os._exit(code)
 
 

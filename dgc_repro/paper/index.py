@@ -10,10 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pandas as pd
 
-from dgc_repro.paper.page import PAGE_FILE, VERDICTS_FILE, markdown_table
+from dgc_repro.paper.page import PAGE_FILE, VERDICTS_FILE, markdown_table, plain
 
 WORDS = (
     *("agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested"),
@@ -74,9 +75,10 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
     )
     lines = [
         (
-            f"[{e.paper}/{e.artifact}]({(e.folder / PAGE_FILE).relative_to(root).as_posix()})",
-            e.scale,
-            e.record["title"],
+            f"[{plain(e.paper)}/{plain(e.artifact)}]"
+            f"({quote((e.folder / PAGE_FILE).relative_to(root).as_posix())})",
+            plain(e.scale),
+            plain(e.record["title"]),
             _tally(e),
         )
         for e in found
@@ -85,7 +87,7 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
     return (
         "# Results\n\nWritten by `make publish`; `index.html` shows the same with figures.\n\n"
         f"{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
-        f"## Pages\n\n{markdown_table(pages)}\n"
+        f"## Pages\n\n{markdown_table(pages, links=True)}\n"
     )
 
 

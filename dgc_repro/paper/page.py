@@ -7,6 +7,7 @@ the part that fits a terminal.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,7 +119,8 @@ def made(
         for one in sections
     ]
     found = judge(claims, frame, labels=labels, same=twins(runs))
-    fields = {"facts": facts(runs, scale, head), "verdicts": found, **more}
+    known = [(name, inert(value)) for name, value in facts(runs, scale, head)]
+    fields = {"facts": known, "verdicts": found, **more}
     return Page(
         words.title.format_map(said),
         scale,
@@ -143,7 +145,7 @@ def write(page: Page, folder: Path) -> None:
 def markdown(page: Page) -> str:
     """The whole page."""
     parts = [
-        f"# {page.title} ({scale_text(page.scale)})",
+        f"# {plain(page.title)} ({scale_text(page.scale)})",
         "\n".join(f"- {name}: {value}" for name, value in page.facts),
         *([page.warning] if page.warning else []),
         *(f"![{name}]({name}.png)" for name in page.figures),
@@ -171,11 +173,23 @@ def markdown(page: Page) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def markdown_table(table: pd.DataFrame) -> str:
-    """A table of text in markdown; a bar inside a cell is escaped."""
+def plain(text: str) -> str:
+    """Markdown that shows this text as it is: a title or a name, in one line."""
+    one_line = " ".join(str(text).split())
+    return re.sub(r"[\\`*\[\]<>|]", lambda found: f"&#{ord(found[0])};", one_line)
+
+
+def inert(text: object) -> str:
+    """Markdown of this text without HTML and links: records may be somebody else's."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", str(text)).replace("](", "]&#40;")
+
+
+def markdown_table(table: pd.DataFrame, *, links: bool = False) -> str:
+    """A table of text in markdown; a bar inside a cell is escaped. ``links``: cells may hold links."""
 
     def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+        texts = (str(cell) if links else inert(cell) for cell in cells)
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
     rows = table.itertuples(index=False, name=None)
     return "\n".join([line(list(table.columns)), "|" + "---|" * table.shape[1], *map(line, rows)])

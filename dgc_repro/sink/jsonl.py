@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 from dgc_repro.checked import refuse, within
-from dgc_repro.errors import UserError
+from dgc_repro.errors import UserError, writing
 from dgc_repro.sink.interface import Metrics, RunInfo, Sink
 
 EPOCHS_FILE = "metrics.jsonl"
@@ -105,8 +105,9 @@ def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()
     }
-    file.write(json.dumps(plain, allow_nan=False) + "\n")
-    file.flush()
+    with writing(Path(file.name)):
+        file.write(json.dumps(plain, allow_nan=False) + "\n")
+        file.flush()
 
 
 def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[int]:
@@ -140,11 +141,14 @@ def after(content: bytes, size: int) -> bytes:
 def replace(path: Path, content: bytes) -> None:
     """Replace a file. If the process is killed meanwhile, the old file stays."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with writing(path), temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -36,7 +37,7 @@ from typing import Any
 import torch
 
 from dgc_repro.checksums import FILES, OTHER, Damaged, Entry, entry_of, read_sealed, sealed
-from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.errors import DiskFull, UserError, refuse_first_of, writing
 from dgc_repro.exchange.gradients import structure
 from dgc_repro.exchange.reshard import mean_of, refuse_reshard
 from dgc_repro.exchange.step import PolicyInputs
@@ -260,11 +261,15 @@ class _Hashed(io.BufferedWriter):
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> Entry:
-    with _Hashed(path) as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-        return file.tell(), file.sha256.hexdigest()
+    try:
+        with writing(path), _Hashed(path) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell(), file.sha256.hexdigest()
+    except DiskFull:
+        path.unlink(missing_ok=True)  # a part of a file only takes space
+        raise
 
 
 def _seal(writing: Path, final: Path, run: Run, config_hash: str, files: dict[str, Entry]) -> None:
@@ -347,7 +352,19 @@ def _load(path: Path, files: dict[str, Entry]) -> dict[str, Any]:
         if hashlib.file_digest(file, "sha256").hexdigest() != files[path.name][1]:
             raise Damaged(f"{path.name} {OTHER}")
         file.seek(0)
+        return load_data(file, path.name)
+
+
+def load_data(file: Any, name: str) -> dict[str, Any]:
+    """Load what torch.save has written, without running code. Raises Damaged where that is impossible:
+    torch's message advises ``weights_only=False``, which would run the code."""
+    try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise Damaged(
+            f"{name} is not loaded: it is damaged, or holds other things than tensors and plain values, and "
+            "loading these could run code"
+        ) from error
     return state
 
 

@@ -121,7 +121,8 @@ def test_the_reason_of_a_failure_without_a_file_is_the_last_line_of_the_log(tmp_
     assert local.what_failed(tmp_path) == f"ImportError: libcudart.so{ending}"
     assert local.what_failed(tmp_path, "rank 1 was killed") == f"rank 1 was killed{ending}"
     log.write_text("")
-    assert local.what_failed(tmp_path) == f"a rank ended without an error message{ending}"
+    without = ending.partition(" (")[0]  # an empty log is not worth reading
+    assert local.what_failed(tmp_path) == f"a rank ended without an error message{without}"
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(99)"

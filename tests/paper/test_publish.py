@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 from synthetic import ROWS, quantizer, write_run, write_table1
 
 import dgc_repro
@@ -19,6 +22,8 @@ from dgc_repro.paper import index, pool
 from dgc_repro.paper import publish as publishing
 from dgc_repro.paper.__main__ import main
 from dgc_repro.paper.dynamic import table1 as table1_module
+from dgc_repro.paper.page import Section, Template, markdown
+from dgc_repro.paper.page import made as made_page
 from dgc_repro.paper.publish import page_of, publish, rebuild, run_ids, with_history
 from dgc_repro.paper.records import Run, read_run, read_runs
 
@@ -294,3 +299,44 @@ def test_a_pool_keeps_columns_without_values_and_columns_of_two_types(tmp_path: 
     after = {run.id: run for run in pool.read(tmp_path / "pool")}
     assert list(after[first.id].epochs) == list(first.epochs)
     assert list(after[first.id].trace["label"]) == ["8"] * len(first.trace)
+
+
+MARKUP = ("<script>alert(1)</script>", "a | b", "[x](javascript:alert(1))", "`c`", "![i](http://x)")
+
+
+def read_as_html(markdown_text: str) -> str:
+    """What a reader of Markdown makes of it, raw HTML let through."""
+    return str(MarkdownIt("commonmark").enable("table").render(markdown_text))
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_titles_and_names_in_the_overview_are_text_and_no_markup(
+    table1: Path, tmp_path: Path, text: str
+) -> None:
+    folder = tmp_path / "mine" / "quick" / text.replace("/", "-")
+    folder.mkdir(parents=True)
+    record = json.loads((table1 / "verdicts.json").read_text())
+    verdict = dict.fromkeys(record["verdicts"][0], text)
+    odd = {"title": text, "tally": {}, "verdicts": [verdict]}
+    (folder / "verdicts.json").write_text(json.dumps(odd))
+    index.write(tmp_path)
+    readme = read_as_html((tmp_path / "README.md").read_text())
+    row = readme.rpartition("<tbody>")[2]
+    assert re.sub(r"<a [^>]*>|</a>", "", row).count("<") == 2 * 4 + 2 + 2, "cells, row, table"
+    assert row.count("<a ") == 1, "the link to the page"
+    assert f"<td>{html.escape(text)}</td>" in row.replace("&#39;", "&#x27;")
+    cards = (tmp_path / "index.html").read_text().partition("</h1>")[2].rpartition("<script>")[0]
+    assert html.escape(text) in cards
+    assert "<script" not in cards
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_what_a_record_says_is_no_markup_of_a_page(tmp_path: Path, text: str) -> None:
+    run = read_run(write_run(tmp_path, "none", 0))
+    run = replace(run, environment=run.environment | {"hardware": text})
+    table = Section("Rows", pd.DataFrame({text: [text]}))
+    frame = table1_module.page([run], "quick").frame
+    shown = read_as_html(markdown(made_page(Template(text), "quick", [run], frame, [table])))
+    assert f"<h1>{html.escape(text)} (" in shown
+    for tag in ("<script", "<img", "<a "):
+        assert tag not in shown

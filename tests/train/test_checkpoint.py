@@ -340,7 +340,9 @@ def test_loading_runs_no_code(folder: Path, tmp_path: Path) -> None:
     ]
     manifest.write_bytes(sealed(told))
     run, (note,) = loaded(folder)
-    assert "UnpicklingError" in note
+    assert f"{newest(folder)} is not used (shared.pt is not loaded: " in note
+    assert "could run code" in note
+    assert "weights_only" not in note
     assert run.progress.step == 2
     assert not mark.exists()
 
