@@ -46,9 +46,14 @@ from dgc_repro.exchange.reshard import (
     refuse_reshard,
     states_of,
 )
-from dgc_repro.exchange.signals import refuse_first, refuse_non_finite
+from dgc_repro.exchange.signals import (
+    described,
+    refuse_difference,
+    refuse_first,
+    refuse_non_finite,
+)
 from dgc_repro.exchange.step import ON_NONFINITE, PolicyInputs, PolicyProgress, Stepper
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import CollectiveFailed, Link
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import SPREAD, EpochReport, Policy, measures
 
@@ -152,7 +157,7 @@ class Attached:
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         exchange, steps = self._exchange, self._steps
-        with as_arguments():
+        with as_arguments(compared=exchange.link.check):
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
@@ -385,6 +390,15 @@ def attach(
     """
     policy = policy or Fixed()
     with as_arguments():
+        options = {
+            "seed": seed,
+            "compressor": compressor,
+            "policy": policy,
+            "unit": unit,
+            "overlap": overlap,
+            "on_nonfinite": on_nonfinite,
+            "check": check,
+        }
         sharded = mesh is not None or dim is not None or is_sharded(model)
         if sharded:
             fit_units(compressor, policy, unit, overlap)
@@ -393,14 +407,20 @@ def attach(
         fit_loop(policy, on_nonfinite)
         if sharded:
             shards = ShardedModel(model, mesh, dim)
-            return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite)
+            return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite, options)
         ddp, parameters = suitable(model)
         hook = hook_of(ddp, overlap)
+        refuse_difference(between_ranks(ddp), "", {**options, "model": described(parameters)})
         exchange = exchange_of(
             ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
         )
         hook.junction = junction = junction_of(ddp, exchange, overlap)
     return Attached(exchange, junction, policy, parameters, ddp, hook, on_nonfinite=on_nonfinite)
+
+
+def between_ranks(model: DistributedDataParallel) -> Link:
+    """A link between the ranks of a DDP model's process group, before an exchange is made."""
+    return Link(ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device))
 
 
 def fit_loop(policy: Policy, on_nonfinite: str) -> None:
@@ -443,6 +463,7 @@ def _attach_sharded(
     seed: int,
     check: bool,
     on_nonfinite: str,
+    options: dict[str, object],
 ) -> Attached:
     ledger, clock = Ledger(), Clock(sharded.device)
     nodes, everybody = (
@@ -456,7 +477,7 @@ def _attach_sharded(
         exchange = GradientExchange(compressor, sharded.parts, nodes, seed=seed)
     except UserError as error:  # parts differ from rank to rank
         problem = str(error)
-    refuse_first(everybody.tell_all(problem, purpose=None))
+    refuse_difference(everybody, problem, {**options, "model": described(sharded.parameters)})
     hooks = sharded.hooks()
     hooks.junction = PerUnit(exchange, sharded.units, hooks.kept)
     return Attached(
@@ -509,10 +530,20 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_arguments(*, hook: bool = False) -> Iterator[None]:
-    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's."""
+def as_arguments(*, hook: bool = False, compared: bool = True) -> Iterator[None]:
+    """Have a UserError name arguments of `attach` (``hook``: of `HookState`), not the command line's.
+
+    ``compared``: whether ranks compare what they send. If not, a collective that fails suggests it: gloo ends
+    the process to which more comes than it has asked for, and its peers lose the connection."""
     try:
         yield
+    except CollectiveFailed as error:
+        if not compared:
+            error.add_note(
+                "If a rank says that a size does not match, ranks have sent different things: with "
+                "check=True they compare them first, and the error names rank and tensor."
+            )
+        raise
     except UserError as error:
         text = str(error)
         if hook:

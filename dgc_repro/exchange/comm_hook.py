@@ -30,11 +30,11 @@ from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.attached import (
     Attached,
     as_arguments,
+    between_ranks,
     exchange_of,
     fit_loop,
     suitable,
 )
-from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     Hook,
     fit_together,
@@ -46,8 +46,7 @@ from dgc_repro.exchange.guard import Guard
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.reshard import keyed, states_of
-from dgc_repro.exchange.signals import refuse_first
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.signals import described, refuse_difference, refuse_first
 from dgc_repro.policy.fixed import Fixed
 from dgc_repro.policy.interface import EpochReport, Policy, measures
 
@@ -226,10 +225,8 @@ class HookState(Attached):
     def _bind(self, model: DistributedDataParallel, module: nn.Module | None = None) -> None:
         """Take a DDP model. Raises UserError on all its ranks where the state and the model do not fit."""
         compressor, seed, on_nonfinite, check, timeout_seconds = self._settings
-        everybody = Link(
-            ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device)
-        )
-        problem = ""
+        everybody = between_ranks(model)
+        problem, parameters = "", dict[str, nn.Parameter]()
         try:
             with as_arguments(hook=True):
                 _, parameters = suitable(model)
@@ -242,7 +239,14 @@ class HookState(Attached):
                     )
         except UserError as error:
             problem = str(error)
-        refuse_first(everybody.tell_all(problem, purpose=None))
+        options = {
+            "seed": seed,
+            "compressor": compressor,
+            "policy": self._policy,
+            "on_nonfinite": on_nonfinite,
+            "check": check,
+        }
+        refuse_difference(everybody, problem, {**options, "model": described(parameters)})
         with as_arguments(hook=True):
             exchange = exchange_of(
                 model, parameters, compressor, seed, "layer", True, check, timeout_seconds

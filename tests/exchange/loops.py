@@ -391,6 +391,45 @@ class Broken:
         return (yield from Dense().exchange(tensor, state, context))
 
 
+class Hidden:
+    """A compressor of which ranks can compare nothing but the class."""
+
+    def __init__(self, inner: Compressor) -> None:
+        self._inner = inner
+
+    def init(self, tensor: Tensor) -> dict[str, Any]:
+        return self._inner.init(tensor)
+
+    def exchange(self, tensor: Tensor, state: dict[str, Any], context: Any) -> Any:
+        return (yield from self._inner.exchange(tensor, state, context))
+
+
+def attached_with_other_arguments(argument: str, way: str) -> str:
+    """What ranks are told of which the last one gives another argument, and of a model's other shape."""
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    values: dict[str, tuple[Any, Any]] = {
+        "seed": (3, 4),
+        "compressor": (ErrorFeedback(TopK(0.1)), ErrorFeedback(TopK(0.2))),
+        "policy": (Fixed("density", (0.5,), 0), Fixed("density", (0.5,), 1)),
+        "unit": ("layer", "model"),
+        "overlap": (False, True),
+        "on_nonfinite": ("raise", "skip"),
+        "check": (True, False),
+    }
+    settings: dict[str, Any] = {"compressor": EF4, "check": True}
+    if argument == "policy":
+        settings["compressor"] = ErrorFeedback(Ladder((Dense(), TopK(0.5))))
+    if argument != "model":
+        settings[argument] = values[argument][is_last]
+    model = built(Loop("float32", None))
+    if argument == "model":
+        model.module.layers[1].bias.requires_grad_(not is_last)
+    compressor = settings.pop("compressor")
+    if way == "hook":
+        return raised(lambda: HookState(model, compressor, **settings))
+    return raised(lambda: attach(model, compressor, **settings))
+
+
 # What a loop may do wrong, or unusually: each is given `overlap`, and returns what it was told.
 
 

@@ -348,7 +348,7 @@ def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_e
     said = two_workers(played_by_ranks, [Loop("float32", Broken(1), overlap)] * 2)
     assert said == ["ZeroDivisionError: broken on purpose"] * 2
     differ = [
-        Loop("float32", compressor, overlap, settings=CHECKED)
+        Loop("float32", loops.Hidden(compressor), overlap, settings=CHECKED)
         for compressor in (Uniform(8), Uniform(4))
     ]
     said = two_workers(played_by_ranks, differ)
@@ -514,7 +514,8 @@ def test_backward_raises_what_goes_wrong_in_a_hook_and_the_next_step_is_sound(
         assert same(one["states"][2], one["states"][1])
         assert same(one["means"][3:], other["means"][3:])
         assert same(one["parameters"], other["parameters"])
-    differ = [Loop("float32", Uniform(bits), hook=True, settings=CHECKED) for bits in (8, 4)]
+    hidden = [loops.Hidden(Uniform(bits)) for bits in (8, 4)]
+    differ = [Loop("float32", one, hook=True, settings=CHECKED) for one in hidden]
     for said in two_workers(played_by_ranks, differ):
         assert said.startswith("RanksDisagree: rank 1 is about to ask for: gather gradient")
 
@@ -591,6 +592,34 @@ def test_a_piece_of_the_page_trains_all_ranks_alike(
 
 
 # Refusals.
+
+DIFFER = {
+    "seed": r"seed: it differs between ranks: 3 \(rank 0\), 4 \(rank 1\); give all the same",
+    "compressor": r"compressor: it differs .*density=0.1.*\(rank 0\), .*density=0.2.*\(rank 1\);",
+    "policy": r"policy: it differs between ranks: Fixed\(.* \(rank 1\);",
+    "unit": r"unit: it differs between ranks: 'layer' \(rank 0\), 'model' \(rank 1\);",
+    "overlap": r"overlap: it differs between ranks: False \(rank 0\), True \(rank 1\);",
+    "on_nonfinite": r"on_nonfinite: it differs .* 'raise' \(rank 0\), 'skip' \(rank 1\);",
+    "check": r"check: it differs between ranks: True \(rank 0\), False \(rank 1\);",
+    "model": r"model: it differs .*: layers.1.bias \[6\] float32 \(rank 0\), none \(rank 1\);",
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "argument"),
+    [
+        (way, argument)
+        for way in ("attach", "hook")
+        for argument in DIFFER
+        if way == "attach" or argument not in ("unit", "overlap")
+    ],
+)
+def test_ranks_that_are_given_different_arguments_are_told_so_at_once(
+    two_workers: World, argument: str, way: str
+) -> None:
+    for said in two_workers(loops.attached_with_other_arguments, argument, way):
+        assert re.match(f"UserError: {DIFFER[argument]}", said), said
+
 
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [

@@ -19,6 +19,7 @@ from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.ddp import AfterBackward, fit_together
+from dgc_repro.exchange.wire import CollectiveFailed
 from dgc_repro.kernel.select import Selection
 from dgc_repro.launch.build import check_memory
 from dgc_repro.policy.fixed import Fixed
@@ -77,6 +78,27 @@ def test_the_learning_rate_that_a_loop_tells_reaches_the_compressor() -> None:
     attached.learning_rate = 0.25
     attached.step()
     assert attached.state_dict()["exchange"]["tensors"]["x"]["learning_rate"] == 0.25
+
+
+def test_a_collective_that_fails_suggests_the_comparison() -> None:
+    x = {"x": torch.nn.Parameter(torch.zeros(2))}
+    for check, notes in ((False, 1), (True, 0)):
+        exchange = simulation(Setting("dense", Dense()), 1, dict(x))
+        exchange.link.check = check
+        attached = Attached(exchange, AfterBackward(exchange, x), Fixed(), x)
+        x["x"].grad = torch.zeros(2)
+
+        def fails(*_: object) -> None:
+            raise RuntimeError(
+                "[enforce fail at x/gloo/transport/tcp/pair.cc:464] op.preamble.length"
+            )
+
+        exchange.link.wire.combine_ = fails  # type: ignore[method-assign, assignment]
+        with pytest.raises(CollectiveFailed) as caught:
+            attached.step()
+        found = getattr(caught.value, "__notes__", [])
+        assert len(found) == notes
+        assert all("check=True" in note for note in found)
 
 
 def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number() -> None:
