@@ -103,7 +103,7 @@ def test_a_run_whose_disk_fills_up_continues_once_there_is_space(
     commands: Callable[..., Command], disk: Path, launch: str
 ) -> None:
     """It may fill up at any file: the record, a checkpoint or the log."""
-    mine = (*RUN, "train.epochs=300", f"launch={launch}", "launch.workers=2")
+    mine = (*RUN, "train.epochs=80", f"launch={launch}", "launch.workers=2")
     command = commands(*mine)
     command.start()
     wait_for(lambda: len(list(disk.glob("*/checkpoints/step-*"))) == 2, "2 epochs")
