@@ -67,6 +67,29 @@ def test_the_accuracies_at_medium_are_the_published_ones() -> None:
     assert set(own["n"]) == {int(seeds)}
 
 
+def test_the_numbers_beside_the_picture_are_the_published_ones() -> None:
+    """Times fewer bytes and losses that the sentence on the picture says, in its order."""
+    page = REPOSITORY / "results" / "benchmark" / "small" / "methods"
+    text = README.read_text("utf-8")
+    assert f"]({(page / 'headline.png').relative_to(REPOSITORY).as_posix()})" in text
+    (said,) = re.findall(r"The picture shows (.*?)\n\n", text, re.DOTALL)
+    table = pd.read_csv(page / "table.csv").set_index(["row", "quantity"])
+
+    def numbers(method: str) -> tuple[str, str]:
+        own = [
+            table.loc[(f"transformer.{method}", quantity), "mean"]
+            for quantity in ("payload: times less than dense", "loss against dense")
+        ]
+        return f"{own[0]:.0f}", f"{own[1]:.1f}"
+
+    found = re.findall(r"([\d.]+) times fewer bytes \(loss (-?[\d.]+) %\)", said)
+    assert found == [
+        numbers(method) for method in ("uniform_4", "topk_0.01", "topk_0.001", "powersgd_2")
+    ]
+    (seeds,) = re.findall(r"(\d+) seeds", said)
+    assert table.loc[("transformer.topk_0.01", "loss against dense"), "n"] == int(seeds)
+
+
 def test_a_number_of_the_readme_that_differs_is_noticed() -> None:
     """The comparison itself, on a table with one digit changed."""
     numbers = {"test accuracy": (74.47, 0.49, 92.96), "payload of none's": (100.0, 0.0, 100.0)}

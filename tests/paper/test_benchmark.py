@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.paths import option
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame
-from dgc_repro.paper.benchmark import methods, speed
+from dgc_repro.paper.benchmark import headline, methods, speed
 from dgc_repro.paper.page import markdown
 from dgc_repro.paper.records import Run
 
@@ -394,3 +396,47 @@ def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
     ]
     text = markdown(methods.page([DENSE, *lost], "small"))
     assert "| topk | 0.2 |  | diverged in 1 of 1 | diverged in 1 of 1 |" in text
+
+
+def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
+    own = headline.stated()
+    table = pd.read_csv(methods.RESULTS / "benchmark" / "small" / "methods" / "table.csv")
+    assert 8 <= len(own.names) <= 10
+    assert {f"{own.workload}.{setting}" for setting in own.names} <= set(table["row"])
+
+
+@pytest.mark.parametrize("spread", [40.0, 1.01], ids=["apart", "equal bytes"])
+def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread: float) -> None:
+    own = headline.stated()
+    points = {
+        setting: headline.Point(spread ** (place / 9), place % 4 - 1.0, 0.5 * place)
+        for place, setting in enumerate(own.names)
+    }
+    lost = next(reversed(points))
+    points[lost] = headline.Point(2.0, np.inf, 0.0)
+    figure = headline.figure(own, points, "a workload", "points", "scale, data, n = 3")
+    figure.draw_without_rendering()
+    texts = figure.axes[0].texts
+    assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}
+    boxes = [Text.get_window_extent(text) for text in texts]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert all(a.x0 >= 0 and a.x1 <= figure.bbox.x1 for a in boxes)
+    said = " ".join(figure.get_suptitle().split())
+    assert said.startswith(
+        "What fewer bytes cost: a workload scale, data, n = 3; bars: 95 % interval"
+    )
+    assert f"diverged in a seed: {own.names[lost]}" in said
+
+
+def test_the_page_has_the_headline_of_the_workload_that_it_names() -> None:
+    own = headline.stated()
+    runs = [
+        _run(method, seed, quality=100.0 + seed, calls={"allreduce": 40_000}, workload=own.workload)
+        for method in ("dense", "topk_0.01")
+        for seed in range(3)
+    ]
+    drawn = methods.page(runs, "quick").figures["headline"]()
+    assert {text.get_text() for text in drawn.axes[0].texts} == {
+        own.names[method] for method in ("dense", "topk_0.01")
+    }
+    assert "headline" not in methods.page([DENSE, TOPK], "quick").figures

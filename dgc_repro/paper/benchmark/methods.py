@@ -3,7 +3,7 @@ training's target, and which setting to use on which network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.paper import facts, frame, plot, verdict
-from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.benchmark import headline, speed
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
@@ -124,7 +124,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "twins": _twins(shown),
             "low_rank": _low_rank(found, shown, present),
         },
-        figures={
+        figures=_headline(found, shown, scale)
+        | {
             "methods": lambda: _figure(found, shown, present, scale, MAIN),
             "wire": lambda: _figure(found, shown, present, scale, WIRE_PANELS),
         }
@@ -463,6 +464,31 @@ def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
         f"Another rate validated better than the one in use: {'; '.join(worse) or 'nowhere'}. The best "
         f"rate is the smallest or the largest that was tried: {'; '.join(at_edge) or 'nowhere'}.{noise}"
     )
+
+
+def _headline(
+    found: pd.DataFrame, runs: Sequence[Run], scale: str
+) -> dict[str, Callable[[], Figure]]:
+    """The README's picture, where these runs have its workload."""
+    own = headline.stated()
+    rows = {setting: f"{own.workload}.{setting}" for setting in own.names}
+    losses = {setting: frame.of(found, LOSS, row) for setting, row in rows.items()}
+    points = {
+        setting: headline.Point(
+            float(np.mean(frame.of(found, LESS, rows[setting]))),
+            float(np.mean(values)),
+            _half(values),
+        )
+        for setting, values in losses.items()
+        if values
+    }
+    used = [run for run in runs if run.row in {rows[setting] for setting in points}]
+    if not used:
+        return {}
+    workload, unit = WORKLOADS[own.workload], _unit(used[0])
+    unit = "% of perplexity" if unit == "%" else f"{unit} of accuracy"
+    caption = facts.caption(used, scale)
+    return {"headline": lambda: headline.figure(own, points, workload, unit, caption)}
 
 
 def _figure(
