@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot, setting_names
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
+from dgc_repro.progress import console_of
 from dgc_repro.results import finished_runs
 
 OWN = "none"
@@ -115,7 +117,9 @@ def main(arguments: Sequence[str]) -> None:
         )
     tasks = compared(kept, given.by)
     place = given.out or Path(given.folder)
-    show(tasks, Console(highlight=False, width=max(100, Console().width)))
+    console = console_of(sys.stdout)
+    console.width = max(100, console.width)
+    show(tasks, console)
     if len(kept) < len(runs):
         print(f"left out: {len(runs) - len(kept)} of {len(runs)} runs, those of papers (--paper)")
     place.mkdir(parents=True, exist_ok=True)

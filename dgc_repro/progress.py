@@ -123,11 +123,12 @@ def announce(what: str, seconds: float) -> None:
     print(f"{what}: about {duration(seconds)} expected on two idle cores", flush=True)
 
 
-def console_of(stream: TextIO) -> Console:
-    """A console that draws on ``stream`` only if a line of it can be redrawn. Rich's own test takes a pipe
-    for a terminal when FORCE_COLOR is set."""
+def console_of(stream: TextIO, width: int | None = None) -> Console:
+    """Return a console that draws on ``stream``, and writes control codes, only if a line of it can be
+    redrawn. Rich's own test takes a pipe or a file for a terminal when FORCE_COLOR is set. ``width``: where
+    lines wrap; None takes the terminal's."""
     can_draw = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    return Console(file=stream, force_terminal=can_draw)
+    return Console(file=stream, force_terminal=can_draw, highlight=False, width=width)
 
 
 def duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -102,7 +103,17 @@ def test_a_total_that_is_not_known_has_no_share(total: int) -> None:
 
 def test_a_pipe_is_no_terminal_whatever_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert not console_of(io.StringIO()).is_terminal
+    console = console_of(io.StringIO())
+    console.print("[bold]title[/] 12 %")
+    assert not console.is_terminal
+    assert console.file.getvalue() == "title 12 %\n"
+
+
+def test_all_consoles_are_made_by_that_rule(repository: Path) -> None:
+    """Else a table in a log has control codes where FORCE_COLOR is set, as on many CI machines."""
+    sources = (repository / "dgc_repro").rglob("*.py")
+    makers = {path.name for path in sources if " Console(" in path.read_text(encoding="utf-8")}
+    assert makers == {"progress.py"}
 
 
 @pytest.mark.parametrize(

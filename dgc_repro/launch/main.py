@@ -199,6 +199,8 @@ def report(folder: Path) -> None:
     """Say what a finished run has sent, and where its record lies."""
     if line := counted_line(folder):
         print(line, flush=True)
+    if line := mirror.sync_line([folder]):
+        print(line, flush=True)
     print(f"run folder: {folder}", flush=True)
 
 

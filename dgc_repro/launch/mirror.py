@@ -20,6 +20,8 @@ from dgc_repro.paper.records import is_finished, read_run
 from dgc_repro.sink.interface import RunInfo
 from dgc_repro.sink.wandb import Wandb
 
+OFFLINE = "wandb/offline-run-*"
+"""In a run folder: where wandb writes without a network."""
 USAGE = """usage: python -m dgc_repro wandb <folder> ... [sink.<key>=<value> ...]
 
   folder      a run folder, or a folder of run folders such as runs
@@ -57,8 +59,29 @@ def command(arguments: Sequence[str]) -> None:
         failed += not upload(mirror, folder)
     if failed:
         raise RunFailed(f"wandb: {failed} of {len(finished)} runs were not mirrored completely")
-    if mirror.mode == "offline":
-        print("to upload them: wandb sync <run folder>/wandb/offline-run-*")
+    if line := sync_line(finished):
+        print(line)
+
+
+def sync_line(folders: Sequence[Path]) -> str | None:
+    """A line that says where these runs' offline copies are, and how to upload them; None where no run has a
+    copy that waits for it."""
+    copies = [path for folder in folders for path in folder.glob(OFFLINE) if not synced(path)]
+    if not copies:
+        return None
+    runs = list(dict.fromkeys(path.parents[1] for path in copies))
+    if len(runs) == 1:
+        where, command = runs[0] / "wandb", f"wandb sync {runs[0] / OFFLINE}"
+        return f"wandb: the offline copy is in {where}; upload it with: {command}"
+    places = " ".join(
+        str(parent / "*" / OFFLINE) for parent in dict.fromkeys(r.parent for r in runs)
+    )
+    return f"wandb: {len(runs)} runs have offline copies; upload them with: wandb sync {places}"
+
+
+def synced(copy: Path) -> bool:
+    """Whether `wandb sync` has uploaded an offline copy; it leaves a marker."""
+    return any(copy.glob("*.wandb.synced"))
 
 
 def mirror_of(given: Sequence[str]) -> Wandb | None:

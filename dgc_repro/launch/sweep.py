@@ -26,13 +26,13 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.launch import slurm
 from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores
 from dgc_repro.launch.local import RunFailed, RunStopped
+from dgc_repro.launch.mirror import sync_line
 from dgc_repro.launch.optimized import AT_TARGET, KEY, measured, objectives
 from dgc_repro.launch.overrides import in_one_line, key_of, plain_value, resolved, sets
 from dgc_repro.launch.parent import inside_torchrun
@@ -41,6 +41,7 @@ from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.single import DEFAULT_COMPRESSOR, check
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.paper.records import read_run
+from dgc_repro.progress import console_of
 
 RECORD, BEST = "runs.jsonl", "optimization_results.yaml"
 BASIC = "basic"
@@ -264,10 +265,12 @@ def _show(folders: Sequence[Path]) -> None:
     """The table of these runs."""
     if folders:
         runs = [read_run(folder) for folder in dict.fromkeys(folders)]
-        compare.show(compare.compared(runs), Console(highlight=False, width=100))
+        compare.show(compare.compared(runs), console_of(sys.stdout, width=100))
         where = os.path.relpath(folders[0].parent)
         papers = " --paper" * any(compare.is_of_paper(run) for run in runs)
         print(f"python -m dgc_repro compare {where}{papers} draws them", flush=True)
+        if line := sync_line([Path(os.path.relpath(folder)) for folder in folders]):
+            print(line, flush=True)
 
 
 def best(record: Path) -> list[str]:

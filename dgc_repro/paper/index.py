@@ -20,6 +20,7 @@ WORDS = (
     *("agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested"),
     *("by construction", "cannot follow", "not run"),
 )
+BENCHMARK = "benchmark"
 COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
@@ -40,14 +41,23 @@ class Entry(NamedTuple):
 
 
 def entries(root: Path) -> list[Entry]:
-    """Every artifact below a root, by paper, scale and name."""
+    """Every artifact below a root, by paper, scale and name; the benchmark, which is no paper, comes last."""
     scales = {"paper": 0, "medium": 1, "small": 2, "quick": 3}
     found = []
     for path in root.glob(f"*/*/[!.]*/{VERDICTS_FILE}"):
         paper, scale, artifact = path.parts[-4:-1]
         record = json.loads(path.read_text(encoding="utf-8"))
         found.append(Entry(path.parent, paper, scale, artifact, record))
-    return sorted(found, key=lambda e: (e.paper, scales.get(e.scale, 4), e.scale, e.artifact))
+    return sorted(
+        found,
+        key=lambda e: (
+            e.paper == BENCHMARK,
+            e.paper,
+            scales.get(e.scale, 4),
+            e.scale,
+            e.artifact,
+        ),
+    )
 
 
 def write(root: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from dgc_repro.paper.facts import facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged, tally
+from dgc_repro.progress import console_of
 
 PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
 SILENT = "Where the paper is silent"
@@ -302,7 +304,7 @@ def grid(
 
 def console_of_width() -> Console:
     """A console that wraps at 100 columns whatever the terminal says."""
-    return Console(width=100, highlight=False)
+    return console_of(sys.stdout, width=100)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Laws beyond the table of settings: no compression is no change, any shape and value; how a failure reads."""
+"""Laws beyond the table: no compression is no change, any shape and value; how a failure reads."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -265,6 +266,12 @@ def test_the_overview_links_every_page_and_embeds_every_figure(table1: Path) -> 
     record = json.loads((table1 / "verdicts.json").read_text())
     for verdict in record["verdicts"]:
         assert f"data-verdict='{verdict['verdict']}'" in page
+
+
+def test_the_overview_lists_the_papers_before_the_benchmark(table1: Path, tmp_path: Path) -> None:
+    for paper in ("benchmark", "dynamic", "apaper"):
+        shutil.copytree(table1.parent, tmp_path / paper / "quick")
+    assert [e.paper for e in index.entries(tmp_path)] == ["apaper", "dynamic", "benchmark"]
 
 
 def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from wandb_file import items, records
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import native
 from dgc_repro.launch.environment import describe
+from dgc_repro.launch.mirror import sync_line
 from dgc_repro.sink.fan_out import FanOut
 from dgc_repro.sink.wandb import AXES, Wandb, setting_name
 
@@ -227,6 +228,24 @@ def test_the_mirror_of_a_run_that_continues_is_whole_and_the_only_one(tmp_path: 
     expected = mirror(whole, Wandb())
     found = records(continued)
     assert history(found) == history(expected)
+
+
+def test_the_last_lines_say_where_offline_copies_are_and_how_to_upload_them(tmp_path: Path) -> None:
+    one, two, other = (tmp_path / "runs" / name for name in ("one", "two", "other"))
+    for folder in (one, two):
+        mirror(folder, Wandb())
+    record(other, FanOut([]))
+    assert sync_line([other]) is None
+    line = sync_line([one, other])
+    where = f"{one}/wandb; upload it with: wandb sync {one}/wandb/offline-run-*"
+    assert line == f"wandb: the offline copy is in {where}"
+    both = sync_line([one, two, other])
+    assert both.endswith(
+        f"2 runs have offline copies; upload them with: wandb sync {one.parent}/*/wandb/offline-run-*"
+    )
+    copy = offline_file(two)
+    copy.with_name(f"{copy.name}.synced").touch()  # as `wandb sync` does
+    assert sync_line([one, two]) == line
 
 
 def test_a_finished_run_is_mirrored_from_its_record_as_it_was_while_it_trained(
