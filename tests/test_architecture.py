@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "train": (
         *("exchange", "model", "dataset", "compressor", "policy", "sink", "network", "optimizer"),
     ),
+    "integrations": ("exchange", "compressor", "policy"),
     "optimizer": (),
     "generalization": (),
     "measure": ("compressor", "policy", "exchange", "kernel", "network", "model", "payload"),
@@ -70,6 +71,7 @@ INSTEAD = {
     "exchange": "exchange/ serves whoever is above it: take what you need as an argument",
     "payload": "compressors stand on payloads and requests: move what you need below, into kernel/",
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
+    "integrations": "an integration calls attach or HookState: mend what it needs in exchange/",
     "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
     "generalization": "a measure sees a network and data: pass them in",
     "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
@@ -101,6 +103,9 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
         ("sink.wandb_report",),
         "add the panel there: wandb-workspaces is optional",
     ),
+    "lightning": (("integrations.lightning",), "pass the integration what it needs"),
+    "accelerate": (("integrations.accelerate",), "pass the integration what it needs"),
+    "transformers": (("integrations.transformers",), "pass the integration what it needs"),
     "triton": (
         ("kernel.gpu",),
         "import kernel/gpu where a batch is on a GPU: Triton may be absent",

@@ -22,7 +22,11 @@ from dgc_repro.launch.environment import torchvision_version
 
 TIMEOUT_S = 200  # a busy machine starts Python ten times slower than an idle one
 slow = pytest.mark.slow
-OPTIONAL = ("wandb", "wandb_workspaces", "submitit", "joblib", "optuna", "nbclient", "mkdocs")
+FRAMEWORKS = ("accelerate", "lightning", "transformers")
+OPTIONAL = (
+    *("wandb", "wandb_workspaces", "submitit", "joblib", "optuna", "nbclient", "mkdocs"),
+    *FRAMEWORKS,
+)
 LATE = ("torchvision", "sklearn")
 """Needed by some models and data sets, and imported there."""
 
@@ -119,8 +123,9 @@ def test_only_extras_need_wandb_and_the_plugins(wheel: Path) -> None:
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     plain = {need.name for need in needed if need.marker is None or need.marker.evaluate()}
     assert {"torch", "hydra-core"} <= plain
-    assert not plain & {"wandb", "submitit", "wandb-workspaces", "ipykernel", "pytest", "mypy"}
-    extras = {"wandb", "reports", "sweep", "slurm", "notebook", "docs", "dev"}
+    others = {"wandb", "submitit", "wandb-workspaces", "ipykernel", "pytest", "mypy"}
+    assert not plain & {*others, *FRAMEWORKS}
+    extras = {"wandb", "reports", "sweep", "slurm", "notebook", "docs", "dev", *FRAMEWORKS}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 

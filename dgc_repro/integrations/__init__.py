@@ -1,0 +1,1 @@
+"""Compressors in the training loops of frameworks (docs/frameworks.md): a module for each."""

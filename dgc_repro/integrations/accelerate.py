@@ -1,0 +1,50 @@
+"""A compressor for a loop with Accelerate, by one call after ``accelerator.prepare`` (docs/frameworks.md)::
+
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+state = attach(accelerator, model, ErrorFeedback(TopK(density=0.01)))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.policy.interface import Policy
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def attach(
+    accelerator: Accelerator,
+    model: nn.Module,
+    compressor: Compressor,
+    policy: Policy | None = None,
+    *,
+    reshard: str = "refuse",
+    **options: Any,
+) -> HookState:
+    """Compress the gradients of a prepared model, in each backward outside ``no_sync``, and keep the state of
+    every rank in ``accelerator.save_state`` and ``load_state``. ``reshard``: see
+    `Attached.load_state_dict`; ``options``: of `HookState`.
+
+    Raises UserError where ``accelerator.prepare`` has not wrapped the model in DDP."""
+    if not isinstance(model, DistributedDataParallel):
+        raise UserError(
+            f"model: attach takes what accelerator.prepare has wrapped in DDP, got {type(model).__name__}; "
+            "prepare it first, in a run of several processes"
+        )
+    if accelerator.scaler is not None:
+        raise UserError(
+            "accelerator: a hook is not given its GradScaler; use mixed_precision='bf16', or "
+            "dgc_repro.attach and exchange.step(scaler=accelerator.scaler)"
+        )
+    state = HookState(model, compressor, policy, **options)
+    model.register_comm_hook(state, comm_hook)
+    accelerator.register_for_checkpointing(state.gathered(reshard=reshard))
+    return state

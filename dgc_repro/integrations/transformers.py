@@ -1,0 +1,86 @@
+"""A compressor for the Trainer of Transformers, or for a subclass of it (docs/frameworks.md)::
+
+class CompressedTrainer(Compressed, Trainer): ...
+
+CompressedTrainer(model=model, args=arguments, compressor=ErrorFeedback(TopK(density=0.01)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.exchange.attached import Attached, attach
+from dgc_repro.policy.interface import Policy
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+else:
+    Trainer = object
+
+FILE = "exchange.pt"
+"""In the Trainer's checkpoint folders."""
+
+
+class Compressed(Trainer):
+    """Stand before a Trainer among the bases of a class: attach a compressor to the model that the Trainer
+    trains, exchange the gradients after the last backward of each step, and keep the state of every rank in
+    the Trainer's checkpoints.
+
+    ``compressor``, ``policy`` and ``attach_options`` are arguments of `dgc_repro.attach`, ``reshard`` is one
+    of `Attached.load_state_dict`. The exchange comes before the Trainer clips gradients. ``exchange``: what
+    `attach` has returned, from the first step on.
+    """
+
+    exchange: Attached | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        compressor: Compressor,
+        policy: Policy | None = None,
+        reshard: str = "refuse",
+        attach_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        options = attach_options or {}
+        self._attach: Callable[[Any], Attached] = lambda model: attach(
+            model, compressor, policy, **options
+        )
+        self._reshard = reshard
+        self._attached_to: nn.Module | None = None
+        self._resumes_from: str | None = None
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Run the Trainer's forward and backward, and exchange unless it goes on accumulating."""
+        if model is not self._attached_to:  # a Trainer may wrap its model again
+            if self.exchange is not None:
+                self.exchange.detach()
+            self.exchange, self._attached_to = self._attach(model), model
+        assert self.exchange is not None
+        if self._resumes_from is not None:
+            path, self._resumes_from = Path(self._resumes_from) / FILE, None
+            if path.exists():
+                state = torch.load(path, weights_only=True)
+                self.exchange.load_state_dict(state, reshard=self._reshard)
+        loss: Tensor = super().training_step(model, *args, **kwargs)
+        if self.accelerator.sync_gradients:
+            self.exchange.step(scaler=self.accelerator.scaler)
+        return loss
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.exchange is not None:
+            state = self.exchange.gathered().state_dict()  # a collective
+            if self.args.should_save:
+                torch.save(state, Path(output_dir) / FILE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self._resumes_from = checkpoint

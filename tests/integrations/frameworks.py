@@ -1,0 +1,396 @@
+"""Training loops of frameworks, for test_frameworks.py: each trains one small model on data of its rank.
+
+A job runs on each rank of a real world and returns the parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from dgc_repro import Dense, HookState, attach, comm_hook
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
+
+STEPS, HALF, MICRO_STEPS, CLIP = 4, 2, 2, 0.05
+Parameters = dict[str, Tensor]
+QUIET: dict[str, Any] = {  # of Lightning's Trainer
+    "accelerator": "cpu",
+    "max_epochs": 1,
+    "use_distributed_sampler": False,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, by all loops alike. ``compressor``: None for plain DDP."""
+
+    compressor: Compressor | None
+    folder: Path
+    steps: int = STEPS  # at the end
+    resumes: bool = (
+        False  # after half of all steps, from the folder; every run leaves its checkpoint there
+    )
+    reshard: str = "refuse"
+    scaled: bool = False  # float16 autocast, with a GradScaler whose scale grows
+
+
+class Net(nn.Module):
+    """A model with a loss of its own, as Transformers wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"loss": (self.layers(x).float() - y).square().mean()}
+
+
+def batches() -> DataLoader[Any]:
+    """This rank's micro-batches of all steps, in order."""
+    source = torch.Generator().manual_seed(dist.get_rank())
+    x, y = (torch.randn(STEPS * MICRO_STEPS * 2, width, generator=source) for width in (6, 4))
+    return DataLoader(TensorDataset(x, y), batch_size=2)
+
+
+def sgd(net: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+
+
+def scaler_of(task: Task) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1, enabled=task.scaled)
+
+
+def parameters(net: nn.Module) -> Parameters:
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
+@contextlib.contextmanager
+def as_launched() -> Iterator[None]:
+    """The environment that torchrun gives a rank, without a network."""
+    rank, size = str(dist.get_rank()), str(dist.get_world_size())
+    more = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    more |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "HF_HUB_OFFLINE": "1"}
+    more |= {"ACCELERATE_USE_CPU": "true"}
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def by_hand(task: Task) -> Parameters:
+    """The loop that the frameworks' loops must equal."""
+    net = Net()
+    model, optimizer, scaler = DistributedDataParallel(net), sgd(net), scaler_of(task)
+    exchange = None if task.compressor is None else attach(model, task.compressor)
+    for number, (x, y) in enumerate(batches()):
+        last = number % MICRO_STEPS == MICRO_STEPS - 1
+        with contextlib.nullcontext() if last else model.no_sync():
+            with torch.autocast("cpu", torch.float16, enabled=task.scaled):
+                loss = model(x, y)["loss"]
+            scaler.scale(loss / MICRO_STEPS).backward()
+        if not last:
+            continue
+        if exchange is not None:
+            exchange.step(scaler=scaler)
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), CLIP)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    if exchange is not None:
+        exchange.detach()
+    return parameters(net)
+
+
+def lightning_module() -> Any:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+            return self.net(*batch)["loss"]  # type: ignore[no-any-return]
+
+        def train_dataloader(self) -> Any:
+            """Half of the steps an epoch: Lightning continues with a whole epoch."""
+            half = HALF * MICRO_STEPS * 2
+            first = self.current_epoch * half
+            return DataLoader(Subset(batches().dataset, range(first, first + half)), batch_size=2)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return sgd(self)
+
+    return Module()
+
+
+def lightning_callback(task: Task) -> Parameters:
+    import lightning.pytorch as pl
+
+    from dgc_repro.integrations.lightning import Compress
+
+    callbacks = []
+    if task.compressor is not None:
+        callbacks = [Compress(task.compressor, reshard=task.reshard)]
+    return _lightning(task, pl.strategies.DDPStrategy(process_group_backend="gloo"), callbacks)
+
+
+def _lightning(task: Task, strategy: Any, callbacks: list[Any]) -> Parameters:
+    import lightning.pytorch as pl
+    from lightning.pytorch.plugins import MixedPrecision
+
+    module, path = lightning_module(), task.folder / "lightning.ckpt"
+    with as_launched():
+        trainer = pl.Trainer(
+            **QUIET | {"max_epochs": task.steps // HALF},
+            devices=dist.get_world_size(),
+            strategy=strategy,
+            callbacks=callbacks,
+            plugins=[MixedPrecision("16-mixed", "cpu", scaler_of(task))] if task.scaled else None,
+            accumulate_grad_batches=MICRO_STEPS,
+            gradient_clip_val=CLIP,
+            reload_dataloaders_every_n_epochs=1,
+        )
+        trainer.fit(module, ckpt_path=path if task.resumes else None)
+        trainer.save_checkpoint(path)
+    return parameters(module.net)
+
+
+def scale(accelerator: Any, task: Task) -> None:
+    """What Accelerate does for ``mixed_precision="fp16"``, on GPUs only."""
+    if task.scaled:
+        accelerator.state._mixed_precision = "fp16"
+        accelerator.native_amp, accelerator.scaler = True, scaler_of(task)
+
+
+def forget_accelerate() -> None:
+    """Have the next Accelerator of this process begin anew."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def accelerate(task: Task) -> Parameters:
+    from accelerate import Accelerator
+
+    from dgc_repro.integrations.accelerate import attach as attach_to
+
+    with as_launched():
+        accelerator = Accelerator(gradient_accumulation_steps=MICRO_STEPS)
+        scale(accelerator, task)
+        model, optimizer = accelerator.prepare(net := Net(), sgd(net))
+        if task.compressor is not None:
+            state = attach_to(accelerator, model, task.compressor, reshard=task.reshard)
+        folder, done = task.folder / "accelerate", 0
+        if task.resumes:
+            accelerator.load_state(str(folder))
+            done = HALF * MICRO_STEPS
+        for number, (x, y) in enumerate(batches()):
+            if not done <= number < task.steps * MICRO_STEPS:
+                continue
+            with accelerator.accumulate(model):
+                accelerator.backward(model(x, y)["loss"])
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), CLIP)
+                optimizer.step()
+                optimizer.zero_grad()
+        accelerator.save_state(str(folder))
+        if task.compressor is not None:
+            state.close()
+        forget_accelerate()
+    return parameters(net)
+
+
+def transformers(task: Task) -> Parameters:
+    from transformers import Trainer, TrainingArguments
+
+    from dgc_repro.integrations.transformers import Compressed
+
+    class Plain(Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(batches().dataset, batch_size=2, collate_fn=named)
+
+    class Own(Compressed, Plain):
+        pass
+
+    net = Net()
+    with as_launched():
+        arguments = TrainingArguments(
+            output_dir=str(task.folder),
+            use_cpu=True,
+            ddp_backend="gloo",
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=MICRO_STEPS,
+            max_grad_norm=CLIP,
+            max_steps=task.steps,
+            lr_scheduler_type="constant",
+            save_steps=HALF,
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        own: dict[str, Any] = {"model": net, "args": arguments, "optimizers": (sgd(net), None)}
+        if task.compressor is None:
+            trainer = Plain(**own)
+        else:
+            trainer = Own(**own, compressor=task.compressor, reshard=task.reshard)
+        scale(trainer.accelerator, task)
+        trainer.train(resume_from_checkpoint=task.resumes)
+        if task.compressor is not None:
+            trainer.exchange.detach()
+        forget_accelerate()
+    return parameters(net)
+
+
+def named(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    x, y = zip(*samples, strict=True)
+    return {"x": torch.stack(x), "y": torch.stack(y)}
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The message of the UserError that an action raises."""
+    try:
+        action()
+    except UserError as error:
+        return str(error)
+    return "nothing"
+
+
+def play(loop: str, task: Task) -> Parameters:
+    """A loop of this module, by name."""
+    found: Parameters = globals()[loop](task)
+    gc.collect()
+    return found
+
+
+@contextlib.contextmanager
+def hooks_on_cpus() -> Iterator[None]:
+    """Have Lightning register communication hooks, which it does on GPUs only."""
+    from lightning.pytorch.overrides.distributed import _register_ddp_comm_hook
+    from lightning.pytorch.strategies import DDPStrategy
+
+    def register(self: Any) -> None:
+        _register_ddp_comm_hook(
+            self.model, self._ddp_comm_state, self._ddp_comm_hook, self._ddp_comm_wrapper
+        )
+
+    before = DDPStrategy._register_ddp_hooks
+    DDPStrategy._register_ddp_hooks = register
+    try:
+        yield
+    finally:
+        DDPStrategy._register_ddp_hooks = before
+
+
+def piece_of_a_page(code: str, folder: Path) -> Parameters:
+    """Parameters after a snippet of docs/frameworks.md, to which the page gives these names."""
+    module = Net().layers
+    names: dict[str, Any] = {
+        "batches": batches(),
+        "contextlib": contextlib,
+        "dataset": [{"x": x, "y": y} for x, y in batches().dataset],
+        "DistributedDataParallel": DistributedDataParallel,
+        "loss_of": nn.functional.mse_loss,
+        "module": module,
+        "optimizer": sgd(module),
+        "torch": torch,
+    }
+    if "transformers_model" in code:
+        module = names["transformers_model"] = Net()
+    if "lightning_module" in code:
+        module = names["lightning_module"] = lightning_module()
+        names["accelerator"] = "cpu"
+    elif "DistributedDataParallel(" not in code:
+        names["model"] = DistributedDataParallel(module)
+    before = parameters(module)
+    with as_launched(), contextlib.chdir(folder):
+        with hooks_on_cpus() if "ddp_comm_hook" in code else contextlib.nullcontext():
+            exec(code, names)
+        if "transformers" in code or "accelerate" in code:
+            forget_accelerate()
+    joined = names.get("exchange") or names.get("state")
+    joined = joined or getattr(names.get("compress") or names["trainer"], "exchange", None)
+    assert joined.ledger.payload_bytes > 0
+    joined.close()
+    assert not any(torch.equal(value, before[name]) for name, value in parameters(module).items())
+    return parameters(module)
+
+
+def lightning_overlapping(task: Task) -> Parameters:
+    import lightning.pytorch as pl
+
+    from dgc_repro.integrations.lightning import Compress
+
+    assert task.compressor is not None
+    callbacks = [Compress(task.compressor, overlap=True)]
+    return _lightning(task, pl.strategies.DDPStrategy(process_group_backend="gloo"), callbacks)
+
+
+def fitted_again_without(task: Task) -> list[Parameters]:
+    """Parameters of a module that a trainer with the callback has fitted, and then one without."""
+    import lightning.pytorch as pl
+
+    from dgc_repro.integrations.lightning import Compress
+
+    assert task.compressor is not None
+    module, found = lightning_module(), []
+    for callbacks in ([Compress(task.compressor)], []):
+        with as_launched():
+            trainer = pl.Trainer(**QUIET, strategy="ddp", devices=2, callbacks=callbacks)
+            trainer.fit(module)
+        found.append(parameters(module))
+    return found
+
+
+def lightning_on_one_device() -> str:
+    import lightning.pytorch as pl
+
+    from dgc_repro.integrations.lightning import Compress
+
+    trainer = pl.Trainer(**QUIET, devices=1, callbacks=[Compress(Dense())])
+    return refusal(lambda: trainer.fit(lightning_module()))
+
+
+def accelerate_of_one_process() -> str:
+    from accelerate import Accelerator
+
+    from dgc_repro.integrations.accelerate import attach as attach_to
+
+    accelerator = Accelerator(cpu=True)
+    said = refusal(lambda: attach_to(accelerator, accelerator.prepare(Net()), Dense()))
+    forget_accelerate()
+    return said
+
+
+def lightning_hook_on_cpus() -> str:
+    """What Lightning's way to give DDP a hook says where Lightning leaves the hook out."""
+    import lightning.pytorch as pl
+
+    module = lightning_module()
+    state = HookState(module, Dense())
+    strategy = pl.strategies.DDPStrategy(ddp_comm_state=state, ddp_comm_hook=comm_hook)
+    with as_launched():
+        trainer = pl.Trainer(**QUIET, devices=2, strategy=strategy)
+        return refusal(lambda: trainer.fit(module))

@@ -1,0 +1,110 @@
+"""The loops of Lightning, Accelerate and Transformers train as a loop of the user's own does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import frameworks
+import pytest
+from frameworks import HALF, Task, play
+from laws import same
+from processes import JobFailed, World
+
+from dgc_repro import Dense, ErrorFeedback, TopK
+
+pytestmark = pytest.mark.slow
+LOOPS = ["lightning_callback", "accelerate", "transformers"]
+EF_TOPK = ErrorFeedback(TopK(density=0.3))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_without_compression_a_framework_trains_as_plain_ddp(
+    two_workers: World, tmp_path: Path, loop: str
+) -> None:
+    plain = two_workers(play, "by_hand", Task(None, tmp_path))
+    first, second = two_workers(play, loop, Task(Dense(), tmp_path))
+    assert same(first, second)
+    assert same(first, plain[0])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_framework_accumulates_clips_and_compresses_as_a_loop_by_hand(
+    two_workers: World, tmp_path: Path, loop: str, scaled: bool
+) -> None:
+    if scaled and loop == "accelerate":
+        pytest.skip("a hook is not given the scaler")
+    task = Task(EF_TOPK, tmp_path, scaled=scaled)
+    by_hand = two_workers(play, "by_hand", task)
+    first, second = two_workers(play, loop, task)
+    assert same(first, second)
+    assert same(first, by_hand[0])
+    dense = two_workers(play, "by_hand", Task(None, tmp_path, scaled=scaled))
+    assert not same(first, dense[0])
+
+
+@pytest.mark.parametrize("loop", [*LOOPS, "lightning_overlapping"])
+def test_a_framework_resumes_the_state_of_every_rank(
+    two_workers: World, tmp_path: Path, loop: str
+) -> None:
+    whole = two_workers(play, "by_hand", Task(EF_TOPK, tmp_path))
+    two_workers(play, loop, Task(EF_TOPK, tmp_path, steps=HALF))
+    first, second = two_workers(play, loop, Task(EF_TOPK, tmp_path, resumes=True))
+    assert same(first, second)
+    assert same(first, whole[0])
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_framework_resumes_with_another_number_of_ranks_where_it_is_told_how(
+    two_workers: World, three_workers: World, tmp_path: Path, loop: str
+) -> None:
+    two_workers(play, loop, Task(EF_TOPK, tmp_path, steps=HALF))
+    with pytest.raises(JobFailed, match=r"reshard"):
+        three_workers(play, loop, Task(EF_TOPK, tmp_path, resumes=True))
+    first, *others = three_workers(
+        play, loop, Task(EF_TOPK, tmp_path, resumes=True, reshard="mean")
+    )
+    assert all(same(first, other) for other in others)
+
+
+def test_a_module_may_be_fitted_again_without_the_callback(
+    two_workers: World, tmp_path: Path
+) -> None:
+    task = Task(EF_TOPK, tmp_path)
+    first, second = two_workers(frameworks.fitted_again_without, task)
+    assert same(first, second)
+    assert not same(first[0], first[1])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("lightning_on_one_device", 'strategy: Compress .* use Trainer\\(strategy="ddp"\\)'),
+        ("lightning_hook_on_cpus", "state: it is not the model's hook; call model.register_comm_"),
+        ("accelerate_of_one_process", "model: attach takes what accelerator.prepare has wrapped"),
+    ],
+)
+def test_a_loop_that_would_not_compress_is_refused(
+    two_workers: World, mistake: str, message: str
+) -> None:
+    for said in two_workers(getattr(frameworks, mistake)):
+        assert re.match(message, said), said
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
+SECTIONS = [part.partition("\n") for part in PAGE.read_text("utf-8").split("\n## ")[1:]]
+PIECES = {
+    title: code
+    for title, _, text in SECTIONS
+    for code in re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
+}
+assert PIECES.keys() == {title for title, _, _ in SECTIONS} - {"FSDP2 and HSDP"}
+
+
+@pytest.mark.parametrize("code", PIECES.values(), ids=PIECES)
+def test_a_snippet_of_the_page_trains_all_ranks_alike(
+    two_workers: World, tmp_path: Path, code: str
+) -> None:
+    first, second = two_workers(frameworks.piece_of_a_page, code, tmp_path)
+    assert same(first, second)
