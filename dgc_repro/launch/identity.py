@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,9 @@ REVISED = (
 of their ``_target_``. Their runs are others than before; all others keep their hash."""
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def config_hash(config: Mapping[str, Any], importable: Container[str] | None = None) -> str:
     """Eight hex digits of what decides the numbers: settings, and the source of components outside this
-    package."""
+    package, which are imported. ``importable``: import no others than these."""
     kept = with_first_names(config)
     for *path, last in WITHOUT_EFFECT:
         node = kept
@@ -85,10 +85,17 @@ def config_hash(config: Mapping[str, Any]) -> str:
     parts = [kept.get("policy"), kept.get("study"), *kept["wrapper"].values()]
     if any(str((part or {}).get("_target_")).endswith(REVISED) for part in parts):
         kept["revision"] = 2
-    if sources := {target: digest for target in _targets(kept) if (digest := _source(target))}:
+    targets = [name for name in outside(kept) if importable is None or name in importable]
+    if sources := {target: digest for target in targets if (digest := _source(target))}:
         kept["sources"] = sources
     text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def outside(config: Mapping[str, Any]) -> list[str]:
+    """The components of a config that are not of this package."""
+    package = __name__.partition(".")[0]
+    return sorted({name for name in _targets(config) if name.partition(".")[0] != package})
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -102,10 +109,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 def _source(target: str) -> str | None:
     """The hash of the file that a component of the user's own comes from, so that an edited one makes
-    another run; None for ours, whose changes `RESULTS_VERSION` and `REVISED` mark, and where there is no
-    file."""
-    if target.partition(".")[0] == __name__.partition(".")[0]:
-        return None
+    another run; None where there is no file. `RESULTS_VERSION` and `REVISED` mark changes of ours."""
     try:
         file = inspect.getsourcefile(pkgutil.resolve_name(target))
         return hashlib.sha256(Path(str(file)).read_bytes()).hexdigest()
@@ -119,7 +123,7 @@ def read_config(path: Path) -> dict[str, Any]:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise TypeError(f"a mapping, got {type(config).__name__}")
-        config_hash(config)  # reads what every config has
+        config_hash(config, importable=())  # reads what every config has
     except (
         yaml.YAMLError,
         ValueError,

@@ -10,6 +10,9 @@ import os
 import signal
 import sys
 
+OWN_TARGETS = "DGC_REPRO_TARGETS"
+"""Environment variable with the components outside this package that a command line names. Ranks import no
+others: the config in a run folder is data."""
 STARTED_BY = "DGC_REPRO_STARTED_BY"  # process id of the launcher, for its ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from dgc_repro.launch.identity import (
     RESULTS_VERSION,
     config_hash,
     file_name,
+    outside,
     read_config,
     run_folder,
 )
@@ -26,6 +28,7 @@ from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
 from dgc_repro.launch.overrides import key_of
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.paths import conf_dir, conf_dirs, is_group, keys_of
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
@@ -97,6 +100,7 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
     check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
+    os.environ[OWN_TARGETS] = " ".join(outside(config))
     try:
         is_netlab = config["launch"]["kind"] == NETLAB
         (train or (execute_netlab if is_netlab else execute))(config, folder)
@@ -200,7 +204,7 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
     path = folder / "config.yaml"
     say_damaged(folder)
     if path.is_file():
-        before = config_hash(read_config(path))
+        before = config_hash(read_config(path), importable=outside(config))
         if before != config_hash(config):
             raise UserError(
                 f"paths.runs: {folder} holds another config (hash {before}); give another paths.runs, or, "

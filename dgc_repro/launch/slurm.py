@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dgc_repro.errors import UserError
+from dgc_repro.launch.identity import outside
 from dgc_repro.launch.local import RunFailed, RunStopped, held, raise_unless_finished
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.overrides import apart, key_of
@@ -216,7 +217,12 @@ def _submit(
                 pass
         executor.update_parameters(**parameters(launch, name))
         jobs = [
-            Job(str(folder.absolute()), run["launch"]["workers"] // launch["nodes"], seconds)
+            Job(
+                str(folder.absolute()),
+                run["launch"]["workers"] // launch["nodes"],
+                seconds,
+                " ".join(outside(run)),
+            )
             for folder, run in runs.items()
         ]
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what sbatch said

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dgc_repro.launch.parent import end_with_parent
+from dgc_repro.launch.parent import OWN_TARGETS, end_with_parent
 
 SUBMITTED = "submitted"
 """``torchrun -m dgc_repro submitted <run folder>`` trains what the folder's config says."""
@@ -31,11 +31,13 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """One run. ``stop_seconds``: for the last checkpoint, before ranks are killed."""
+    """One run. ``stop_seconds``: for the last checkpoint, before ranks are killed; ``own_targets``: the
+    user's own components."""
 
     folder: str
     workers_of_node: int
     stop_seconds: int
+    own_targets: str
 
     def __call__(self) -> None:
         """Run to the end on this node. Ends the process where the run has not finished."""
@@ -45,7 +47,7 @@ class Job:
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # ranks set their own
         agent = subprocess.Popen(
             self.torchrun(os.environ),
-            env=os.environ | threads,
+            env=os.environ | threads | {OWN_TARGETS: self.own_targets},
             preexec_fn=_ignore_signals,  # noqa: PLW1509  # this process has one thread
         )
         is_stopping = False

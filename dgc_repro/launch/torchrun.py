@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from dgc_repro.errors import DiskFull, UserError
 from dgc_repro.launch.local import LOG_FILE, held, raise_unless_finished, what_failed
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.rendezvous import HAS_STORE, PATIENCE_SECONDS, Rendezvous, poll
 from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import DISK_FULL, FAILED, STOPPED, USER_ERROR, leave, work
@@ -52,6 +53,7 @@ def lead(command: Callable[[Execute], int], others: Collection[str]) -> NoReturn
                 "folder": str(folder.absolute()),
                 "token": token,
                 "node": platform.node(),
+                OWN_TARGETS: os.environ[OWN_TARGETS],
             }
             rendezvous.send_instructions(json.dumps(instructions))
             try:
@@ -105,8 +107,9 @@ def follow() -> NoReturn:
 
 def join(instructions: Mapping[str, str], rendezvous: Rendezvous) -> tuple[int, bool]:
     """Train what the folder says with the others; see `worker.work`. ``instructions``: the
-    folder, the token that rank 0 has written there, and its node."""
+    folder, the token that rank 0 has written there, its node, and the user's own components."""
     folder = Path(instructions["folder"])
+    os.environ[OWN_TARGETS] = instructions[OWN_TARGETS]
 
     def sees_token() -> bool:
         with contextlib.suppress(OSError):

@@ -39,6 +39,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
@@ -232,11 +233,18 @@ def make_sink(config: dict[str, Any]) -> Sink:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved config of a run folder. Raises UserError."""
+    """The resolved config of a run folder. Raises UserError, also for a component outside this package that
+    the command line does not name."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise UserError(f"paths.runs: no {path}; a run folder is made by python -m dgc_repro ...")
     config = identity.read_config(path)
+    named = os.environ.get(OWN_TARGETS, "").split()
+    if strange := [target for target in identity.outside(config) if target not in named]:
+        raise UserError(
+            f"paths.runs: {path} names {strange[0]}, which is not of this package and which no command line "
+            "has named; repeat the command that made the run"
+        )
     try:
         sections.check(config, SECTIONS)
     except UserError as error:

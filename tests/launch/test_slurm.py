@@ -344,7 +344,7 @@ def test_torchrun_meets_on_the_first_node_at_a_port_of_the_job(
     }  # fmt: skip
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    line = " ".join(Job("/shared/run", 4, 60).torchrun(place))
+    line = " ".join(Job("/shared/run", 4, 60, "").torchrun(place))
     assert " --nnodes=3 --node-rank=2 --nproc-per-node=4 --master-addr=gpu07 " in line
     assert f" --master-port={FIRST_PORT + 34} " in line
     assert line.endswith(" --shutdown-timeout=60 -m dgc_repro submitted /shared/run")
