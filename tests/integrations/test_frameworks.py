@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import frameworks
@@ -108,3 +110,20 @@ def test_a_snippet_of_the_page_trains_all_ranks_alike(
 ) -> None:
     first, second = two_workers(frameworks.piece_of_a_page, code, tmp_path)
     assert same(first, second)
+
+
+def test_a_missing_framework_is_one_line_that_names_the_extra() -> None:
+    program = """if True:
+        import sys
+        frameworks = ("accelerate", "lightning", "transformers")
+        sys.modules |= dict.fromkeys(frameworks)  # an import of one raises, as if it were missing
+        import dgc_repro.integrations.accelerate, dgc_repro.integrations.transformers
+        import dgc_repro.integrations.lightning
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert re.search(
+        r"Error: lightning is not installed; pip install 'dgc_repro\[lightning\]'$", last
+    )
