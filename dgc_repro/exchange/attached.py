@@ -122,6 +122,10 @@ class Attached:
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model to which this is attached, or one from a file, is a plain DDP model."""
+        return Hook, ()
+
     @property
     def learning_rate(self) -> float:
         """Of the coming step: set it before its backward. Read by `BlockMomentum` alone."""
@@ -399,6 +403,8 @@ def attach(
             "on_nonfinite": on_nonfinite,
             "check": check,
         }
+        refuse_no_object(compressor)
+        model = getattr(model, "_orig_mod", model)  # of torch.compile
         sharded = mesh is not None or dim is not None or is_sharded(model)
         if sharded:
             fit_units(compressor, policy, unit, overlap)
@@ -421,6 +427,15 @@ def attach(
 def between_ranks(model: DistributedDataParallel) -> Link:
     """A link between the ranks of a DDP model's process group, before an exchange is made."""
     return Link(ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device))
+
+
+def refuse_no_object(compressor: object) -> None:
+    """Raise UserError where a class or a name is given in place of a compressor."""
+    example = "give an object, such as ErrorFeedback(TopK(density=0.01))"
+    if isinstance(compressor, type):
+        raise UserError(f"compressor: {compressor.__name__} is a class; {example}")
+    if isinstance(compressor, str):
+        raise UserError(f"compressor: {compressor} is a name; {example}")
 
 
 def fit_loop(policy: Policy, on_nonfinite: str) -> None:

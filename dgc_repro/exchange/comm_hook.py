@@ -33,6 +33,7 @@ from dgc_repro.exchange.attached import (
     between_ranks,
     exchange_of,
     fit_loop,
+    refuse_no_object,
     suitable,
 )
 from dgc_repro.exchange.ddp import (
@@ -42,7 +43,7 @@ from dgc_repro.exchange.ddp import (
     junction_of,
     refuse_missing_buckets,
 )
-from dgc_repro.exchange.guard import Guard
+from dgc_repro.exchange.guard import Guard, NotCopied
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.reshard import keyed, states_of
@@ -86,6 +87,7 @@ class HookState(Attached):
         policy = policy or Fixed()
         name = type(policy).__name__
         with as_arguments(hook=True):
+            refuse_no_object(compressor)
             fit_together(compressor, policy, "layer", True)
             fit_loop(policy, on_nonfinite)
             weighs = getattr(policy, "weighs_time", True) and measures(policy)
@@ -192,7 +194,7 @@ class HookState(Attached):
             if name != "module" or not isinstance(owner, DistributedDataParallel):
                 return
             if (module := held()) is not None and _parameters(module) & _parameters(wrapped):
-                owner.register_forward_pre_hook(before, prepend=True)
+                owner.register_forward_pre_hook(NotCopied(before), prepend=True)
 
         handle = register_module_module_registration_hook(watch)
         weakref.finalize(self, handle.remove)

@@ -348,6 +348,10 @@ class Hook:
     junction: AfterBackward | PerBucket | None = None
     finish: Callable[[], None] | None = None  # after each backward that DDP reduces
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of the model, or one from a file, is a plain DDP model."""
+        return Hook, ()
+
 
 _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
 
@@ -387,7 +391,8 @@ def hook_of(model: DistributedDataParallel, overlap: bool) -> Hook:
     hook = _HOOKS.get(model)
     if hook is None:
         hook = Hook(model.process_group)
-        foreign = bool(getattr(model, "_comm_hooks", ()))
+        # A copy of a model lists the hook of the model, and does not have it.
+        foreign = any(not isinstance(state, Hook) for _, state in getattr(model, "_comm_hooks", ()))
         try:
             if not foreign:
                 model.register_comm_hook(hook, hand_over)

@@ -133,7 +133,7 @@ class Guard:
     def _watch_forward(self, model: nn.Module) -> list[RemovableHandle]:
         def before(module: nn.Module, _: object) -> None:
             if self._model is None or self._model() is not module:
-                return  # a copy of the model has the hook too
+                return
             if torch.is_grad_enabled():
                 self.before_forward(module)
                 self._steps.keep(module)
@@ -142,8 +142,8 @@ class Guard:
             if self._model is not None and self._model() is module and torch.is_grad_enabled():
                 self.after_forward()  # a forward may write weights, such as nn.Embedding(max_norm=...)
 
-        handle = model.register_forward_hook(after)
-        return [model.register_forward_pre_hook(before, prepend=True), handle]
+        handle = model.register_forward_hook(NotCopied(after))
+        return [model.register_forward_pre_hook(NotCopied(before), prepend=True), handle]
 
     def _watch_backward(self) -> list[RemovableHandle]:
         found = weakref.ref(self)
@@ -201,6 +201,23 @@ class Guard:
             return loss
 
         return checked
+
+
+class NotCopied:
+    """A hook of a module that a copy of the module, or one from a file, does not have."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._hook(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotCopied, (_noop,)
+
+
+def _noop(*_: Any) -> None:
+    """Do nothing."""
 
 
 def _versions(parameters: Iterable[Tensor]) -> int:

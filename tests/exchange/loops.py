@@ -11,6 +11,7 @@ import gc
 import io
 import itertools
 import math
+import pickle
 import re
 import time
 import weakref
@@ -1323,6 +1324,77 @@ def accordion(overlap: bool, norm: str) -> tuple[int, dict[str, Any]]:
     exchange.detach()
     state = exchange.state_dict()["policy"]
     return len(state["high"]), state["norms"]
+
+
+def copies(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Gradients of copies of a model with a compressor: where its ranks have gradients of their own, as of a
+    plain DDP model, and those of a copy to which a compressor is attached."""
+    rank = dist.get_rank()
+    plain, model = built(Loop("float32", None)), built(Loop("float32", None))
+    exchange = joined(model, Loop("float32", EF4, overlap=way == "overlap", hook=way == "hook"))
+    backward(model, rank)
+    if way != "hook":
+        exchange.step()
+    model.zero_grad()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    found: dict[str, Any] = {
+        "copied": copy.deepcopy(model),
+        "pickled": pickle.loads(pickle.dumps(model)),
+        "saved": torch.load(file, weights_only=False),
+        "averaged": averaged.module,
+    }
+    backward(plain, rank)
+    told = {"plain": gradients(plain.module)}
+    for name, other in found.items():
+        for _ in range(2):
+            other.zero_grad()
+            backward(other, rank)
+        told[name] = gradients(other.module)
+    again, before = {}, copy.deepcopy(exchange.state_dict())
+    for name, other in {"original": model, "copy": found["copied"]}.items():
+        other.zero_grad()
+        used = exchange
+        if name == "copy":
+            used = attach(other, EF4, overlap=way == "overlap")
+            used.load_state_dict(before)
+        backward(other, rank)
+        if not isinstance(used, HookState):
+            used.step()
+        again[name] = gradients(other.module)
+        used.detach()
+    return told, again
+
+
+def compiled(inside: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Parameters after some steps of a model and of a compiled one."""
+    found = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        net: Any = Layers(torch.float32, torch.float32)
+        net = torch.compile(net, backend="eager") if compiles and inside else net
+        model: Any = DistributedDataParallel(net)
+        model = torch.compile(model, backend="eager") if compiles and not inside else model
+        exchange = attach(model, EF4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(model, dist.get_rank())
+            exchange.step()
+            optimizer.step()
+        backward(model)
+        assert raised(optimizer.step).startswith("UserError: exchange.step: it was not called")
+        exchange.detach()
+        found.append([p.detach().clone() for p in model.parameters()])
+    return found[0], found[1]
+
+
+def no_object(overlap: bool) -> str:
+    said = raised(lambda: attached(overlap, compressor="topk"))
+    assert said.startswith("UserError: compressor: topk is a name; give an object, such as")
+    return raised(lambda: attached(overlap, compressor=TopK))
 
 
 def detached(overlap: bool) -> dict[str, Any]:

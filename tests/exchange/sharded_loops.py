@@ -456,6 +456,11 @@ def other_ranks_state() -> str:
     return raised(lambda: exchange.load_state_dict(saved))
 
 
+def another_seed() -> str:
+    """On rank 2, which is in another node and has the same shard as rank 0."""
+    return raised(lambda: attached(built(), seed=int(dist.get_rank() == 2)))
+
+
 def too_small() -> str:
     """Rank 2 is too high for parts of 3 x 6, which ranks 1 and 3 have."""
     return refused(None, ErrorFeedback(PowerSGD(2)))
@@ -545,5 +550,9 @@ MISUSES: Mapping[str, tuple[Callable[[], str], str]] = {
     "attached twice": (attached_twice, "^UserError: model: a compressor is attached to it already"),
     "hooked": (hooked, "^UserError: model: it has an all-reduce hook already"),
     "ignored": (ignored, "^UserError: model: last.weight is in no unit of fully_shard"),
+    "another seed": (
+        another_seed,
+        r"^UserError: seed: it differs between ranks: 0 \(rank 0, 1, 3\), 1 \(rank 2\)",
+    ),
     "other rank's": (other_ranks_state, "^ValueError: rank: the state was saved by rank 9"),
 }

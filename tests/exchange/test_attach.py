@@ -410,6 +410,20 @@ def test_loops_that_keep_the_rule_are_not_refused(
     assert same(first[2], second[2]), "replicas drift"
 
 
+@pytest.mark.parametrize("way", ["after backward", "overlap", "hook"])
+def test_a_copy_of_a_model_is_plain_ddp_and_can_be_attached(two_workers: World, way: str) -> None:
+    for told, again in two_workers(loops.copies, way):
+        for name, found in told.items():
+            assert same(found, told["plain"]), name
+        assert same(again["copy"], again["original"])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_compiled_model_trains_as_one_that_is_not(two_workers: World, inside: bool) -> None:
+    for plain, compiled in two_workers(loops.compiled, inside):
+        assert same(plain, compiled)
+
+
 def test_a_model_whose_buffers_are_kept_is_freed(two_workers: World) -> None:
     assert two_workers(loops.freed_after_an_evaluation) == [True, True]
 
@@ -623,6 +637,11 @@ def test_ranks_that_are_given_different_arguments_are_told_so_at_once(
 
 BOTH, AFTER, BUCKET = OVERLAP, OVERLAP[:1], OVERLAP[1:]
 REFUSED = [
+    (
+        "no_object",
+        BOTH,
+        r"compressor: TopK is a class; give an object, such as ErrorFeedback\(TopK",
+    ),
     ("sparse", BOTH, r"model: 0\.weight has sparse gradients.* sparse=False"),
     (
         "no_ddp",
