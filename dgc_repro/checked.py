@@ -33,7 +33,8 @@ from typing import (
 )
 
 MOST = 10**15
-"""Of a whole number: no count here comes near it, and a float64 still holds it exactly."""
+"""Of a number, either way: no setting comes near it, float64 holds whole numbers up to it exactly, and a
+product of two does not overflow float32."""
 T = TypeVar("T")
 
 
@@ -120,7 +121,7 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         kind = kinds.get(name, ANYTHING)
         if not kind.fits(value):
-            huge = isinstance(value, int) and abs(value) > MOST
+            huge = isinstance(value, int | float) and MOST < abs(value) < math.inf
             words = f"{kind.words}, at most {MOST:.0e}" if huge else kind.words
             hint = "" if kind.hint == IN_QUOTES and not _is_number(value) else kind.hint
             raise ValueError(f"{name}: {words}, got {value!r}{hint and '; '}{hint}")
@@ -152,10 +153,7 @@ def _kind_of_field(cls: type, name: str) -> Kind:
 def _is_number(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
-        return False
+    return abs(value) <= MOST  # NaN is not
 
 
 def _is_whole(value: object) -> bool:

@@ -59,7 +59,7 @@ from typing import Annotated
 import numpy as np
 from torch import Tensor
 
-from dgc_repro.checked import Count, checked, one_of
+from dgc_repro.checked import checked, one_of, within
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.compressor.sparsifier import DensitySparsifier, exchange_selected, mark_finite
 from dgc_repro.kernel import chosen, thresholds
@@ -69,6 +69,7 @@ from dgc_repro.kernel.thresholds import Mask, Moments, Reals, each
 from dgc_repro.payload.requests import Exchange, Outcome
 
 FITS = ("exponential", "gamma", "pareto")
+Stages = Annotated[int, within(1, 64)]  # 64 stages that pass a half each leave nothing to send
 FIRST_SHARE = 0.25  # what the first of several stages passes
 ADAPT_EVERY = 5  # steps
 TOLERANCE = 0.2  # of k, above and below
@@ -85,7 +86,7 @@ class SIDCo(DensitySparsifier):
     ``hold``, changes to sit out."""
 
     fit: Annotated[str, one_of(FITS)] = "exponential"
-    stages: Annotated[Count | None, "null to adapt them to what is sent"] = None
+    stages: Annotated[Stages | None, "null to adapt them to what is sent"] = None
     ragged = True
     refines = False  # a fit of survivors, which begin at a threshold, would take them to begin at 0
 

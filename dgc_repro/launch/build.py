@@ -102,8 +102,14 @@ def validate(config: Config) -> None:
     compressor = build_compressor(config, policy)
     settings = made(TrainSettings, config["train"], "train")
     _refuse_optimizer_without_momentum(config, compressor)
-    for group in ("optimizer", "schedule", "network"):
+    for group in ("optimizer", "network"):
         component(config[group], group)
+    warmup = getattr(component(config["schedule"], "schedule"), "warmup_epochs", 0)
+    if warmup > settings.epochs:
+        raise UserError(
+            f"schedule.warmup_epochs: at most train.epochs={settings.epochs}, or the learning rate never "
+            f"reaches optimizer.lr, got {warmup:g}"
+        )
     dataset, model = component(config["dataset"], "dataset"), component(config["model"], "model")
     try:
         refuse_misfit(model, dataset)

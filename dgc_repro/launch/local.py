@@ -28,14 +28,20 @@ from dgc_repro.launch.forks import Forked
 from dgc_repro.launch.hang_report import NO_ANSWER
 from dgc_repro.launch.parent import STARTED_BY
 from dgc_repro.launch.rendezvous import HAS_STORE, hosted_store
-from dgc_repro.launch.worker import DISK_FULL, ERROR_FILE, FAILURE_FILE, FINISHED, STOPPED
+from dgc_repro.launch.worker import (
+    DISK_FULL,
+    ERROR_FILE,
+    FAILURE_FILE,
+    FINISHED,
+    STOP_SECONDS,
+    STOPPED,
+)
 from dgc_repro.train.checkpoint import steps_saved
 
 LOG_FILE, LOCK_FILE = "launch.log", "lock"
 POLL_SECONDS = 0.05
 KILL_AFTER_SECONDS = 5.0  # what the other ranks have to end once the reason of a failure is known
 REPORT_SECONDS = 30.0  # more, while no rank has written the reason yet
-STOP_SECONDS = 600.0  # for the ranks' last checkpoint after a stop signal
 KILLING_SIGNAL = 3  # the third stop signal kills the ranks
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -132,6 +138,13 @@ class Ranks:
             self.stopped_by = number
             self.kill_at = time.monotonic() + STOP_SECONDS
             self._signal(signal.SIGTERM)
+            said = (
+                b"stopping after this step and a checkpoint; a third signal ends the run at once\n"
+            )
+            with contextlib.suppress(
+                OSError
+            ):  # not by print, which the signal may have interrupted
+                os.write(sys.stdout.fileno(), said)
         elif self.num_stops >= KILLING_SIGNAL:
             self.kill_at = 0.0
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,12 +37,11 @@ from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.optimized import KEY, objectives
-from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved
+from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved, sets
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
 from dgc_repro.launch.reproduce import reproduce
-from dgc_repro.launch.sections import SLURM
-from dgc_repro.launch.single import check, run_config, train_in
+from dgc_repro.launch.single import check, is_for_slurm, run_config, train_in
 from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
@@ -97,6 +97,7 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     flags = [argument for argument in arguments if argument not in settings]
     with composing():
         check_overrides(settings)
+        _refuse_run_dir(settings)
         settings = with_profiles(settings)
         if set(torchrun.SWEEPS) & set(arguments):
             settings = sweep.with_choices(settings)
@@ -117,6 +118,15 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
             raise RunFailed(f"the sweep or search has no result ({why})") from error
         raise
     sweep.finish()
+
+
+def _refuse_run_dir(settings: Sequence[str]) -> None:
+    """Raise UserError for Hydra's folder of a run, where Hydra would make it and leave it empty."""
+    if sets(settings, "hydra.run.dir") and "hydra.job.chdir=true" not in settings:
+        raise UserError(
+            "hydra.run.dir: run folders lie below paths.runs; give paths.runs=<folder>, or add "
+            "hydra.job.chdir=true to work in hydra.run.dir"
+        )
 
 
 class BeforeSweep(Callback):
@@ -176,7 +186,7 @@ def one_run(
 
 def report_run(config: dict[str, Any], given: list[str], execute: torchrun.Execute | None) -> None:
     """Run, or submit, and say where the record lies."""
-    if config["launch"]["kind"] == SLURM and execute is None:
+    if is_for_slurm(config) and execute is None:
         check(config, given)
         done, failed = slurm.train([(config, given)])
         for error in failed:
@@ -223,6 +233,8 @@ def answer(action: Callable[[], None]) -> int:
             2,
         )
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return _say(f"{error.filename}: this name is too long for a file; give a shorter one", 2)
         full = full_disk(error, "a file of this command")
         if full is None:
             raise

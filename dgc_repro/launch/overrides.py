@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from hydra import compose
@@ -16,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from dgc_repro.errors import UserError
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.paths import composing, conf_dirs, is_group, keys_of, options
-from dgc_repro.launch.typed import nearest
+from dgc_repro.launch.typed import made, nearest
+from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
 NOT_KEYS = ("artifact", "policy_scale", "wandb")
@@ -37,11 +39,18 @@ def config_of(overrides: Sequence[str]) -> DictConfig:
 
 def resolved(config: DictConfig) -> dict[str, Any]:
     """A run's settings in plain containers, interpolations resolved once, before any rank starts.
-    The defaults of ``model.low_rank`` are left out where it is off."""
+    The settings of ``model.low_rank`` are checked and left out where it is off. Raises UserError."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     model = plain.get("model")
     low_rank = model.get("low_rank") if isinstance(model, dict) else None
     if isinstance(low_rank, dict) and low_rank.get("from_epoch") is None:
+        off = made(LowRank, low_rank, "model.low_rank")
+        for field in fields(LowRank):
+            if getattr(off, field.name) != field.default:
+                raise UserError(
+                    f"model.low_rank.{field.name}: does nothing without model.low_rank.from_epoch; give it, "
+                    f"got {getattr(off, field.name)} alone"
+                )
         del plain["model"]["low_rank"]
     return {key: value for key, value in plain.items() if key not in OF_SWEEPS}
 
@@ -119,6 +128,8 @@ def in_one_line(error: Exception) -> str:
         return f"{group.replace('/', '.')}: no {name!r}; {nearest(name, options(group))}"
     if found := re.search(r"Could not override '([^']+)'", text):
         return f"{found[1]}: no such key; {_nearest_key(found[1])}"
+    if found := re.search(r"Multiple values for (\S+)\. To|already at '([^']+)'", text):
+        return f"{found[1] or found[2]}: it is there already; drop the +"
     if found := re.search(r"Missing mandatory value: (\S+)", causes):
         return f"{getattr(error, 'full_key', None) or found[1]}: has no value; give one"
     return " ".join(text.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
@@ -23,7 +24,17 @@ LONGEST_SECONDS = 30 * 24 * 3600  # of a timeout: torch counts them in a number 
 Timeout = Annotated[
     float, within(SHORTEST_SECONDS, LONGEST_SECONDS, name="seconds"), "a month at most"
 ]
-Folder = Annotated[str, Rule("a folder's name", bool)]
+LONGEST_NAME = 255  # bytes, of every usual file system
+Folder = Annotated[
+    str,
+    Rule(
+        f"a folder's name, each part at most {LONGEST_NAME} bytes long",
+        lambda path: (
+            path and all(len(os.fsencode(part)) <= LONGEST_NAME for part in path.split("/"))
+        ),
+    ),
+]
+Name = Annotated[str, Rule("{}, at most 64 characters long", lambda name: len(name) <= 64)]
 
 
 @checked
@@ -126,17 +137,17 @@ class Paths:
 class Experiment:
     """What a run belongs to; its folder is named by them."""
 
-    paper: str
-    artifact: str
-    row: str
+    paper: Name
+    artifact: Name
+    row: Annotated[str, Rule("{}, at most 100 characters long", lambda row: len(row) <= 100)]
 
 
 @checked
 class Scale:
     """A scale's name and seeds; its other keys are numbers that methods read."""
 
-    name: str
-    seeds: Sequence[int]
+    name: Name
+    seeds: Annotated[Sequence[int], Rule("{}, at least one", bool)]
     family: str = ""
 
 

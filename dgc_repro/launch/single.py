@@ -72,9 +72,15 @@ def run_config(
     return train_in(named(config, given), config, train)
 
 
+def is_for_slurm(config: Mapping[str, Any]) -> bool:
+    """Whether a run is a job of Slurm. The config may not be checked yet."""
+    launch = config.get("launch")
+    return isinstance(launch, Mapping) and launch.get("kind") == SLURM
+
+
 def refuse_slurm(config: Mapping[str, Any]) -> None:
     """Raise UserError for ``launch=slurm`` of a command that runs on this machine."""
-    if config.get("launch", {}).get("kind") == SLURM:
+    if is_for_slurm(config):
         raise UserError(
             "launch.kind: slurm is for single runs and --multirun; put this command into a job of your own "
             "(sbatch --wrap), with launch=local"

@@ -140,7 +140,12 @@ def start(config: DictConfig) -> bool:
             raise failed[0]
         return True
     record = Path(hydra.sweep.dir, RECORD)
-    record.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"hydra.sweep.dir: cannot make {record.parent} ({error.strerror}); name another"
+        ) from error
     num_runs = hydra.sweeper.get("n_trials") if is_search else len(jobs)
     head = {"runs": num_runs, "objectives": names}
     try:

@@ -52,6 +52,7 @@ from dgc_repro.train.profile import profiled
 from dgc_repro.train.run import Run
 
 FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4
+STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
 ERROR_FILE = "error.txt"
 FAILURE_FILE = "failure.txt"
 
@@ -208,6 +209,8 @@ def _train(
         sink.finish(summary)
     finally:
         sink.close()
+        if run.stop_requested:
+            signal.alarm(0)
     return FINISHED if finished else STOPPED
 
 
@@ -257,6 +260,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _stop_on_signals(run: Run) -> None:
     def ask_to_stop(number: int, frame: object) -> None:
+        if not run.stop_requested:
+            signal.alarm(STOP_SECONDS)  # its default action ends a rank whose step does not end
         run.stop_requested = True
 
     # SIGHUP: torchrun passes on what it was sent, a closed terminal too.

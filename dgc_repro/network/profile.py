@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from dgc_repro.checked import Positive, Rule, Share, checked, one_of, within
+from dgc_repro.checked import Rule, Share, checked, one_of, within
 from dgc_repro.network.units import Duration, Rate, bits_per_second, seconds
 
 STEP, RATE, OVERHEAD = "step", "rate", "overhead"
 COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reduce_scatter", "barrier")
 RING, TREE, HALVING_DOUBLING = ALLREDUCES = ("ring", "tree", "halving_doubling")
 MOST_WORKERS = 10**6
+MOST_SCALE = 10**9  # a slim model of thousands of parameters for one of a trillion
 Several = Annotated[int, within(2, MOST_WORKERS)]
 SCHEDULE = Rule("a list such as [{step: 500, rate: 100mbit}]")
 SOFTWARE = Rule("by collective, as {allreduce: {overhead: 200us, rate: 8gbit}}")
@@ -81,7 +82,7 @@ class Network:
     allreduce: Annotated[str, one_of(ALLREDUCES)] = RING
     source: str = ""
     as_workers: Several | None = None
-    message_scale: Positive = 1.0
+    message_scale: Annotated[float, within(above=0, most=MOST_SCALE)] = 1.0
 
     def __post_init__(self) -> None:
         self.changes()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Protocol
 
-from dgc_repro.checked import Positive, Rule, checked, within
+from dgc_repro.checked import MOST, Positive, Rule, checked, within
 
 
 class Schedule(Protocol):
@@ -45,6 +45,14 @@ class Step:
     milestones_epochs: Annotated[Sequence[float], ASCENDING] = ()
     gamma: Positive = 0.1
     warmup_epochs: WarmupEpochs = 0.0
+
+    def __post_init__(self) -> None:
+        times = len(self.milestones_epochs)
+        if times * math.log10(self.gamma) > math.log10(MOST):
+            raise ValueError(
+                f"gamma: the learning rate at most {MOST:.0e} times as high after {times} milestones, got "
+                f"{self.gamma:g}; 0.1 is usual"
+            )
 
     def factor(self, epoch: float, num_epochs: int) -> float:
         passed = sum(epoch >= milestone for milestone in self.milestones_epochs)

@@ -48,6 +48,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "runs").glob("*"))
 
 
+LONG = "x" * 300
 NESTED = {"GRAVAC": ("compressor=topk", "policy=gravac"), "TEXT": TEXT}
 TABLE = Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").partition("# Slow.\n")
 MISTAKES = [
@@ -62,11 +63,13 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_nothing_is_left(
     overrides: str, begins: str, says: str, command: Command, tmp_path: Path
 ) -> None:
-    given = [part for word in overrides.split(" ") for part in NESTED.get(word, [word])]
+    words = overrides.replace("LONG", LONG).split(" ")
+    given = [part for word in words for part in NESTED.get(word, [word])]
     line = refused(command(*(() if given[0] in main.COMMANDS else TINY), *given))
     assert line.startswith(begins)
     assert says in line
     assert left_in(tmp_path) == []
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_more_processes_than_the_machine_has_memory_for() -> None:

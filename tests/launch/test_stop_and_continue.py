@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +31,29 @@ RUN = (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5 * PATIENCE_SECONDS)]
+
+
+ENDLESS = """
+from types import SimpleNamespace
+from dgc_repro.launch import worker
+worker.STOP_SECONDS = 1
+worker._stop_on_signals(SimpleNamespace(stop_requested=False))
+print("begun", flush=True)
+while True:
+    pass
+"""
+
+
+def test_a_rank_whose_step_never_ends_is_ended_by_the_system_after_a_stop() -> None:
+    command = [sys.executable, "-c", ENDLESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begun\n"
+        rank.terminate()
+        try:
+            assert rank.wait(PATIENCE_SECONDS) == -signal.SIGALRM
+        finally:
+            rank.kill()
 
 
 @pytest.fixture
