@@ -33,8 +33,9 @@ from typing import (
 )
 
 MOST = 10**15
-"""Of a number, either way: no setting comes near it, float64 holds whole numbers up to it exactly, and a
-product of two does not overflow float32."""
+"""Of a whole number: no count here comes near it, and a float64 still holds it exactly."""
+LARGEST = 1e37
+"""Of a number: a float32 holds it and some times as much."""
 T = TypeVar("T")
 
 
@@ -121,8 +122,9 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         kind = kinds.get(name, ANYTHING)
         if not kind.fits(value):
-            huge = isinstance(value, int | float) and MOST < abs(value) < math.inf
-            words = f"{kind.words}, at most {MOST:.0e}" if huge else kind.words
+            most = MOST if isinstance(value, int) else LARGEST
+            huge = isinstance(value, int | float) and most < abs(value) < math.inf
+            words = f"{kind.words}, at most {most:.0e}" if huge else kind.words
             hint = "" if kind.hint == IN_QUOTES and not _is_number(value) else kind.hint
             raise ValueError(f"{name}: {words}, got {value!r}{hint and '; '}{hint}")
 
@@ -153,7 +155,7 @@ def _kind_of_field(cls: type, name: str) -> Kind:
 def _is_number(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return abs(value) <= MOST  # NaN is not
+    return abs(value) <= LARGEST  # NaN is not
 
 
 def _is_whole(value: object) -> bool:

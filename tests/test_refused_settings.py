@@ -178,8 +178,8 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"node_latency": "5us"}, "node_latency: does nothing without workers_per"),
         ({"as_workers": 1}, "as_workers: a whole number from 2 to 1000000, or null, got 1"),
         ({"as_workers": 2.0}, "as_workers: a whole number from 2"),
-        ({"message_scale": 0}, "message_scale: a number above 0, got 0"),
-        ({"message_scale": "2"}, "message_scale: a number above 0, got '2'"),
+        ({"message_scale": 0}, "message_scale: a number above 0 and at most 1000000000, got 0"),
+        ({"message_scale": "2"}, "message_scale: a number above 0 and at most 1000000000, got '2'"),
     ],
     Costs: [
         ((GIGABIT, 0), "workers: a whole number from 1, got 0"),

@@ -234,7 +234,9 @@ def answer(action: Callable[[], None]) -> int:
         )
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            return _say(f"{error.filename}: this name is too long for a file; give a shorter one", 2)
+            return _say(
+                f"{error.filename}: this name is too long for a file; give a shorter one", 2
+            )
         full = full_disk(error, "a file of this command")
         if full is None:
             raise

@@ -126,11 +126,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: ``title`` as cited, ``label`` for short, ``link``."""
+    """A paper: ``title`` as cited, ``label`` for short, ``link``, ``data``: its data set, if it has one."""
 
     title: str
     label: str
     link: str = ""
+    data: str = ""
 
     @property
     def cited(self) -> str:

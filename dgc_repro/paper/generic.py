@@ -53,6 +53,7 @@ def generic_page(
     quantities: Mapping[str, Quantity],
     claims: Sequence[Claim],
     printed: Printed | None = None,
+    data: str = "",
     notes: Sequence[Note] = (),
     choices: Sequence[Choice] = (),
 ) -> GenericPage:
@@ -61,6 +62,7 @@ def generic_page(
     rows        label by row id (``experiment.row``), in order; the first row is the uncompressed one
     quantities  by name; the columns of ``printed`` are some of these names and stand beside the measured
                 ones. What is sent (``floats sent``, ``payload``, ``wire``, `LESS`) is added
+    data        the paper's data set, such as "CIFAR-10": accuracy on another one tests no claim
     """
     for claim in claims:
         for check in (*claim.premises, *claim.checks):
@@ -97,6 +99,7 @@ def generic_page(
             [Section("Rows", frames.pivot(frame, rows, columns))],
             claims,
             labels=rows,
+            data=data,
             head=facts.departures(own, scale),
             printed=known,
             notes=notes,

@@ -25,9 +25,9 @@ COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
 lies wholly inside or outside the claimed range. *inconclusive*: neither. *indicative*: fewer than 3 seeds, or
-an assumed input; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs.
-*by construction*: two formulas agree, which is no finding. *cannot follow*: the paper's own numbers
-contradict each other. *not run*: a row has no finished run."""
+an assumed input; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs,
+or the data set is not the paper's. *by construction*: two formulas agree, which is no finding. *cannot
+follow*: the paper's own numbers contradict each other. *not run*: a row has no finished run."""
 
 
 class Entry(NamedTuple):

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Choice, Claim, Note
-from dgc_repro.paper.facts import facts, scale_text, used
+from dgc_repro.paper.facts import data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged, tally
@@ -73,6 +73,7 @@ class Page:
     printed    printed numbers by row and quantity, for table.csv
     sections   tables in order; the terminal shows the first one
     choices    what the paper leaves open, with what these runs used
+    other_data the data set, where it is not the paper's: "digits, not CIFAR-10"
     figures    by file name, a function that draws
     """
 
@@ -87,6 +88,7 @@ class Page:
     notes: Sequence[Note] = ()
     choices: Sequence[Choice] = ()
     warning: str = ""
+    other_data: str = ""
     figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
 
 
@@ -99,6 +101,7 @@ def made(
     claims: Sequence[Claim] = (),
     *,
     labels: Mapping[str, str] | None = None,
+    data: str | Mapping[str, str] = "",
     head: Sequence[tuple[str, str]] = (),
     said: Mapping[str, object] | None = None,
     choices: Sequence[Choice] = (),
@@ -108,6 +111,7 @@ def made(
 
     words    the template, or the artifact's module file, beside which it lies
     labels   rows in words, for verdicts
+    data     the paper's data set, by model where there are several; empty: claims are judged on any data
     head     facts between those on the runs and those on the machine
     said     by name, what ``{name}`` stands for in the template
     choices  of another template, after the page's own
@@ -120,9 +124,14 @@ def made(
         replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
         for one in sections
     ]
-    found = judge(claims, frame, labels=labels, same=twins(runs))
-    known = [(name, inert(value)) for name, value in facts(runs, scale, head)]
-    fields = {"facts": known, "verdicts": found, **more}
+    other = other_data(runs, data)
+    found = judge(claims, frame, labels=labels, same=twins(runs), other_data=other)
+    fields = {
+        "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],
+        "verdicts": found,
+        "other_data": "; ".join(dict.fromkeys(other.values())),
+        **more,
+    }
     return Page(
         words.title.format_map(said),
         scale,
@@ -132,6 +141,22 @@ def made(
         choices=(*words.choices, *choices),
         **fields,
     )
+
+
+def other_data(runs: Sequence[Run], printed: str | Mapping[str, str]) -> dict[str, str]:
+    """The rows whose data are not the paper's, and which data they are (see `made`)."""
+    found = {}
+    for run in runs:
+        papers = printed if isinstance(printed, str) else printed.get(run.model, "")
+        if papers and run.data not in ("", papers):
+            found[run.row] = f"{run.data}, not {papers}"
+    return found
+
+
+def title_text(page: Page) -> str:
+    """The title with the scale, and the data where they are not the paper's."""
+    data = f"; data: {page.other_data}" if page.other_data else ""
+    return f"{page.title} ({scale_text(page.scale)}{data})"
 
 
 def write(page: Page, folder: Path) -> None:
@@ -147,7 +172,7 @@ def write(page: Page, folder: Path) -> None:
 def markdown(page: Page) -> str:
     """The whole page."""
     parts = [
-        f"# {plain(page.title)} ({scale_text(page.scale)})",
+        f"# {plain(title_text(page))}",
         "\n".join(f"- {name}: {value}" for name, value in page.facts),
         *([page.warning] if page.warning else []),
         *(f"![{name}]({name}.png)" for name in page.figures),
@@ -253,19 +278,22 @@ def verdicts_json(page: Page) -> str:
 
 
 def show(page: Page, console: Console, place: Path | None = None) -> None:
-    """One screen: the first table, one line a claim, and where the rest lies (``place``)."""
-    console.print(f"[bold]{escape(page.title)}[/bold] ({escape(scale_text(page.scale))})")
+    """One screen: the first table, each claim with its first effect, and where the rest lies (``place``)."""
+    console.print(f"[bold]{escape(title_text(page))}[/bold]")
     if page.warning:
         console.print(f"[bold]{escape(page.warning)}[/bold]")
     tables = [(s.title, s.table) for s in page.sections if s.table is not None]
+    data = data_text(page.runs)
     for title, table in tables[:1]:
+        title = f"{title} (data: {data})" if data != "-" else title
         fitting = _fitting(table, console.width)
         headings = [str(name).replace(": ", ":\n") for name in fitting.columns]
         console.print(grid(title, headings, fitting.itertuples(index=False, name=None)))
     for verdict in page.verdicts:
-        effect = verdict.effects[0].brief if verdict.effects else ""
-        line = f"  {verdict.word:<14} {verdict.claim.text} {effect}"
-        console.print(escape(line), soft_wrap=True)
+        effect = verdict.effects[0].directed if verdict.effects else ""
+        line = f"  {verdict.word:<14} {verdict.claim.text}"
+        between = " " if len(line) + len(effect) < console.width else "\n" + " " * 17
+        console.print(escape(f"{line}{between}{effect}".rstrip()), soft_wrap=True)
     if page.verdicts:
         console.print(escape(count_text(page)))
     if place is not None:

@@ -29,6 +29,8 @@ LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
 FREE_KEYS = ("root", "seed")
 """May differ between the runs of one table: where the data lies, and the seed."""
+DATA_SETS = {"Cifar10": "CIFAR-10", "Cifar100": "CIFAR-100", "Ptb": "PTB"}
+"""Data sets by their class, as papers name them; others have their class's name in small letters."""
 REQUIRED_METRICS = (
     *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
     *("comm/floats", "comm/payload_bytes", "comm/wire_bytes", "time/train_seconds"),
@@ -78,6 +80,13 @@ class Run:
     def method(self) -> str:
         """The part of the row after the model."""
         return self.row.partition(".")[2] or self.row
+
+    @property
+    def data(self) -> str:
+        """The data set that the run has read, empty for none."""
+        name = str(self.setting("dataset._target_", "")).rpartition(".")[2]
+        read = name and self.environment.get("data") != "none"
+        return DATA_SETS.get(name, name.lower()) if read else ""
 
     @property
     def seed(self) -> int:

@@ -4,7 +4,8 @@ agrees           the 95 % interval lies wholly inside the claimed range
 differs          the interval lies wholly outside
 inconclusive     neither: the runs cannot tell
 indicative (+)   fewer than 3 seeds, or an assumed input; + where the mean lies inside the range, else -
-not tested       a premise of the claim does not hold of these runs, or no row of it ever reaches the target
+not tested       a premise of the claim does not hold of these runs, no row of it ever reaches the target, or
+                 the data set is not the paper's (what is sent, and times, are judged still)
 by construction  two formulas are compared, and they agree; no finding
 cannot follow    the paper's own numbers contradict each other
 not run          a row of the claim has no finished run
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dgc_repro.paper.claims import Check, Claim
-from dgc_repro.paper.frame import values
+from dgc_repro.paper.frame import SENT, values
 
 Word = Literal[
     "agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested",
@@ -92,6 +93,12 @@ class Effect:
         quantity = ", ".join(part for part in (check.quantity, check.setting) if part)
         printed = "" if math.isnan(check.printed) else f", printed {self._number(check.printed)}"
         return f"{quantity}, {what}: {self.brief} (claimed {self._range}{printed})"
+
+    @property
+    def directed(self) -> str:
+        """The rows in the order in which they are compared, and the number."""
+        between = " over " if self.check.ratio else " minus "
+        return f"{_named(self.check, self.labels, between)}: {self.brief}"
 
     @property
     def brief(self) -> str:
@@ -155,17 +162,19 @@ def judge(
     labels: Mapping[str, str] | None = None,
     same: Mapping[str, str] | None = None,
     modelled: bool = False,
+    other_data: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, ...]:
     """Each claim with its verdict, in order.
 
     ``frame``: long, see frame.py. ``labels``: rows in words. ``same``: rows that are the training of another
-    row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are.
+    row (frame.twins). ``modelled``: numbers of a model without a spread, judged as they are. ``other_data``:
+    rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
     """
     labels, same = labels or {}, same or {}
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
-        verdict = _verdict(claim, frame, labels, same, modelled)
+        verdict = _verdict(claim, frame, labels, same, modelled, other_data or {})
         key = tuple(_identity(check, frame, same) for check in claim.checks)
         first = seen.setdefault(key, claim.id)
         repeats = first if first != claim.id and verdict.n else ""
@@ -278,6 +287,7 @@ def _verdict(
     labels: Mapping[str, str],
     same: Mapping[str, str],
     modelled: bool,
+    other_data: Mapping[str, str],
 ) -> Verdict:
     exact = modelled or claim.by_construction
     effects = [_effect(check, frame, labels, exact) for check in claim.checks]
@@ -302,6 +312,10 @@ def _verdict(
         if is_twin and set(paired(check, frame)) <= {float(check.ratio)}:
             rows = _named(check, labels)
             return say("not tested", f"{rows} are the same training. Measured: {numbers}")
+    for check in claim.checks:
+        others = [other_data[row] for row in check.rows if row in other_data]
+        if others and not claim.by_construction and _depends_on_data(check, frame):
+            return say("not tested", f"data: {others[0]}. Measured: {numbers}")
     for premise in claim.premises:
         effect = _effect(premise, frame, labels, exact)
         if effect is None:
@@ -322,6 +336,13 @@ def _verdict(
     if all(effect.inside for effect in measured):
         return say("agrees", numbers)
     return say("differs" if is_outside else "inconclusive", numbers)
+
+
+def _depends_on_data(check: Check, frame: pd.DataFrame) -> bool:
+    """Whether another data set changes a quantity, as it changes accuracy. It does not change what is sent,
+    nor the order of times."""
+    line = frame[frame["quantity"] == check.quantity].iloc[0]
+    return not (line["clock"] or check.quantity.startswith(tuple(SENT)))
 
 
 def _never(check: Check, frame: pd.DataFrame) -> str:

@@ -91,7 +91,7 @@ def write_run(
         "scale": scale,
         "seed": seed,
         "launch": {"workers": 2, "kind": "local"},
-        "dataset": {"_target_": "dgc_repro.dataset.digits.Digits", "root": f"/somewhere/{seed}"},
+        "dataset": {"_target_": "dgc_repro.dataset.cifar10.Cifar10", "root": f"/somewhere/{seed}"},
         "model": {"_target_": "dgc_repro.model.resnet.ResNet18", "width": 8, "stem": "cifar"},
         "compressor": {"_target_": "dgc_repro.compressor.uniform.Uniform", "bits": 8},
         "wrap": ["error_feedback"] if row.endswith("_ef") else [],

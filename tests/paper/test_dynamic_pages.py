@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from synthetic import ROWS, quantizer, words, write_run
 
 from dgc_repro.paper.dynamic import DYNAMIC, NONE, STATIC, sensitivity, table1
 from dgc_repro.paper.dynamic.sensitivity import Factors, factors_of
-from dgc_repro.paper.page import markdown
+from dgc_repro.paper.page import markdown, show
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.paper.verdict import values
 
@@ -105,6 +107,23 @@ def test_the_printed_order_agrees_where_dense_training_comes_as_far_as_the_paper
     text = markdown(page)
     assert "| static 8-bit | 70 | 9 " in text  # printed and ours stand side by side
     assert "18-layer ResNet, width 8" in text
+
+
+def test_on_other_data_only_bytes_and_times_are_judged(tmp_path: Path) -> None:
+    dataset = {"dataset": {"_target_": "dgc_repro.dataset.digits.Digits"}}
+    runs = [replace(run, config=run.config | dataset) for run in made(tmp_path)]
+    page = table1.page(runs, "quick")
+    found = words(page)
+    assert {found[claim] for claim in ("1", "1b", "1c", "2", "5", "5b", "6")} == {"not tested"}
+    assert (found["3"], found["4"]) == ("agrees", "agrees")
+    assert page.verdicts[0].detail.startswith(
+        "data: digits, not CIFAR-10. Measured: test accuracy, "
+    )
+    assert "; data: digits, not CIFAR-10)" in markdown(page).partition("\n")[0]
+    screen = io.StringIO()
+    show(page, Console(file=screen, width=100))
+    assert "Table I (data: " in screen.getvalue()
+    assert "dynamic 4-16-bit minus static 8-bit: +" in screen.getvalue()
 
 
 def test_under_80_percent_nothing_is_said_about_a_plateau(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.plot import Look
 
 PAPER = Paper(
-    "Distributed Model Training With Dynamic Gradient Compression (ASU)", "dynamic compression"
+    "Distributed Model Training With Dynamic Gradient Compression (ASU)",
+    "dynamic compression",
+    data="CIFAR-10",
 )
 NONE, STATIC, DYNAMIC = "none", "static8", "dynamic"
 STATIC_EF, DYNAMIC_EF = "static8_ef", "dynamic_ef"

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, near
-from dgc_repro.paper.dynamic import NONE, STATIC
+from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
 from dgc_repro.paper.dynamic.table1 import (
     QUANTITIES,
     REGIME,
@@ -156,6 +156,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [Section("Settings", pivot(frame, labels, columns, first="setting"))],
         CLAIMS + plateaus(factors),
         labels=labels,
+        data=PAPER.data,
         head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
         said={"sentence": sentence(frame, factors)},
         figures={

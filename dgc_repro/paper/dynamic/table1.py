@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
-from dgc_repro.paper.dynamic import DYNAMIC, LABELS, LOOKS, NONE, STATIC
+from dgc_repro.paper.dynamic import DYNAMIC, LABELS, LOOKS, NONE, PAPER, STATIC
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, amount, count, pivot, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, of_rows, require_alike
@@ -271,6 +271,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         _sections(numbers, own, known),
         CLAIMS,
         labels=LABELS,
+        data=PAPER.data,
         said={"traces": "\n".join(f"- {line}" for line in facts.traces(own))},
         printed=known,
         notes=NOTES,
