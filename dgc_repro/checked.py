@@ -34,8 +34,6 @@ from typing import (
 
 MOST = 10**15
 """Of a whole number: no count here comes near it, and a float64 still holds it exactly."""
-LARGEST = 1e37
-"""Of a number: a float32 holds it and some times as much."""
 T = TypeVar("T")
 
 
@@ -95,6 +93,10 @@ def one_of(known: Iterable[object]) -> Rule:
 
 Count = Annotated[int, within(1)]
 Positive = Annotated[float, within(above=0)]
+Rate = Annotated[
+    float, within(above=0, most=10**15)
+]  # of learning: torch's products of it fit float32
+WeightDecay = Annotated[float, within(0, 10**15)]
 Share = Annotated[float, within(above=0, most=1)]
 
 
@@ -122,9 +124,8 @@ def refuse(cls: type, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         kind = kinds.get(name, ANYTHING)
         if not kind.fits(value):
-            most = MOST if isinstance(value, int) else LARGEST
-            huge = isinstance(value, int | float) and most < abs(value) < math.inf
-            words = f"{kind.words}, at most {most:.0e}" if huge else kind.words
+            huge = isinstance(value, int) and abs(value) > MOST
+            words = f"{kind.words}, at most {MOST:.0e}" if huge else kind.words
             hint = "" if kind.hint == IN_QUOTES and not _is_number(value) else kind.hint
             raise ValueError(f"{name}: {words}, got {value!r}{hint and '; '}{hint}")
 
@@ -155,7 +156,10 @@ def _kind_of_field(cls: type, name: str) -> Kind:
 def _is_number(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return abs(value) <= LARGEST  # NaN is not
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _is_whole(value: object) -> bool:

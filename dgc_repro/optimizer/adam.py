@@ -19,7 +19,7 @@ from typing import Annotated
 
 from torch import nn
 
-from dgc_repro.checked import Count, Positive, checked, within
+from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked
 from dgc_repro.optimizer.lamb import Decay, LAMBOptimizer
 from dgc_repro.optimizer.sgd import Optimizer
 
@@ -28,8 +28,8 @@ from dgc_repro.optimizer.sgd import Optimizer
 class Adam(Optimizer):
     """``beta1``, ``beta2``, ``eps``: of the moments. ``freeze_steps``: steps that change the variance."""
 
-    lr: Positive = 0.001
-    weight_decay: Annotated[float, within(0)] = 0.01
+    lr: Rate = 0.001
+    weight_decay: WeightDecay = 0.01
     reference_batch: Count | None = None
     beta1: Decay = 0.9
     beta2: Decay = 0.999

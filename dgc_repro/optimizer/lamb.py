@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from dgc_repro.checked import Count, Positive, checked, within
+from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, within
 from dgc_repro.optimizer.lars import adapted_and_exempt, norms, trusted, with_gradients
 from dgc_repro.optimizer.sgd import Optimizer
 
@@ -33,8 +33,8 @@ Decay = Annotated[float, within(0, below=1)]
 class LAMB(Optimizer):
     """``beta1``, ``beta2``, ``eps``: of the moments."""
 
-    lr: Positive = 0.01
-    weight_decay: Annotated[float, within(0)] = 0.01
+    lr: Rate = 0.01
+    weight_decay: WeightDecay = 0.01
     reference_batch: Count | None = None
     beta1: Decay = 0.9
     beta2: Decay = 0.999

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from dgc_repro.checked import Count, Positive, checked, within
+from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, within
 from dgc_repro.optimizer.sgd import Optimizer
 
 
@@ -31,8 +31,8 @@ from dgc_repro.optimizer.sgd import Optimizer
 class LARS(Optimizer):
     """``trust_coefficient``: eta. ``exempt_1d``: see above."""
 
-    lr: Positive = 10.0
-    weight_decay: Annotated[float, within(0)] = 5e-4
+    lr: Rate = 10.0
+    weight_decay: WeightDecay = 5e-4
     reference_batch: Count | None = None
     momentum: Annotated[float, within(0, below=1)] = 0.9
     trust_coefficient: Positive = 1e-3

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import nn
 
-from dgc_repro.checked import Count, Positive, checked, within
+from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked, within
 
 
 @checked
@@ -19,8 +19,8 @@ class Optimizer:
     ``clip_norm``: the averaged gradient is scaled to this 2-norm, over all tensors, where it is longer
     (Pascanu, Mikolov, Bengio, 2013, arXiv:1211.5063, algorithm 1); None leaves it."""
 
-    lr: Positive = 0.1
-    weight_decay: Annotated[float, within(0)] = 5e-4
+    lr: Rate = 0.1
+    weight_decay: WeightDecay = 5e-4
     reference_batch: Count | None = 128
     clip_norm: Positive | None = None
 

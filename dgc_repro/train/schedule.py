@@ -47,7 +47,7 @@ class Step:
     warmup_epochs: WarmupEpochs = 0.0
 
     def __post_init__(self) -> None:
-        times = len(self.milestones_epochs)
+        times = max(1, len(self.milestones_epochs))
         if times * math.log10(self.gamma) > math.log10(MOST):
             raise ValueError(
                 f"gamma: the learning rate at most {MOST:.0e} times as high after {times} milestones, got "
