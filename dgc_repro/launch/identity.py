@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -49,6 +50,12 @@ ADDED = (
 ``_target_`` ends of the components that had no such setting before."""
 
 
+DEFAULTS = {
+    "exchange": {"combine": "gather", "junction": "after_backward"},
+    "launch": {"workers_per_node": None},
+    "train": {"compute_ms": None, "profile": False, "step_time": "measured"},
+}
+"""Neutral values of settings that are no component's, for records that lack them."""
 REVISED = (
     *("adaqs.AdaQS", "scadles.ScaDLES", "saturation.Saturation", "scaling.Scaling"),
     "onebit_adam.OneBitAdam",
@@ -60,7 +67,41 @@ of their ``_target_``. Their runs are others than before; all others keep their 
 def config_hash(config: Mapping[str, Any], importable: Container[str] | None = None) -> str:
     """Eight hex digits of what decides the numbers: settings, and the source of components outside this
     package, which are imported. ``importable``: import no others than these."""
+    kept = _kept(config)
+    targets = [name for name in outside(kept) if importable is None or name in importable]
+    if sources := {target: digest for target in targets if (digest := _source(target))}:
+        kept["sources"] = sources
+    text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def is_same_run(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a recorded run, perhaps older than some settings, is the run of this config. A setting that the
+    record lacks must have its neutral value: the default of its component's class, else of `DEFAULTS`."""
+    return _agree(_kept(recorded), _kept(config), DEFAULTS)
+
+
+def _agree(recorded: Any, config: Any, defaults: Any) -> bool:
+    if not isinstance(recorded, Mapping) or not isinstance(config, Mapping):
+        return bool(recorded == config)
+    target = str(config.get("_target_", ""))
+    if target.partition(".")[0] == __name__.partition(".")[0]:
+        fields = dataclasses.fields(pkgutil.resolve_name(target))
+        defaults = {field.name: field.default for field in fields}
+    defaults = defaults if isinstance(defaults, Mapping) else {}
+    return recorded.keys() <= config.keys() and all(
+        _agree(recorded[key], value, defaults.get(key))
+        if key in recorded
+        else key in defaults and defaults[key] == value
+        for key, value in config.items()
+    )
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a config that decide the numbers, by their first names."""
     kept = with_first_names(config)
+    if "root" in kept.get("dataset", {}):
+        kept["dataset"]["root"] = None  # where the data lies
     for *path, last in WITHOUT_EFFECT:
         node = kept
         for key in path:
@@ -85,11 +126,7 @@ def config_hash(config: Mapping[str, Any], importable: Container[str] | None = N
     parts = [kept.get("policy"), kept.get("study"), *kept["wrapper"].values()]
     if any(str((part or {}).get("_target_")).endswith(REVISED) for part in parts):
         kept["revision"] = 2
-    targets = [name for name in outside(kept) if importable is None or name in importable]
-    if sources := {target: digest for target in targets if (digest := _source(target))}:
-        kept["sources"] = sources
-    text = json.dumps([RESULTS_VERSION, kept], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return kept
 
 
 def outside(config: Mapping[str, Any]) -> list[str]:

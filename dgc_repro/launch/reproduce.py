@@ -37,7 +37,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.cli_args import share_of, some_text, yes_no
-from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.identity import is_same_run, run_folder
 from dgc_repro.launch.measure import dataset_name, measure_config
 from dgc_repro.launch.mirror import mirror_of
 from dgc_repro.launch.overrides import (
@@ -231,7 +231,12 @@ def published_run(config: Mapping[str, Any]) -> Run | None:
         return None
     root = Path(config["paths"]["results"]).resolve()
     paper, scale = config["experiment"]["paper"], config["scale"]["name"]
-    return _pool(root, paper, scale).get(folder.name)
+    pool = _pool(root, paper, scale)
+    if folder.name in pool:
+        return pool[folder.name]
+    stem = folder.name.rpartition("-")[0]
+    alike = [run for name, run in pool.items() if name.rpartition("-")[0] == stem]
+    return next((run for run in alike if is_same_run(run.config, config)), None)
 
 
 def _refuse_settings_of_others(name: str, sections: DictConfig, given: Sequence[str]) -> None:
