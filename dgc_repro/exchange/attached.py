@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import re
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +20,12 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.block_momentum import BlockMomentum
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import Compressor, nested
+from dgc_repro.compressor.loco import LoCo
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
@@ -411,6 +418,7 @@ def attach(
         else:
             fit_together(compressor, policy, unit, overlap)
         fit_loop(policy, on_nonfinite)
+        note_lost(compressor)
         if sharded:
             shards = ShardedModel(model, mesh, dim)
             return _attach_sharded(shards, compressor, policy, seed, check, on_nonfinite, options)
@@ -436,6 +444,26 @@ def refuse_no_object(compressor: object) -> None:
         raise UserError(f"compressor: {compressor.__name__} is a class; {example}")
     if isinstance(compressor, str):
         raise UserError(f"compressor: {compressor} is a name; {example}")
+
+
+def note_lost(compressor: Compressor) -> None:
+    """Warn, once in a process, where a method sends a part of each gradient and nothing keeps the rest."""
+    parts = list(nested(compressor))
+    chosen = next((p for p in parts if isinstance(p, Selecting)), None)
+    keeps = ErrorFeedback | MomentumCorrection | BlockMomentum | LoCo
+    if chosen is None or getattr(chosen, "unbiased", False):
+        return
+    if not any(isinstance(part, keeps) for part in parts):
+        _warn_lost(type(chosen).__name__)
+
+
+@functools.cache
+def _warn_lost(name: str) -> None:
+    warnings.warn(
+        f"compressor: {name} has no error feedback, and what it does not send is lost; use "
+        f"ErrorFeedback({name}(...))",
+        stacklevel=4,
+    )
 
 
 def fit_loop(policy: Policy, on_nonfinite: str) -> None:

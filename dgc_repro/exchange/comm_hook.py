@@ -33,6 +33,7 @@ from dgc_repro.exchange.attached import (
     between_ranks,
     exchange_of,
     fit_loop,
+    note_lost,
     refuse_no_object,
     suitable,
 )
@@ -90,6 +91,7 @@ class HookState(Attached):
             refuse_no_object(compressor)
             fit_together(compressor, policy, "layer", True)
             fit_loop(policy, on_nonfinite)
+            note_lost(compressor)
             weighs = getattr(policy, "weighs_time", True) and measures(policy)
             refuse_first_of(
                 {

@@ -14,10 +14,12 @@ from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.compressor.sparsifier import Selecting
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.attached import Attached
+from dgc_repro.exchange.attached import Attached, _warn_lost, note_lost
 from dgc_repro.exchange.ddp import AfterBackward, fit_together
 from dgc_repro.exchange.wire import CollectiveFailed
 from dgc_repro.kernel.select import Selection
@@ -99,6 +101,16 @@ def test_a_collective_that_fails_suggests_the_comparison() -> None:
         found = getattr(caught.value, "__notes__", [])
         assert len(found) == notes
         assert all("check=True" in note for note in found)
+
+
+def test_a_method_that_loses_what_it_does_not_send_is_noted_once() -> None:
+    _warn_lost.cache_clear()
+    with pytest.warns(UserWarning, match=r"TopK has no error .*; use ErrorFeedback\(TopK\("):
+        note_lost(PerLayer(TopK(0.1)))
+    for quiet in (TopK(0.1), ErrorFeedback(TopK(0.2)), MomentumCorrection(TopK(0.1)), Uniform(4)):
+        note_lost(quiet)  # warnings are errors
+    _warn_lost.cache_clear()
+    note_lost(RandomK(0.1, unbiased=True))
 
 
 def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number() -> None:
