@@ -12,7 +12,6 @@ import contextlib
 import errno
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -207,14 +206,12 @@ def train_submitted(folder: Path, execute: torchrun.Execute | None) -> None:
 
 
 def report(folder: Path) -> None:
-    """Say what a finished run has sent, where its record lies, and how to upload wandb's offline files."""
+    """Say what a finished run has sent, and where its record lies."""
     if line := counted_line(folder):
         print(line, flush=True)
     if line := mirror.sync_line([folder]):
         print(line, flush=True)
     print(f"run folder: {folder}", flush=True)
-    for offline in sorted(folder.glob("wandb/offline-run-*")):
-        print(f"wandb: offline; upload it with: wandb sync {shlex.quote(str(offline))}", flush=True)
 
 
 def answer(action: Callable[[], None]) -> int:

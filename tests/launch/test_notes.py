@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_run import built
 
-from dgc_repro.launch import main
 from dgc_repro.launch.single import warning
 
 DGC = ("compressor=dgc", "compressor.sample=1.0")
@@ -91,13 +89,3 @@ def test_a_loss_that_grows_is_divergence() -> None:
     guess = {"classes": 10, "test/accuracy_percent": 10.0}
     assert "diverged (train/loss grew from 2.4 to 3)" in str(warning(guess, [2.4, 2.5, 3.0]))
     assert "diverged" not in str(warning(guess, [2.4]))
-
-
-def test_the_last_line_of_an_offline_wandb_run_says_how_to_upload_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    offline = tmp_path / "wandb" / "offline-run-1-x"
-    offline.mkdir(parents=True)
-    main.report(tmp_path)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"wandb: offline; upload it with: wandb sync {offline}"
