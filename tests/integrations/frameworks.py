@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,14 @@ def parameters(net: nn.Module) -> Parameters:
     return {name: p.detach().clone() for name, p in net.named_parameters()}
 
 
+def forget_accelerate() -> None:
+    """Have the next Accelerator of this process begin anew."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
 @contextlib.contextmanager
 def as_launched() -> Iterator[None]:
     """The environment that torchrun gives a rank, without a network."""
@@ -95,6 +104,8 @@ def as_launched() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+        if "accelerate" in sys.modules:
+            forget_accelerate()
 
 
 def by_hand(task: Task) -> Parameters:
@@ -184,14 +195,6 @@ def scale(accelerator: Any, task: Task) -> None:
         accelerator.native_amp, accelerator.scaler = True, scaler_of(task)
 
 
-def forget_accelerate() -> None:
-    """Have the next Accelerator of this process begin anew."""
-    from accelerate.state import AcceleratorState, GradientState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-
-
 def accelerate(task: Task) -> Parameters:
     from accelerate import Accelerator
 
@@ -219,7 +222,6 @@ def accelerate(task: Task) -> Parameters:
         accelerator.save_state(str(folder))
         if task.compressor is not None:
             state.close()
-        forget_accelerate()
     return parameters(net)
 
 
@@ -260,7 +262,6 @@ def transformers(task: Task) -> Parameters:
         trainer.train(resume_from_checkpoint=task.resumes)
         if task.compressor is not None:
             trainer.exchange.detach()
-        forget_accelerate()
     return parameters(net)
 
 
@@ -325,11 +326,9 @@ def piece_of_a_page(code: str, folder: Path) -> Parameters:
     elif "DistributedDataParallel(" not in code:
         names["model"] = DistributedDataParallel(module)
     before = parameters(module)
-    with as_launched(), contextlib.chdir(folder):
-        with hooks_on_cpus() if "ddp_comm_hook" in code else contextlib.nullcontext():
-            exec(code, names)
-        if "transformers" in code or "accelerate" in code:
-            forget_accelerate()
+    registers = hooks_on_cpus() if "ddp_comm_hook" in code else contextlib.nullcontext()
+    with as_launched(), contextlib.chdir(folder), registers:
+        exec(code, names)
     joined = names.get("exchange") or names.get("state")
     joined = joined or getattr(names.get("compress") or names["trainer"], "exchange", None)
     assert joined.ledger.payload_bytes > 0
@@ -382,6 +381,10 @@ def accelerate_of_one_process() -> str:
     said = refusal(lambda: attach_to(accelerator, accelerator.prepare(Net()), Dense()))
     forget_accelerate()
     return said
+
+
+def accelerate_with_a_scaler() -> str:
+    return refusal(lambda: accelerate(Task(Dense(), Path(), scaled=True)))
 
 
 def lightning_hook_on_cpus() -> str:
