@@ -13,6 +13,7 @@ from tiny_run import PLAIN, configured, play, without_times
 from told import told_here
 
 from dgc_repro.launch import local
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.build import build_run
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -59,6 +60,7 @@ def test_a_run_of_more_workers_than_cores_shares_them_out(
     monkeypatch.setenv("PYTHONPATH", f"{TESTS.parent}:{TESTS}")
     monkeypatch.setattr("dgc_repro.launch.environment.available_cores", lambda: 2)
     few = ("launch.workers=4", "train.batch_size=16")
+    monkeypatch.setenv(OWN_TARGETS, "odd_models.Plain")  # as the command that made the run does
     config = configured("launch=local", *RUN, *few, "exchange.aggregation=sharded")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     local.execute(config, tmp_path)
