@@ -13,8 +13,8 @@ from tiny_run import PLAIN, configured, play, without_times
 from told import told_here
 
 from dgc_repro.launch import local
-from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.build import build_run
+from dgc_repro.launch.parent import OWN_TARGETS
 
 TESTS = Path(__file__).resolve().parent.parent
 WORKERS = 8
