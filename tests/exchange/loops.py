@@ -303,18 +303,22 @@ def saved_by_these(folder: str) -> dict[str, Any]:
     return exchange.state_dict()
 
 
+def loaded(folder: str, form: str) -> dict[str, Any]:
+    """The states of all ranks, of either form."""
+    if form == "gathered":
+        return torch.load(f"{folder}/all.pt", weights_only=True)  # type: ignore[no-any-return]
+    known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    found: dict[str, Any] = {key: None for key in known if key.startswith("exchange.")}
+    dcp.load(found, checkpoint_id=folder)
+    return {key.removeprefix("exchange."): value for key, value in found.items()}
+
+
 def loaded_by_these(
     folder: str, form: str, reshard: str, compressor: Compressor = EF4
 ) -> tuple[str, dict[str, Any]]:
     """What another world is told that loads it, and its state then."""
     _, exchange = attached(False, compressor=compressor)
-    if form == "by_rank":
-        known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-        found: dict[str, Any] = {key: None for key in known if key.startswith("exchange.")}
-        dcp.load(found, checkpoint_id=folder)
-        state = {key.removeprefix("exchange."): value for key, value in found.items()}
-    else:
-        state = torch.load(f"{folder}/all.pt", weights_only=True)
+    state = loaded(folder, form)
     said = raised(lambda: exchange.gathered(reshard=reshard).load_state_dict(state))
     exchange.detach()
     return said, exchange.state_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from jobs import raised
 from laws import same
-from loops import LADDER, gravac
+from loops import LADDER, gravac, loaded, save, spoil_and_load
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -77,6 +77,8 @@ class Loop:
     mixed: MixedPrecisionPolicy = field(default_factory=MixedPrecisionPolicy)
     frozen: bool = False
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
+    form: str = "own"  # of what is saved: or "by_rank", "gathered"
+    folder: str = ""  # where
     overflows: tuple[int, int] | None = None  # rank, step
     skips: tuple[int, int] | None = None  # the same: leaves the step out on purpose
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
@@ -166,21 +168,11 @@ def play(loop: Loop) -> dict[str, Any]:
         told["parts"].append(gradients(model, whole=False))
         optimizer.step()
         if exchange is not None and loop.resume_at == step + 1:
-            spoil_and_load(exchange)
+            spoil_and_load(exchange, loop.form, loop.folder)
     if exchange is not None:
         told["ledger"] = exchange.ledger.state_dict()
         exchange.detach()
     return told
-
-
-def spoil_and_load(exchange: Attached) -> None:
-    """Save an exchange to a file, lose its state, load the file."""
-    file = io.BytesIO()
-    torch.save(exchange.state_dict(), file)
-    exchange._exchange.states = [exchange._exchange._initial()]
-    exchange._exchange.step = 99
-    file.seek(0)
-    exchange.load_state_dict(torch.load(file, weights_only=True))
 
 
 def watch(exchange: Attached, told: dict[str, Any]) -> None:
@@ -284,6 +276,39 @@ def factor_of_later() -> bool:
         exchange.step()
         found.append(gradients(model))
     return same(*found)
+
+
+def saved_by_these(folder: str) -> None:
+    """Save an exchange after a step in both forms."""
+    model = built()
+    exchange = attached(model)
+    backward(model)
+    exchange.step()
+    for form in ("by_rank", "gathered"):
+        save(exchange, form, folder)
+    exchange.detach()
+
+
+def loaded_by_these(folder: str, form: str) -> tuple[str, int]:
+    """What a world of one node, and so of half the ranks, is told that loads it; its steps then."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("node", "gpu"))
+    exchange = attach(fully_shard(Layers(), mesh=mesh), EF4)
+    state = loaded(folder, form)
+    said = raised(lambda: exchange.load_state_dict(state, reshard="mean"))
+    step = exchange.state_dict()["exchange"]["step"]
+    exchange.detach()
+    return said, step
+
+
+def copies(attaches: bool) -> dict[str, str]:
+    """What torch says to each way of copying a model."""
+    model = built()
+    if attaches:
+        attached(model)
+    return {
+        "deepcopy": raised(lambda: copy.deepcopy(model)),
+        "pickle": raised(lambda: pickle.dumps(model)),
+    }
 
 
 # What a loop may do wrong: each returns what it was told.

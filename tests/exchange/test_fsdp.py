@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +24,14 @@ from sharded_loops import (
     MISUSES,
     WIDE,
     Loop,
+    copies,
     differences_from_ddp,
     factor_of_later,
     left_out,
+    loaded_by_these,
     norms_of_two_steps,
     play,
+    saved_by_these,
     told_of,
     unit_left_out,
 )
@@ -57,6 +61,7 @@ from dgc_repro.policy.interface import Plan
 pytestmark = pytest.mark.timeout(400)
 TOPK = ErrorFeedback(TopK(0.25))
 LADDERED = Ladder((Dense(), ErrorFeedback(TopK(0.5)), TOPK))
+FORMS = ("by_rank", "gathered")
 METHODS: dict[str, Compressor] = {
     "topk": TOPK,
     "random bits": ErrorFeedback(Uniform(4, "stochastic", 16)),
@@ -234,6 +239,40 @@ def test_a_resumed_loop_trains_as_one_that_never_stopped(four_workers: World, na
         for part in ("own", "means", "states"):
             assert same(one[part], other[part])
         assert one["ledger"] == other["ledger"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["topk", "random bits", "between nodes in shards"])
+def test_a_shared_checkpoint_resumes_every_rank_bit_for_bit(
+    four_workers: World, tmp_path: Path, name: str, form: str
+) -> None:
+    loop = Loop("attached", METHODS[name])
+    resumed = replace(loop, resume_at=2, form=form, folder=str(tmp_path))
+    for one, other in zip(
+        played(four_workers, loop), played(four_workers, resumed), strict=True
+    ):
+        for part in ("own", "means", "states"):
+            assert same(one[part], other[part])
+        assert one["ledger"] == other["ledger"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_residuals_of_shards_have_no_mean(
+    four_workers: World, two_workers: World, tmp_path: Path, form: str
+) -> None:
+    four_workers(saved_by_these, str(tmp_path))
+    for said, step in two_workers(loaded_by_these, str(tmp_path), form):
+        assert said.startswith("UserError: reshard: the state was saved by 4 ranks, each of which ")
+        assert step == 0
+
+
+def test_a_copy_of_a_sharded_model_is_refused_by_torch_as_without_a_compressor(
+    four_workers: World,
+) -> None:
+    for plain, said in zip(four_workers(copies, False), four_workers(copies, True), strict=True):
+        assert said == plain
+        assert said["deepcopy"].startswith("AssertionError: FSDP does not support deepcopy")
+        assert "pickle" in said["pickle"].lower()
 
 
 @pytest.mark.parametrize("compressor", [Dense(), TOPK], ids=str)
