@@ -288,6 +288,8 @@ def test_a_compressor_brings_the_error_feedback_that_its_paper_uses(name: str) -
     others = {key for key in config if config[key] != dense[key]} - {"compressor", "wrap"}
     assert others == OTHERS.get(name, set())
     assert configured(f"compressor={name}", "wrap=[]")["wrap"] == []
+    method = component(config["compressor"], "compressor")
+    assert getattr(method, "needs_feedback", False) == ("error_feedback" in config["wrap"])
 
 
 def test_random_k_without_bias_says_how_to_leave_the_error_feedback_out() -> None:

@@ -49,6 +49,7 @@ class DeMo(Quantizer):
     chunk: Annotated[int, within(1, LONGEST_SIDE)] = 64
     sign: bool = True
     gather_only = True  # a shard is no matrix
+    needs_feedback = True
 
     def check_fits(self, shapes: Sequence[torch.Size]) -> None:
         """Refuse blocks of which everything would be sent. Raises ValueError."""

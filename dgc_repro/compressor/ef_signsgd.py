@@ -28,6 +28,8 @@ from dgc_repro.payload import Signs
 class EFSignSGD(Quantizer):
     """Send scaled signs. Nothing to set; what it loses an error feedback around it keeps."""
 
+    needs_feedback = True
+
     def encode_batch(self, batch: Batch, context: Context) -> Signs:
         """Take the scales and pack the signs."""
         scales = (sums.magnitudes(batch) / counts(batch.sizes, batch.device)).float()

@@ -19,6 +19,8 @@ from dgc_repro.compressor.onebit_adam import OneBitAdam
 from dgc_repro.compressor.per_layer import PerLayer
 
 MOMENTUM = (MomentumCorrection, BlockMomentum, OneBitAdam)
+KEEP = (ErrorFeedback, BlockMomentum, LoCo)
+"""Wrappers that keep what the method inside them loses."""
 NAMES: dict[type, str] = {
     OneBitAdam: "onebit_adam",
     MomentumCorrection: "momentum_correction",
@@ -74,6 +76,16 @@ def check_nesting(compressor: Compressor) -> None:
 def momentum_of(compressor: Compressor) -> MomentumCorrection | BlockMomentum | OneBitAdam | None:
     """The wrapper of a nest that exchanges momentum in place of gradients, if there is one."""
     return next((part for part in nested(compressor) if isinstance(part, MOMENTUM)), None)
+
+
+def without_feedback(compressor: Compressor) -> object | None:
+    """Return a method that loses what it does not send (``needs_feedback`` is set) and stands in no wrapper
+    that keeps it, if there is one."""
+    parts = list(nested(compressor))
+    wrappers = [part for part in parts if isinstance(part, KEEP)]
+    kept = {id(part) for wrapper in wrappers for part in nested(wrapper)}
+    lost = (p for p in parts if getattr(p, "needs_feedback", False) and id(p) not in kept)
+    return next(lost, None)
 
 
 def _fault_of(nest: Compressor) -> str:

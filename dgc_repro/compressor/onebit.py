@@ -35,6 +35,7 @@ class OneBit(Quantizer):
     """Send one bit a value. Nothing to set, nothing to keep."""
 
     gather_only = True  # a shard has no columns
+    needs_feedback = True
 
     def encode_batch(self, batch: Batch, context: Context) -> Signs:
         """Take the means and pack the bits."""

@@ -61,6 +61,7 @@ class PowerSGD(ByBatch):
 
     rank: Count = 4
     feedback: Annotated[str, one_of(FEEDBACKS)] = "own"
+    needs_feedback = True
 
     def check_fits(self, shapes: Sequence[torch.Size]) -> None:
         """Refuse a rank at which no tensor of the model would be compressed. Raises ValueError."""

@@ -77,6 +77,10 @@ class RandomK(Selecting):
             )
 
     @property
+    def needs_feedback(self) -> bool:
+        return not self.unbiased
+
+    @property
     def expands(self) -> bool:
         """Scaled up, it is unbiased and farther from its tensor than nothing is."""
         return self.unbiased

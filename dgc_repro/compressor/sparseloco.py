@@ -53,6 +53,7 @@ class SparseLoCo(Quantizer):
     chunk: Annotated[int, within(2, chunks.LARGEST_CHUNK)] = 4096
     bits: Annotated[int, within(2, 8)] = 2
     gather_only = True  # levels are of a whole tensor
+    needs_feedback = True
 
     def encode_batch(self, batch: Batch, context: Context) -> Chunked:
         """Choose, quantize and pack."""

@@ -177,6 +177,11 @@ class Selecting(Measured):
 
     needs: ClassVar[tuple[str, ...]] = ("select", "ragged")
 
+    @property
+    def needs_feedback(self) -> bool:
+        """See compressor/nesting.py."""
+        return True
+
     def init(self, tensor: Tensor) -> State:
         return {}
 

@@ -20,12 +20,8 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
 
-from dgc_repro.compressor.block_momentum import BlockMomentum
-from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Compressor, nested
-from dgc_repro.compressor.loco import LoCo
-from dgc_repro.compressor.momentum_correction import MomentumCorrection
-from dgc_repro.compressor.sparsifier import Selecting
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.nesting import without_feedback
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
@@ -320,12 +316,12 @@ class Attached:
                 f"world_size: the state was saved by {saved} workers, this world has {wire.world_size}; "
                 "residuals are kept per worker: load those of all ranks, with reshard=mean"
             )
-        refuse_reshard("the state", self._exchange.states, saved, wire.world_size, reshard)
         if self._steps.sharded:
             raise UserError(
                 f"reshard: the state was saved by {saved} ranks, each of which has its shard's residuals; "
                 "continue with the same mesh"
             )
+        refuse_reshard("the state", self._exchange.states, saved, wire.world_size, reshard)
         mean = mean_of([states[rank]["exchange"] for rank in range(saved)])
         return {**states[0], "exchange": mean}
 
@@ -411,7 +407,7 @@ def attach(
             "check": check,
         }
         refuse_no_object(compressor)
-        model = getattr(model, "_orig_mod", model)  # of torch.compile
+        model = uncompiled(model)
         sharded = mesh is not None or dim is not None or is_sharded(model)
         if sharded:
             fit_units(compressor, policy, unit, overlap)
@@ -437,6 +433,11 @@ def between_ranks(model: DistributedDataParallel) -> Link:
     return Link(ProcessGroupWire(model.device, model.process_group), Ledger(), Clock(model.device))
 
 
+def uncompiled(model: Any) -> Any:
+    """The model that `torch.compile` was given, of what it returned; any other model as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
 def refuse_no_object(compressor: object) -> None:
     """Raise UserError where a class or a name is given in place of a compressor."""
     example = "give an object, such as ErrorFeedback(TopK(density=0.01))"
@@ -447,14 +448,9 @@ def refuse_no_object(compressor: object) -> None:
 
 
 def note_lost(compressor: Compressor) -> None:
-    """Warn, once in a process, where a method sends a part of each gradient and nothing keeps the rest."""
-    parts = list(nested(compressor))
-    chosen = next((p for p in parts if isinstance(p, Selecting)), None)
-    keeps = ErrorFeedback | MomentumCorrection | BlockMomentum | LoCo
-    if chosen is None or getattr(chosen, "unbiased", False):
-        return
-    if not any(isinstance(part, keeps) for part in parts):
-        _warn_lost(type(chosen).__name__)
+    """Warn, once in a process, where nothing keeps what a method loses."""
+    if (method := without_feedback(compressor)) is not None:
+        _warn_lost(type(method).__name__)
 
 
 @functools.cache

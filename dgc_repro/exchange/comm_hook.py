@@ -36,6 +36,7 @@ from dgc_repro.exchange.attached import (
     note_lost,
     refuse_no_object,
     suitable,
+    uncompiled,
 )
 from dgc_repro.exchange.ddp import (
     Hook,
@@ -89,6 +90,7 @@ class HookState(Attached):
         name = type(policy).__name__
         with as_arguments(hook=True):
             refuse_no_object(compressor)
+            model = uncompiled(model)
             fit_together(compressor, policy, "layer", True)
             fit_loop(policy, on_nonfinite)
             note_lost(compressor)

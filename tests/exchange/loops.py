@@ -1372,24 +1372,34 @@ def copies(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return told, again
 
 
-def compiled(inside: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters after some steps of a model and of a compiled one."""
+def compiled(part: str, way: str, backend: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Parameters after some steps of a model and of a compiled one. ``part``: what is compiled, ``module`` or
+    ``model``; ``way``: as of `copies`."""
     found = []
-    for compiles in (False, True):
+    compressor = (
+        EF4 if backend == "eager" else ErrorFeedback(Uniform(16))
+    )  # no code of 4 bits flips
+    for compiles in ("", part):
         torch.manual_seed(0)
         net: Any = Layers(torch.float32, torch.float32)
-        net = torch.compile(net, backend="eager") if compiles and inside else net
-        model: Any = DistributedDataParallel(net)
-        model = torch.compile(model, backend="eager") if compiles and not inside else model
-        exchange = attach(model, EF4)
+        net = torch.compile(net, backend=backend) if compiles == "module" else net
+        ddp: Any = DistributedDataParallel(net)
+        model = torch.compile(ddp, backend=backend) if compiles == "model" else ddp
+        if way == "hook":
+            exchange: Attached = HookState(model, compressor)
+            model.register_comm_hook(exchange, comm_hook)
+        else:
+            exchange = attach(model, compressor, overlap=way == "overlap")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
             backward(model, dist.get_rank())
-            exchange.step()
+            if way != "hook":
+                exchange.step()
             optimizer.step()
-        backward(model)
-        assert raised(optimizer.step).startswith("UserError: exchange.step: it was not called")
+        if way != "hook":
+            backward(model)
+            assert raised(optimizer.step).startswith("UserError: exchange.step: it was not called")
         exchange.detach()
         found.append([p.detach().clone() for p in model.parameters()])
     return found[0], found[1]

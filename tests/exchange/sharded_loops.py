@@ -289,12 +289,12 @@ def saved_by_these(folder: str) -> None:
     exchange.detach()
 
 
-def loaded_by_these(folder: str, form: str) -> tuple[str, int]:
+def loaded_by_these(folder: str, form: str, reshard: str) -> tuple[str, int]:
     """What a world of one node, and so of half the ranks, is told that loads it; its steps then."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("node", "gpu"))
     exchange = attach(fully_shard(Layers(), mesh=mesh), EF4)
     state = loaded(folder, form)
-    said = raised(lambda: exchange.load_state_dict(state, reshard="mean"))
+    said = raised(lambda: exchange.load_state_dict(state, reshard=reshard))
     step = exchange.state_dict()["exchange"]["step"]
     exchange.detach()
     return said, step

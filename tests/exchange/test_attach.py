@@ -7,6 +7,7 @@ bit for bit. With more workers `Mean` is equal to rounding (docs/architecture.md
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -418,10 +419,21 @@ def test_a_copy_of_a_model_is_plain_ddp_and_can_be_attached(two_workers: World, 
         assert same(again["copy"], again["original"])
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_compiled_model_trains_as_one_that_is_not(two_workers: World, inside: bool) -> None:
-    for plain, compiled in two_workers(loops.compiled, inside):
+@pytest.mark.parametrize("way", ["after backward", "overlap", "hook"])
+@pytest.mark.parametrize("part", ["module", "model"])
+def test_a_compiled_model_trains_as_one_that_is_not(
+    two_workers: World, part: str, way: str
+) -> None:
+    for plain, compiled in two_workers(loops.compiled, part, way, "eager"):
         assert same(plain, compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")
+def test_a_model_of_compiled_kernels_trains_as_one_that_is_not(two_workers: World) -> None:
+    for plain, compiled in two_workers(loops.compiled, "model", "overlap", "inductor"):
+        for one, other in zip(plain, compiled, strict=True):
+            torch.testing.assert_close(one, other)  # kernels round in another order
 
 
 def test_a_model_whose_buffers_are_kept_is_freed(two_workers: World) -> None:

@@ -8,13 +8,21 @@ from laws import Setting, simulation
 
 from dgc_repro.compressor.block_momentum import BlockMomentum
 from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
-from dgc_repro.compressor.interface import Context
+from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.loco import LoCo
 from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.onebit import OneBit
 from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.sparseloco import SparseLoCo
 from dgc_repro.compressor.sparsifier import Selecting
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
@@ -103,14 +111,30 @@ def test_a_collective_that_fails_suggests_the_comparison() -> None:
         assert all("check=True" in note for note in found)
 
 
-def test_a_method_that_loses_what_it_does_not_send_is_noted_once() -> None:
+@pytest.mark.parametrize(
+    "method", [TopK(0.1), PowerSGD(1), OneBit(), EFSignSGD(), SparseLoCo(), DeMo()], ids=str
+)
+def test_a_method_that_loses_what_it_does_not_send_is_noted_once(method: Compressor) -> None:
     _warn_lost.cache_clear()
-    with pytest.warns(UserWarning, match=r"TopK has no error .*; use ErrorFeedback\(TopK\("):
-        note_lost(PerLayer(TopK(0.1)))
-    for quiet in (TopK(0.1), ErrorFeedback(TopK(0.2)), MomentumCorrection(TopK(0.1)), Uniform(4)):
-        note_lost(quiet)  # warnings are errors
+    name = type(method).__name__
+    with pytest.warns(
+        UserWarning, match=rf"{name} has no error .*; use ErrorFeedback\({name}\(\.\.\.\)\)$"
+    ):
+        note_lost(PerLayer(method))
+    note_lost(method)  # warnings are errors
     _warn_lost.cache_clear()
-    note_lost(RandomK(0.1, unbiased=True))
+    for quiet in (LoCo(method), MomentumCorrection(ErrorFeedback(method))):
+        note_lost(quiet)
+    for lossy in (MomentumCorrection(method), Ladder((ErrorFeedback(Uniform(8)), method))):
+        with pytest.warns(UserWarning, match=name):
+            note_lost(lossy)
+        _warn_lost.cache_clear()
+
+
+def test_a_method_that_its_paper_uses_without_error_feedback_is_not_noted() -> None:
+    _warn_lost.cache_clear()
+    for method in (RandomK(0.1, unbiased=True), SignSGD(), Uniform(4), QSGD(7), Dense()):
+        note_lost(method)
 
 
 def test_simulated_workers_whose_states_do_not_fit_are_refused_with_the_number() -> None:
