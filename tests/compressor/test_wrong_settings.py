@@ -75,7 +75,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (RedSync, {"quantized": 1}, "quantized: true or false, got 1"),
     (RedSync, {"quantized": True, "values": "fp16"}, "values: quantized sends a single one, as fp32"),
     (SIDCo, {"fit": "normal"}, "fit: one of exponential, gamma, pareto, got 'normal'"),
-    *((SIDCo, {"stages": value}, f"stages: a whole number from 1, or null, got {value}")
+    *((SIDCo, {"stages": value}, f"stages: a whole number from 1 to 64, or null, got {value}")
       for value in (0, 1.0, True)),
     (RandomK, {"shared": "yes"}, "shared: true or false, got 'yes'"),
     (RandomK, {"unbiased": 1}, "unbiased: true or false, got 1"),
