@@ -64,10 +64,13 @@ def verified(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Compare a record, read from this file, and the files that it lists with their checksums; return it
     without the checksums. Older versions wrote none: such a record is not verified. Raises Damaged."""
     if FILES in record or OWN in record:  # one flipped bit cannot hide both
-        for name, entry in read_sealed(path)[FILES].items():
-            file = path.with_name(name)
+        files = read_sealed(path).get(FILES)
+        if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+            raise Damaged(f"{path.name} has no list of the files beside it")
+        for name, entry in files.items():
+            file = path.parent / name
             if not file.is_file():
                 raise Damaged(f"{name} is missing")
-            if entry_of(file.read_bytes()) != tuple(entry):
+            if [*entry_of(file.read_bytes())] != entry:
                 raise Damaged(f"{name} {OTHER}")
     return {key: value for key, value in record.items() if key not in (FILES, OWN)}

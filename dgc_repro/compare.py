@@ -3,9 +3,9 @@
 Runs that differ in their seed alone are one line (mean ± sample standard deviation). A line is named by its
 compressor and by the config keys in which settings differ. ``--by compressor.density`` names lines by one
 key and says which settings it pools. Two runs of the same settings and seed, such as of two versions of
-this package, are two lines with the hashes of their folders. Each data set has its own table and panel: final
-quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds). Runs of papers are left out unless
-``--paper`` is given.
+this package, are two lines with the hashes of their folders; copies of a folder count once. Each data set has
+its own table and panel: final quality against ``--x`` (payload_bytes, wire_bytes, floats or seconds). Runs of
+papers are left out unless ``--paper`` is given.
 """
 
 from __future__ import annotations
@@ -163,11 +163,7 @@ def _task(run: Run) -> tuple[str, str]:
 def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Task:
     dataset, metric = task
     names, usual = setting_names.named(runs)
-    pairs = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
-    settings = [
-        f"{name} {run.id.rpartition('-')[2]}" if pairs[name, run.seed] > 1 else name
-        for name, run in zip(names, runs, strict=True)
-    ]
+    settings = _told_apart(names, runs)
     lines = settings if by is None else [_value(run, by) for run in runs]
     table = pd.DataFrame(
         {
@@ -190,6 +186,21 @@ def _compared(task: tuple[str, str], runs: Sequence[Run], by: str | None) -> Tas
         dataset, metric, table, "; ".join((facts.data_text(runs), *said)),
         (*notes, *_pooled(table, runs)),
     )  # fmt: skip
+
+
+def _told_apart(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """The names; of runs with the same name and seed, with the hashes of their folders, and a number where
+    these are equal too."""
+    pairs = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    seen: Counter[tuple[str, int]] = Counter()
+    found = []
+    for name, run in zip(names, runs, strict=True):
+        label = f"{name} {run.id.rpartition('-')[2]}"
+        seen[label, run.seed] += 1
+        number = seen[label, run.seed]
+        unique = f"{label} ({number})" if number > 1 else label
+        found.append(unique if pairs[name, run.seed] > 1 else name)
+    return found
 
 
 def _number(value: object) -> float:
@@ -337,10 +348,10 @@ def _panel(task: Task, x: str, axes: Axes, *, is_listed: bool) -> None:
     axes.margins(0.1)
     amounts = [value for values, _ in where.values() for value in values]
     low, high = min(amounts, default=1.0), max(amounts, default=1.0)
-    if high >= 10 * low:
+    if 0 < 10 * low <= high:  # a single worker has 0 wire bytes
         axes.set_xscale("log")
         plot.plain_log(axes.xaxis, (1.0, 2.0, 5.0) if high < 100 * low else (1.0, 3.0))
-    elif high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
+    elif 0 < high < LEAST_SPAN * low:  # nearly equal amounts are drawn as such
         middle, half = math.sqrt(low * high), math.sqrt(LEAST_SPAN)
         axes.set_xlim(middle / half, middle * half)
     axes.set_xlabel(f"{AMOUNTS[x][1]} of one worker" + (" (MB)" if "bytes" in x else ""))

@@ -6,6 +6,7 @@ runs.groupby("compressor")["test/accuracy_percent"].mean()
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,15 +47,21 @@ def load_runs(folder: str | Path = "runs") -> Frames:
 
 
 def finished_runs(folder: str | Path) -> list[Run]:
-    """Return the same runs as records."""
+    """Return the same runs as records, of copies of a run the first."""
     place = Path(folder)
-    found = sorted(path.parent for path in place.rglob("config.yaml"))
+    files = ("config.yaml", "summary.json")  # either may be lost
+    found = sorted({path.parent for name in files for path in place.rglob(name)})
     runs, skipped = read_runs(found)
+    first: dict[tuple[str, str], Run] = {}
+    for run in runs:
+        first.setdefault((run.id, json.dumps(run.summary, sort_keys=True)), run)
+    if copies := len(runs) - len(first):
+        skipped.append(f"left out: {copies} copies of run folders")
     for message in skipped:
         log.warning(message)
     if not runs:
         raise UserError(f"{place}: no finished run; train one, or give the folder of paths.runs")
-    return runs
+    return list(first.values())
 
 
 def load_results(name: str, root: str | Path | None = None) -> Frames:

@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from matplotlib.axes import Axes
@@ -19,6 +20,8 @@ from matplotlib.text import Text
 
 from dgc_repro import compare
 from dgc_repro.errors import UserError
+from dgc_repro.launch.identity import config_hash
+from dgc_repro.launch.overrides import composed
 from dgc_repro.paper import setting_names
 from dgc_repro.paper.records import Run, read_run
 
@@ -102,6 +105,31 @@ def test_two_runs_that_differ_in_a_setting_have_two_names() -> None:
             found = names(*runs)
             assert found[0] != found[-1], key
             assert all(name.startswith(("TopK", "Dense")) for name in found)
+
+
+NO_SETTING = (
+    *("experiment.", "scale.", "generalization.", "seed", "network._target_", "network.source"),
+    *("train.evaluation_batch_size", "train.profile"),
+)
+"""Keys of another run that need no name: where a run belongs, and what else is measured or said of it."""
+
+
+def test_every_key_that_makes_another_run_may_name_a_setting() -> None:
+    given = ("network.rate=1gbit", "stopping.target=50", "wrap=[per_layer,error_feedback]")
+    config = composed(given)
+    usual, named = config_hash(config), setting_names.settings_of(config)
+    unnamed = []
+    for key, _ in setting_names.flat(config):
+        other = deepcopy(config)
+        *groups, last = key.split(".")
+        node: Any = other
+        for group in groups:
+            node = node[group]
+        node[last] = "another value"
+        is_named = key in named or key in setting_names.settings_of(other)
+        if config_hash(other, importable=()) != usual and not is_named:
+            unnamed.append(key)
+    assert [key for key in unnamed if not key.startswith(NO_SETTING)] == []
 
 
 def test_error_feedback_is_in_the_name_and_other_wrappers_in_their_order() -> None:
@@ -195,6 +223,16 @@ def test_two_runs_of_one_seed_are_no_two_seeds() -> None:
     }
 
 
+def test_repeats_of_one_folder_are_two_lines_and_copies_count_once(tmp_path: Path) -> None:
+    again = a_run(quality=80.0)
+    assert lines(a_run(), again) == {"Dense 0a1b2c3d": 1, "Dense 0a1b2c3d (2)": 1}
+    write(tmp_path, a_run())
+    write(tmp_path / "backup", a_run())
+    write(tmp_path, a_run(seed=1))
+    compare.main([str(tmp_path)])
+    assert list(pd.read_csv(tmp_path / "compare.csv")["line"]) == ["Dense"] * 2
+
+
 def test_a_line_that_pools_settings_says_so() -> None:
     runs = [
         a_run("Uniform", seed=seed, wrap=wrap, policy___target_=f"x.{policy}")
@@ -266,6 +304,15 @@ def test_nearly_equal_bytes_are_drawn_side_by_side_in_mb(
     assert low < 1 < payloads[1] / 1e6 < high  # MB
     assert high / low > least_span
     assert (axes.get_xscale(), axes.get_xlabel()) == (scale, "payload of one worker (MB)")
+
+
+def test_a_line_that_sends_nothing_is_drawn() -> None:
+    runs = [a_run(summary={"comm/wire_bytes": size}) for size in (0, 178_000)]
+    runs[1].config["launch"]["workers"] = 3
+    (axes,) = compare.figure(compare.compared(runs), "wire_bytes").axes
+    low, high = axes.get_xlim()
+    assert low < 0 < 0.178 < high
+    assert {text.get_text() for text in axes.texts} == {"Dense, workers=2", "Dense, workers=3"}
 
 
 def settings(count: int, spread: float = 1.0) -> list[Run]:

@@ -20,9 +20,13 @@ MAY_NAME = (
     *("exchange.unit", "exchange.overlap", "exchange.aggregation"),
     *("train.epochs", "train.batch_size", "train.accumulate", "train.local_steps"),
     *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
-    *("train.on_nonfinite", "train.step_time", "train.compute_ms", "stopping.target"),
+    *("train.on_nonfinite", "train.step_time", "train.compute_ms", "train.channels_last"),
+    *("train.resume_from", "stopping"),
     *("launch.kind", "launch.workers", "launch.workers_per_node", "launch.device"),
-    *("network.rate", "network.rates", "network.latency", "network.as_workers"),
+    *("launch.backend", "launch.threads"),
+    *("network.rate", "network.rates", "network.latency", "network.loss", "network.schedule"),
+    *("network.workers_per_node", "network.node_rate", "network.node_latency", "network.allreduce"),
+    *("network.efficiency", "network.software", "network.as_workers", "network.message_scale"),
 )
 """The config keys that may name a setting, and groups of such keys. No result is among them."""
 STRENGTHS = ("density", "factor", "bits", "levels", "rank", "k")

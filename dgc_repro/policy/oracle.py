@@ -1,4 +1,4 @@
-"""The best static setting in hindsight: what no policy can know, and each can be verified with (regret).
+"""The best static setting in hindsight: what no policy can know, and each can be compared with (regret).
 
 Paper: none. It is given a finished run for each value of its ladder, takes the best one by a number of their
 records, and plans that rung from the first step to the last.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from tiny_run import PLAIN, SETTINGS, TINY
 
 import dgc_repro
+from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
 from dgc_repro.launch.single import is_done
-from dgc_repro.paper.records import read_run
+from dgc_repro.paper.records import is_finished, read_run
 from dgc_repro.policy.oracle import finished
 
 Command = Callable[..., tuple[int, list[str]]]
@@ -95,3 +97,26 @@ def test_the_same_command_names_and_mends_a_damaged_run(
     assert is_done(folder)
     (folder / name).unlink()
     assert not is_done(folder)
+
+
+@pytest.mark.parametrize(
+    "files", [None, ["config.yaml"], {"../config.yaml": [1, ""]}, {"": [1, ""]}, {"config.yaml": 1}]
+)
+def test_a_summary_with_a_checksum_and_no_list_of_files_is_damaged(
+    tmp_path: Path, files: object
+) -> None:
+    (tmp_path / "config.yaml").touch()
+    path = tmp_path / "summary.json"
+    path.write_bytes(sealed({"status": "finished"} | ({"files": files} if files else {})))
+    with pytest.raises(UserError, match=f"^{tmp_path}: .*"):
+        is_finished(tmp_path)
+
+
+def test_a_folder_that_lost_its_config_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(Path(__file__).resolve().parents[1] / "finished_run", tmp_path / name)
+    (tmp_path / "b" / "config.yaml").unlink()
+    assert list(dgc_repro.load_runs(tmp_path).runs["run"]) == ["a"]
+    assert f"left out: {tmp_path / 'b'}: no config.yaml" in caplog.text
