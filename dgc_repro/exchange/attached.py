@@ -82,9 +82,10 @@ class Attached:
     `step` after one backward. The rule is in exchange/guard.py."""
 
     _fix = (  # of a gradient that is not finite
-        'lower the learning rate, clip, attach with on_nonfinite="skip" to leave such steps out, or call '
-        "exchange.step(scaler=scaler) if the loss was scaled"
+        'lower the learning rate, clip, attach with on_nonfinite="skip" to leave such steps out, or with '
+        "scaler=scaler if the loss was scaled"
     )
+    _is_called = True  # the loop calls `step`
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class Attached:
         everybody: Link | None = None,
         on_nonfinite: str = "raise",
         guard: type[Guard] = Guard,
+        scaler: GradScaler | None = None,
     ) -> None:
         """``everybody``: the link between all ranks, where the exchange's is between some (FSDP: between
         nodes)."""
@@ -122,6 +124,7 @@ class Attached:
         self._hook = hook
         self._ended = math.nan  # when the last step ended
         self._detached = False
+        self._scaler = scaler
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
 
@@ -149,9 +152,10 @@ class Attached:
         """Exchange the gradients: ``param.grad`` becomes the mean over workers, on all ranks alike. Returns
         whether there are gradients to apply: False on all ranks where the step is left out.
 
-        ``scaler``: of a loss that was scaled. The exchange sees the gradients unscaled and leaves them
-        scaled, as backward did. Where they overflow on any rank, all ranks get infinite gradients: then
-        ``scaler.step`` skips the optimizer and ``scaler.update`` lowers the scale everywhere.
+        ``scaler``: of a loss that was scaled (default: that of `attach`). The exchange sees the gradients
+        unscaled and leaves them scaled, as backward did. Where they overflow on any rank, all ranks get
+        infinite gradients: then ``scaler.step`` skips the optimizer and ``scaler.update`` lowers the scale
+        everywhere.
         ``samples``: in this rank's batch, for a policy that weighs them. ``skip``: leave this step out on all
         ranks, if any rank says so.
 
@@ -161,20 +165,23 @@ class Attached:
         needed ``samples`` out, has unfrozen a layer since `attach`, or, without overlap, calls this twice
         after one backward. With overlap and FSDP the rank that calls it twice raises alone.
         """
+        scaler = scaler or self._scaler
         if scaler is not None and not scaler.is_enabled():
             scaler = None
-        exchange, steps = self._exchange, self._steps
+        exchange, steps, junction = self._exchange, self._steps, self._junction
         with as_arguments(compared=exchange.link.check):
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
-            if scale != 1:
+            if isinstance(junction, PerBucket):
+                scale = junction.scale  # the gradients are unscaled already
+            elif scale != 1:
                 self._multiply(1 / scale)
             bad = steps.open(0)
             happened, _ = steps.settle([], finite=not (problem or skip) and bad is None)
         if happened and scale != 1:
             self._multiply(scale)
-        self._guard.after_step()
+        self._guard.after_step(scaler)
         exchange.link.clock.end_step(0.0)
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
@@ -196,6 +203,8 @@ class Attached:
                 parameter.grad = None  # each rank's own: who catches the error must not apply it
         refuse_first(problems)
         if scaler is not None:
+            if isinstance(junction, PerBucket):
+                junction.finish(exchange.absent)  # frozen layers are as before backward
             for name, parameter in steps.parameters.items():
                 if name not in exchange.absent:
                     parameter.grad = torch.full_like(parameter, math.inf)
@@ -331,7 +340,7 @@ class Attached:
         joins = getattr(getattr(model, "_join_config", None), "enable", False)
         junction = None if scaler is None else type(self._junction)
         states = getattr(scaler, "_per_optimizer_states", {}).values()
-        unscaled = any(state["stage"] is OptState.UNSCALED for state in states)
+        unscaled = self._is_called and any(state["stage"] is OptState.UNSCALED for state in states)
         refuse_first_of(
             {
                 "exchange: it was detached from its model; attach a compressor again": self._detached,
@@ -340,8 +349,8 @@ class Attached:
                 "(DDP stays so after a join: wrap the module again)": joins,
                 "scaler: FSDP has exchanged the scaled gradients during backward; use bfloat16, without "
                 "one": junction is PerUnit,
-                "scaler: exchange.overlap=true has sent the scaled gradients during backward; use "
-                "exchange.overlap=false": junction is PerBucket,
+                "scaler: exchange.overlap=true has sent the scaled gradients during backward; give it to "
+                "attach(scaler=scaler)": junction is PerBucket and scaler is not self._scaler,
                 "scaler: the gradients are unscaled already; call scaler.unscale_(optimizer) after "
                 "exchange.step(scaler=scaler)": unscaled,
             }
@@ -366,8 +375,10 @@ class Attached:
         return ""
 
     def _multiply(self, factor: float) -> None:
-        if gradients := self._steps.gradients():
-            torch._foreach_mul_(list(gradients.values()), factor)
+        """Multiply all gradients, but where exchanges overlap backward only those that were exchanged."""
+        left = self._exchange.absent if self._junction.overlaps else ()
+        if found := [g for name, g in self._steps.gradients().items() if name not in left]:
+            torch._foreach_mul_(found, factor)
 
 
 def attach(
@@ -383,6 +394,7 @@ def attach(
     on_nonfinite: str = "raise",
     check: bool = False,
     timeout_seconds: float = 600.0,
+    scaler: GradScaler | None = None,
 ) -> Attached:
     """Give any DDP training loop a compressor (docs/own-loop.md), or one with `fully_shard` (docs/fsdp.md).
 
@@ -392,8 +404,9 @@ def attach(
     ``compressor``: any compressor, wrappers included; ``policy``: plans rungs of a `Ladder` (default
     `Fixed`). ``seed`` must be the same on all ranks. ``on_nonfinite``: what `Attached.step` does where
     a gradient of any rank is not finite: ``"raise"``, or ``"skip"`` the step. ``check`` compares what ranks
-    are about to ask before each collective. Raises UserError (a ValueError) where the parts do not fit
-    together or the model has gradients that cannot be exchanged.
+    are about to ask before each collective. ``scaler``: of a loss that is scaled (not with FSDP). Residuals
+    are in unscaled units. Raises UserError (a ValueError) where the parts do not fit together or the model
+    has gradients that cannot be exchanged.
     """
     policy = policy or Fixed()
     with as_arguments():
@@ -405,6 +418,7 @@ def attach(
             "overlap": overlap,
             "on_nonfinite": on_nonfinite,
             "check": check,
+            "scaler": scaler is not None,
         }
         refuse_no_object(compressor)
         model = uncompiled(model)
@@ -413,7 +427,7 @@ def attach(
             fit_units(compressor, policy, unit, overlap)
         else:
             fit_together(compressor, policy, unit, overlap)
-        fit_loop(policy, on_nonfinite)
+        fit_loop(policy, on_nonfinite, scaler, sharded=sharded)
         note_lost(compressor)
         if sharded:
             shards = ShardedModel(model, mesh, dim)
@@ -424,8 +438,17 @@ def attach(
         exchange = exchange_of(
             ddp, parameters, compressor, seed, unit, overlap, check, timeout_seconds
         )
-        hook.junction = junction = junction_of(ddp, exchange, overlap)
-    return Attached(exchange, junction, policy, parameters, ddp, hook, on_nonfinite=on_nonfinite)
+        hook.junction = junction = junction_of(ddp, exchange, overlap, scaler)
+    return Attached(
+        exchange,
+        junction,
+        policy,
+        parameters,
+        ddp,
+        hook,
+        on_nonfinite=on_nonfinite,
+        scaler=scaler,
+    )
 
 
 def between_ranks(model: DistributedDataParallel) -> Link:
@@ -462,7 +485,9 @@ def _warn_lost(name: str) -> None:
     )
 
 
-def fit_loop(policy: Policy, on_nonfinite: str) -> None:
+def fit_loop(
+    policy: Policy, on_nonfinite: str, scaler: GradScaler | None, *, sharded: bool = False
+) -> None:
     """Raise UserError where a loop of the user's own cannot do with these."""
     name = type(policy).__name__
     refuse_first_of(
@@ -472,6 +497,11 @@ def fit_loop(policy: Policy, on_nonfinite: str) -> None:
             f"policy: {name} asks for the squares of every step's gradients, which an attached loop does not "
             "have; train with python -m dgc_repro, or take another policy": policy.watches
             == SPREAD,
+            "scaler: a torch.amp.GradScaler or None, got " + type(scaler).__name__: not isinstance(
+                scaler, GradScaler | None
+            ),
+            "scaler: FSDP exchanges scaled gradients during backward; use bfloat16, without one": sharded
+            and scaler is not None,
         }
     )
 

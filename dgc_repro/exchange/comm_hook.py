@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
@@ -60,7 +61,7 @@ class HookState(Attached):
 
     ``applied``: whether the last backward has left gradients to apply. With ``on_nonfinite="skip"`` it is
     False on all ranks after a gradient that is not finite on any. All gradients are None then, so that
-    ``optimizer.step()`` changes nothing.
+    ``optimizer.step()`` changes nothing. With a ``scaler`` they are infinite, and ``scaler.step`` skips.
 
     Methods work that can compress one bucket of gradients after another; ``unit="model"``, `ClipLocal`, and
     policies that need the whole gradient or a step's samples are refused with UserError. Call `close` on all
@@ -70,9 +71,11 @@ class HookState(Attached):
     gradients, on all ranks. When the module is wrapped again, the state goes over to the new DDP model,
     with residuals, and the older DDP model raises."""
 
+    _is_called = False
     _hook: Hook
     _fix = (
-        'lower the learning rate, clip, or leave such steps out with HookState(on_nonfinite="skip")'
+        'lower the learning rate, clip, leave such steps out with HookState(on_nonfinite="skip"), or give '
+        "HookState the scaler if the loss was scaled"
     )
 
     def __init__(
@@ -85,6 +88,7 @@ class HookState(Attached):
         on_nonfinite: str = "raise",
         check: bool = False,
         timeout_seconds: float = 600.0,
+        scaler: GradScaler | None = None,
     ) -> None:
         policy = policy or Fixed()
         name = type(policy).__name__
@@ -92,7 +96,7 @@ class HookState(Attached):
             refuse_no_object(compressor)
             model = uncompiled(model)
             fit_together(compressor, policy, "layer", True)
-            fit_loop(policy, on_nonfinite)
+            fit_loop(policy, on_nonfinite, scaler)
             note_lost(compressor)
             weighs = getattr(policy, "weighs_time", True) and measures(policy)
             refuse_first_of(
@@ -106,6 +110,7 @@ class HookState(Attached):
         self.applied = True
         self.ledger = Ledger()  # of no bytes, until the state is bound
         self._policy = policy
+        self._scaler = scaler
         self._settings = (compressor, seed, on_nonfinite, check, timeout_seconds)
         self._model: weakref.ref[nn.Module] | None = (
             None  # the DDP model to which the state is bound
@@ -251,6 +256,7 @@ class HookState(Attached):
             "policy": self._policy,
             "on_nonfinite": on_nonfinite,
             "check": check,
+            "scaler": self._scaler is not None,
         }
         refuse_difference(everybody, problem, {**options, "model": described(parameters)})
         with as_arguments(hook=True):
@@ -258,7 +264,7 @@ class HookState(Attached):
                 model, parameters, compressor, seed, "layer", True, check, timeout_seconds
             )
         self._hook.group = model.process_group
-        self._hook.junction = junction = junction_of(model, exchange, True)
+        self._hook.junction = junction = junction_of(model, exchange, True, self._scaler)
         exchange.learning_rate = self._rate
         super().__init__(
             exchange,
@@ -269,6 +275,7 @@ class HookState(Attached):
             self._hook,
             on_nonfinite=on_nonfinite,
             guard=_HookGuard,
+            scaler=self._scaler,
         )
         try:
             if states_of(self._kept):
@@ -326,13 +333,21 @@ class _HookGuard(Guard):
         "optimizer.zero_grad() before it, and accumulate under `with model.no_sync():`"
     )
 
+    def before_update(self) -> None:
+        self.refuse_unknown_scaler("give it to HookState(scaler=scaler)")
+        self._moved = True
+
     def before_forward(self, model: nn.Module) -> None:
         hooks = getattr(model, "_comm_hooks", ())
         if not any(isinstance(state, HookState) and state._guard is self for _, state in hooks):
             raise UserError(NO_HOOK)
 
     def _watch(self, model: nn.Module) -> list[RemovableHandle]:
-        return [*self._watch_forward(model), *self._watch_backward()]
+        return [
+            *self._watch_forward(model),
+            *self._watch_backward(),
+            self._watch_optimizers(),
+        ]
 
 
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.

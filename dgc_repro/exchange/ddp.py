@@ -26,6 +26,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.compressor.clip_local import ClipLocal
@@ -179,9 +180,13 @@ class PerBucket(Junction):
         *,
         leaves_some: bool,
         views: bool = False,
+        scaler: GradScaler | None = None,
     ) -> None:
         """``leaves_some``: whether DDP leaves the gradient of a parameter that no rank used as it was,
-        hook or not. ``views``: gradients are views of DDP's buckets."""
+        hook or not. ``views``: gradients are views of DDP's buckets. ``scaler``: of the loss. Each bucket is
+        unscaled before it is compressed, and the means stay unscaled."""
+        self.scale = 1.0  # of the loss in the last backward
+        self._scaler = scaler
         self.pending = False  # the exchange of a backward has not been finished by a step
         self._exchange = exchange
         self._parameters = parameters
@@ -282,6 +287,7 @@ class PerBucket(Junction):
                 torch.cuda.current_stream().wait_event(filled)
             if not here:
                 self._laid_out.clear()  # of a step that was discarded
+                self.scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             here.append(handed_over)
             self._try(self._send, bucket)
             if bucket.is_last():
@@ -313,6 +319,13 @@ class PerBucket(Junction):
         # Those without a name were frozen before `attach`.
         here = {names[id(p)]: gradient for p, gradient in laid_out if id(p) in names}
         self._laid_out |= here
+        if self.scale != 1 and here:
+            if bucket.buffer().dtype == torch.float16:
+                raise UserError(
+                    "scaler: fp16_compress_wrapper rounds to float16 what is unscaled next, so that small "
+                    "gradients are lost; use bf16_compress_wrapper, or none"
+                )
+            torch._foreach_mul_(list(here.values()), 1 / self.scale)
         gradients = {name: in_memory_order(gradient) for name, gradient in here.items()}
         self._exchange.open(0, gradients, self._plan, part=part)
         self._exchange.send(part)
@@ -426,13 +439,16 @@ def wrap(module: nn.Module, device: torch.device) -> DistributedDataParallel:
 
 
 def junction_of(
-    model: DistributedDataParallel, exchange: GradientExchange, overlap: bool
+    model: DistributedDataParallel,
+    exchange: GradientExchange,
+    overlap: bool,
+    scaler: GradScaler | None = None,
 ) -> AfterBackward | PerBucket:
     """The junction for a model's hook."""
     parameters, views = parameters_of(model), bool(model.gradient_as_bucket_view)
     if overlap:
         leaves_some = bool(model.find_unused_parameters or model.static_graph)
-        return PerBucket(exchange, parameters, leaves_some=leaves_some, views=views)
+        return PerBucket(exchange, parameters, leaves_some=leaves_some, views=views, scaler=scaler)
     return AfterBackward(exchange, parameters, views=views)
 
 

@@ -17,6 +17,8 @@ allowed.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -54,6 +57,7 @@ class Guard:
         self._added_to: set[str] = set()
         self._stepped = 0  # the versions of the parameters in the last step
         self._moved = False  # whether they have changed since
+        self._scaler: GradScaler | None = None  # of the last step
         self._handles = [] if model is None else self._watch(model)
 
     def before_forward(self, model: nn.Module) -> None:
@@ -83,7 +87,22 @@ class Guard:
                 "exchange.step: it was not called between backward and optimizer.step(), so that every "
                 "rank has gradients of its own; call it after the last backward of a step"
             )
+        fix = "give it to attach(scaler=scaler)"
+        if isinstance(self._steps.junction, PerUnit):
+            fix = "use bfloat16, without one"
+        elif not self._steps.junction.overlaps:
+            fix += ", or call exchange.step(scaler=scaler) each step"
+        self.refuse_unknown_scaler(fix)
         self._moved = True
+
+    def refuse_unknown_scaler(self, fix: str) -> None:
+        """Raise UserError where a GradScaler steps the optimizer, and the last step was not given it."""
+        scaler = _stepping_scaler()
+        if scaler is not None and scaler is not self._scaler:
+            raise UserError(
+                "scaler: the loss was scaled by a GradScaler that the exchange was not given, so that "
+                f"residuals are in units of its scale, which changes; {fix}"
+            )
 
     @property
     def pending(self) -> bool:
@@ -111,8 +130,9 @@ class Guard:
             "already; call it once, between the last backward of a step and optimizer.step()"
         )
 
-    def after_step(self) -> None:
-        """The gradients are means now, or dropped."""
+    def after_step(self, scaler: GradScaler | None) -> None:
+        """The gradients are means now, or dropped. ``scaler``: by which they were unscaled."""
+        self._scaler = scaler
         self._backward_seen = self._moved = False
         self._stepped = _versions(self._steps.parameters.values())
         present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
@@ -218,6 +238,19 @@ class NotCopied:
 
 def _noop(*_: Any) -> None:
     """Do nothing."""
+
+
+def _stepping_scaler() -> GradScaler | None:
+    """The GradScaler inside whose ``step`` this is called: torch tells an optimizer of it only if that is
+    fused."""
+    code = inspect.unwrap(GradScaler.step).__code__
+    frame = sys._getframe()
+    while (outer := frame.f_back) is not None:
+        frame = outer
+        if frame.f_code is code:
+            scaler: GradScaler = frame.f_locals["self"]
+            return scaler if scaler.is_enabled() else None
+    return None
 
 
 def _versions(parameters: Iterable[Tensor]) -> int:

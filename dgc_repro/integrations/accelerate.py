@@ -39,12 +39,7 @@ def attach(
             f"model: attach takes what accelerator.prepare has wrapped in DDP, got {type(model).__name__}; "
             "prepare it first, in a run of several processes"
         )
-    if accelerator.scaler is not None:
-        raise UserError(
-            "accelerator: a hook is not given its GradScaler; use mixed_precision='bf16', or "
-            "dgc_repro.attach and exchange.step(scaler=accelerator.scaler)"
-        )
-    state = HookState(model, compressor, policy, **options)
+    state = HookState(model, compressor, policy, scaler=accelerator.scaler, **options)
     model.register_comm_hook(state, comm_hook)
     accelerator.register_for_checkpointing(state.gathered(reshard=reshard))
     return state

@@ -16,7 +16,7 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
     bf16_compress_wrapper,
     fp16_compress_hook,
+    fp16_compress_wrapper,
 )
 from torch.nn.parallel import DistributedDataParallel
 
@@ -142,6 +143,7 @@ class Loop:
     frozen: bool = False  # the first layer, before DDP wraps the model
     freezes: tuple[int, int] | None = None  # the first layer, from one step to another
     scaled: bool = False
+    grows_every: int = 2000  # steps, the scale
     overflows: tuple[int, int] | None = None  # rank, step; caught where the loss is not scaled
     leaves_out: int | None = None  # a step whose batch nobody looks at
     resume_at: int | None = None  # a step after which the exchange is saved, spoiled and loaded
@@ -155,7 +157,8 @@ def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
     """The model's exchange."""
     assert loop.compressor is not None
     if not loop.hook:
-        return attach(model, loop.compressor, overlap=loop.overlap, unit=loop.unit, **loop.settings)
+        ways: dict[str, Any] = {"overlap": loop.overlap, "unit": loop.unit}
+        return attach(model, loop.compressor, **ways, **loop.settings)
     return registered(model, HookState(model, loop.compressor, **loop.settings), loop)
 
 
@@ -201,6 +204,11 @@ def wrapped(net: nn.Module, loop: Loop) -> DistributedDataParallel:
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's own gradients, means and states, and what came of it."""
     rank, exchange = dist.get_rank(), None
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**10, growth_interval=loop.grows_every, enabled=loop.scaled
+    )
+    if loop.hook or loop.overlap:
+        loop = replace(loop, settings={**loop.settings, "scaler": scaler})
     if loop.early:
         model, exchange = early(net_of(loop), loop)
     else:
@@ -213,7 +221,6 @@ def play(loop: Loop) -> dict[str, Any]:
         watch_buckets(exchange, told)
     if loop.pause_seconds:
         net.layers[0].bias.register_hook(lambda _: time.sleep(loop.pause_seconds))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=loop.scaled)
     source = torch.Generator().manual_seed(rank)
     own, means, states, scales = [], [], [], []
     for step in range(loop.steps):
@@ -420,6 +427,7 @@ def attached_with_other_arguments(argument: str, way: str) -> str:
         "overlap": (False, True),
         "on_nonfinite": ("raise", "skip"),
         "check": (True, False),
+        "scaler": (None, torch.amp.GradScaler("cpu")),
     }
     settings: dict[str, Any] = {"compressor": EF4, "check": True}
     if argument == "policy":
@@ -1266,11 +1274,56 @@ def used_after_detaching(overlap: bool) -> str:
 
 
 def scaled(overlap: bool) -> str:
+    """By a scaler that only `step` is given."""
     model, exchange = attached(overlap)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(model(torch.ones(2, 6)).mean()).backward()
     said = raised(lambda: exchange.step(scaler=scaler))
     exchange.detach()
+    return said
+
+
+def scaled_by_an_unknown(overlap: bool | None) -> str:
+    """A loop does not give its scaler to the exchange; ``overlap``: None for a hook. What `scaler.step`
+    says, and whether it has moved a parameter."""
+    model, exchange = hooked_up() if overlap is None else attached(overlap)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    other = nn.Linear(2, 2)  # of no exchange
+    moves = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(2):
+        disabled.scale(model(torch.ones(2, 6)).mean()).backward()
+        scaler.scale(other(torch.ones(2, 2)).mean()).backward()
+        if overlap is not None:
+            exchange.step()
+        disabled.step(optimizer)
+        scaler.step(moves)
+        scaler.update()
+    before = [p.detach().clone() for p in model.parameters()]
+    scaler.scale(model(torch.ones(2, 6)).mean()).backward()
+    if overlap is not None:
+        exchange.step()
+    said = raised(lambda: scaler.step(optimizer))
+    assert same(before, [p.detach() for p in model.parameters()])
+    exchange.detach()
+    return said
+
+
+def hook_of_an_unknown_scaler() -> str:
+    return scaled_by_an_unknown(None)
+
+
+def hook_of_no_scaler() -> str:
+    return raised(lambda: hooked_up(scaler=2.0**16))
+
+
+def hook_of_halves_scaled() -> str:
+    scaler = torch.amp.GradScaler("cpu")
+    loop = replace(HOOKED, wrapper=fp16_compress_wrapper, settings={"scaler": scaler})
+    model, state = early(net_of(loop), loop)
+    said = raised(lambda: scaler.scale(model(torch.ones(2, 6)).mean()).backward())
+    state.close()
     return said
 
 
@@ -1313,21 +1366,33 @@ def rate_untold(overlap: bool) -> str:
     return said
 
 
-def accordion(overlap: bool, norm: str) -> tuple[int, dict[str, Any]]:
+def accordion(
+    overlap: bool, norm: str, scaler: torch.amp.GradScaler | None = None
+) -> tuple[int, dict[str, Any]]:
     """Rung 2 tensors after two epochs of like gradients, whose norms nobody has given."""
     ladder = ErrorFeedback(Ladder((Dense(), TopK(factor=2), TopK(factor=4))))
     policy = Accordion("factor", (2, 4), norm=norm)
-    model, exchange = attached(overlap, compressor=ladder, policy=policy)
+    model, exchange = attached(overlap, compressor=ladder, policy=policy, scaler=scaler)
     for epoch in (1, 2):
         for _ in range(2):
             model.zero_grad()
-            backward(model, dist.get_rank())
+            loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
+            (scaler.scale(loss) if scaler else loss).backward()
             exchange.step()
         report = EpochReport(epoch, 1.0, 1.0, 50.0, learning_rate=(0.1, 0.1))
         exchange.end_epoch(report)
     exchange.detach()
     state = exchange.state_dict()["policy"]
     return len(state["high"]), state["norms"]
+
+
+def scaled_accordion() -> list[tuple[Any, Any]]:
+    """What `accordion` finds without a scaler and with one, after and during backward."""
+    ways = [(overlap, "mean") for overlap in OVERLAP]
+    return [
+        (accordion(*way), accordion(*way, torch.amp.GradScaler("cpu", init_scale=2.0**10)))
+        for way in ways
+    ]
 
 
 def copies(way: str) -> tuple[dict[str, Any], dict[str, Any]]:

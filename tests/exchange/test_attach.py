@@ -309,6 +309,55 @@ def test_an_overflow_on_one_rank_leaves_residuals_alone_and_the_scale_no_trace(
     assert same(*(played(two_workers, one)[0]["parameters"] for one in (calm, unscaled)))
 
 
+SCALED: dict[str, dict[str, Any]] = {
+    "overlap": {"overlap": True},
+    "overlap, bucket views": {"overlap": True, "view": True},
+    "hook": {"hook": True},
+    "hook made before ddp": {"hook": True, "early": True},
+    "hook, bucket views": {"hook": True, "view": True},
+}
+
+
+SCALED_LOOPS = {
+    "float32": Loop("float32", EF4),
+    "unused": Loop("unused", EF4),
+    "accumulated": Loop("float32", EF4, micro_steps=3),
+    "frozen in the overflow, zeros kept": Loop("unused", EF4, freezes=(4, 5), set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("way", SCALED)
+@pytest.mark.parametrize("name", SCALED_LOOPS)
+def test_a_growing_scale_trains_alike_during_and_after_backward(
+    two_workers: World, way: str, name: str
+) -> None:
+    """Bit for bit, with an overflow on one rank. A scale is a power of 2."""
+    loop = replace(SCALED_LOOPS[name], steps=9, scaled=True, overflows=(1, 4), grows_every=2)
+    expected = played(two_workers, loop)
+    assert expected[0]["scales"][:6] == [1024, 2048, 2048, 4096, 2048, 2048]
+    for one, other in zip(expected, played(two_workers, replace(loop, **SCALED[way])), strict=True):
+        assert other["scales"] == one["scales"]
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part]), part
+
+
+def test_a_wrapped_hook_of_a_scaled_loss_trains_all_ranks_alike(two_workers: World) -> None:
+    loop = Loop("float32", EF4, hook=True, steps=8, wrapper=bf16_compress_wrapper, scaled=True)
+    loop = replace(loop, overflows=(1, 4), grows_every=2)
+    for story in played(two_workers, loop):
+        assert same(story["states"][4], story["states"][3])
+        assert story["scales"][3:5] == [4096, 2048]
+    calm = replace(loop, overflows=None)
+    unscaled = replace(calm, scaled=False)
+    assert same(*(played(two_workers, one)[0]["parameters"] for one in (calm, unscaled)))
+
+
+def test_norms_that_a_policy_watches_are_those_of_unscaled_gradients(two_workers: World) -> None:
+    for ways in two_workers(loops.scaled_accordion):
+        for plain, scaled in ways:
+            assert scaled == plain
+
+
 @pytest.mark.parametrize(
     ("compressor", "overlap"),
     [*((c, overlap) for c in (EF4, Dense()) for overlap in OVERLAP), (Fragile(), OVERLAP[0])],
@@ -576,6 +625,9 @@ def test_a_hook_that_is_closed_before_its_first_step_averages_as_plain_ddp(
 
 
 REFUSED_HOOKS = {
+    "hook_of_an_unknown_scaler": r"scaler: the loss .*; give it to HookState\(scaler=scaler\)",
+    "hook_of_no_scaler": "scaler: a torch.amp.GradScaler or None, got float",
+    "hook_of_halves_scaled": "scaler: fp16_compress_wrapper .*; use bf16_compress_wrapper, or none",
     "early_hook_of_nothing": "model: HookState takes a Dist.* or the module that DDP will wrap, got li",
     "early_hook_not_registered": r"state: it is not the model's hook; call model.register_comm_hook\(",
     "early_hook_of_a_copy": "state: it was made for a module that DDP had wrapped already, or for anoth",
@@ -627,6 +679,7 @@ DIFFER = {
     "overlap": r"overlap: it differs between ranks: False \(rank 0\), True \(rank 1\);",
     "on_nonfinite": r"on_nonfinite: it differs .* 'raise' \(rank 0\), 'skip' \(rank 1\);",
     "check": r"check: it differs between ranks: True \(rank 0\), False \(rank 1\);",
+    "scaler": r"scaler: it differs between ranks: False \(rank 0\), True \(rank 1\);",
     "model": r"model: it differs .*: layers.1.bias \[6\] float32 \(rank 0\), none \(rank 1\);",
 }
 
@@ -700,7 +753,13 @@ REFUSED = [
     ("thawed", BOTH, "model: body.weight was frozen when .*; detach, wrap the module in DDP again"),
     ("one_vector", AFTER, "unit: model joins .*, and idle.bias has received none .* unit=layer"),
     ("used_after_detaching", BOTH, "exchange: it was detached from its model"),
-    ("scaled", BUCKET, "scaler: overlap=true has sent .*; use overlap=false"),
+    ("scaled", BUCKET, r"scaler: overlap=true has sent .*; give it to attach\(scaler=scaler\)"),
+    (
+        "scaled_by_an_unknown",
+        BUCKET,
+        r"scaler: the loss was scaled by a GradScaler .*; give it to attach\(scaler=scaler\)",
+    ),
+    ("scaled_by_an_unknown", AFTER, r"scaler: .* exchange.step\(scaler=scaler\) each step$"),
     ("unscaled_first", AFTER, r"scaler: .* call scaler.unscale_\(optimizer\) after"),
     ("samples_untold", BOTH, r"samples: GraVAC weighs .*; call exchange.step\(samples=...\)"),
     ("samples_untold_by_one_rank", BOTH, r"samples: GraVAC weighs .* batch \(rank 1\)$"),

@@ -383,10 +383,6 @@ def accelerate_of_one_process() -> str:
     return said
 
 
-def accelerate_with_a_scaler() -> str:
-    return refusal(lambda: accelerate(Task(Dense(), Path(), scaled=True)))
-
-
 def lightning_hook_on_cpus() -> str:
     """What Lightning's way to give DDP a hook says where Lightning leaves the hook out."""
     import lightning.pytorch as pl
