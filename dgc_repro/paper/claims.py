@@ -78,6 +78,10 @@ def near(check: Check, printed: float, margin: float) -> Check:
     return replace(check, above=printed - margin, below=printed + margin, printed=printed)
 
 
+EXPECTED = "this project's expectation"
+"""Where a claim stands that no paper makes. It is judged on any data set."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """One sentence to judge.

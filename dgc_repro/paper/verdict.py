@@ -31,7 +31,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.claims import EXPECTED, Check, Claim
 from dgc_repro.paper.frame import SENT, values
 
 Word = Literal[
@@ -40,6 +40,8 @@ Word = Literal[
 ]  # fmt: skip
 Values = NDArray[np.float64]
 MIN_SEEDS = 3
+UNTIL = ("to the target", "to the plateau")
+"""In names of quantities that end where a quality is reached."""
 COVERAGE = 0.95
 YES_OR_NO = "runs"
 """Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
@@ -314,7 +316,8 @@ def _verdict(
             return say("not tested", f"{rows} are the same training. Measured: {numbers}")
     for check in claim.checks:
         others = [other_data[row] for row in check.rows if row in other_data]
-        if others and not claim.by_construction and _depends_on_data(check, frame):
+        is_judged = claim.by_construction or claim.where == EXPECTED
+        if others and not is_judged and _depends_on_data(check, frame):
             return say("not tested", f"data: {others[0]}. Measured: {numbers}")
     for premise in claim.premises:
         effect = _effect(premise, frame, labels, exact)
@@ -340,9 +343,10 @@ def _verdict(
 
 def _depends_on_data(check: Check, frame: pd.DataFrame) -> bool:
     """Whether another data set changes a quantity, as it changes accuracy. It does not change what is sent,
-    nor the order of times."""
+    nor the order of times, but for the time until a quality is reached."""
     line = frame[frame["quantity"] == check.quantity].iloc[0]
-    return not (line["clock"] or check.quantity.startswith(tuple(SENT)))
+    until = any(words in check.quantity for words in UNTIL)
+    return until or not (line["clock"] or check.quantity.startswith(tuple(SENT)))
 
 
 def _never(check: Check, frame: pd.DataFrame) -> str:

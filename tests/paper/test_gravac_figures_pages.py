@@ -45,8 +45,9 @@ GEOMETRIC: Used = (*((factor, 20) for factor in (10, 20, 40, 80, 160, 320, 640))
 SETTINGS: dict[str, Any] = {
     "scale": {"name": "small"}, "launch": {"workers": 4, "kind": "simulated"}, "policy": {"window": WINDOW},
     "train": {"step_time": "modelled", "epochs": EPOCHS}, "network": {"as_workers": 32},
-    "dataset": {"_target_": "dgc_repro.dataset.Cifar10"},
 }  # fmt: skip
+DATA = {VGG16: "Cifar100", LSTM: "Ptb"}
+"""The class of a model's data set, as in the paper; ResNet101 has Cifar10."""
 
 
 def made(
@@ -79,6 +80,7 @@ def made(
     settings = (
         SETTINGS
         | {"experiment": {"row": row}, "seed": seed, "stopping": {"metric": metric}}
+        | {"dataset": {"_target_": f"x.{DATA.get(row.partition('.')[0], 'Cifar10')}"}}
         | config
     )
     return Run(

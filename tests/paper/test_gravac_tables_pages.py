@@ -78,6 +78,10 @@ def numbers(line: str) -> list[float]:
     return found
 
 
+DATA = {VGG16: "Cifar100", LSTM: "Ptb"}
+"""The class of a model's data set, as in the paper; ResNet101 has Cifar10."""
+
+
 def made(
     row: str, final: float, seed: int = 0, fewer: float = 1.0, seconds: float = 10.0, **config: Any
 ) -> Run:
@@ -99,7 +103,7 @@ def made(
     settings = {
         "experiment": {"row": row}, "seed": seed, "scale": {"name": "small"},
         "launch": {"workers": 4, "kind": "simulated"}, "network": {"message_scale": 100.0},
-        "dataset": {"_target_": "dgc_repro.dataset.Ptb" if is_words else "dgc_repro.dataset.Cifar10"},
+        "dataset": {"_target_": f"dgc_repro.dataset.{DATA.get(row.partition('.')[0], 'Cifar10')}"},
         "stopping": {"metric": "perplexity" if is_words else "accuracy", "plateau": 0.01},
     }  # fmt: skip
     summary = {"parameters": 100_000, "classes": 10_000 if is_words else 10}

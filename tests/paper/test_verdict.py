@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dgc_repro.paper.claims import OURS, Check, Claim, near
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
 from dgc_repro.paper.frame import lines
 from dgc_repro.paper.verdict import Effect, Verdict, by_chance, interval, judge, proportion, tally
 
@@ -183,6 +183,27 @@ def test_an_assumed_input_is_at_most_indicative() -> None:
     assert judged(asked, a=[3] * 9, b=[4] * 9).word == "indicative (-)"
     modelled = judged(asked, a=[5], b=[4], modelled=True)
     assert modelled.text == "indicative (+) (modelled; assumed: compute time)"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "clock", "where", "word"),
+    [
+        ("test accuracy", "", "Table I", "not tested"),
+        ("test accuracy", "", EXPECTED, "agrees"),  # no paper claims it of its data set
+        ("payload", "", "Table I", "agrees"),
+        ("training time", "modelled", "Table I", "agrees"),
+        ("seconds to the target", "modelled", "Table I", "not tested"),
+        ("speedup to the plateau", "modelled", "Table I", "not tested"),
+    ],
+)
+def test_on_another_data_set_than_the_papers_what_depends_on_it_is_not_tested(
+    quantity: str, clock: str, where: str, word: str
+) -> None:
+    frame = frame_of(a=[5.1, 5.0, 5.3], b=[4, 4, 4]).assign(quantity=quantity, clock=clock)
+    asked = Claim("c", "as said", where, (Check(quantity, "a", "b"),))
+    (found,) = judge([asked], frame, other_data={"b": "digits, not CIFAR-10"})
+    assert found.word == word
+    assert found.detail.startswith("data: digits, not CIFAR-10. ") == (word == "not tested")
 
 
 def test_what_holds_by_construction_agrees_with_nobody_and_a_defect_still_shows() -> None:

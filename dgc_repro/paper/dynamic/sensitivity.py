@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim, near
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
 from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
 from dgc_repro.paper.dynamic.table1 import (
     QUANTITIES,
@@ -64,7 +64,7 @@ CLAIMS = (
     ),
     Claim(
         "plain", f"A sound 8-bit quantizer ends within {UNDER_DENSE_POINTS:g} points of no compression.",
-        "this project's expectation",
+        EXPECTED,
         (Check(TEST, DENSE, PLAIN_8, above=-UNDER_DENSE_POINTS, below=UNDER_DENSE_POINTS),),
         f"The same two rows, either side. {_regime_text}", _in_regime, OURS,
     ),

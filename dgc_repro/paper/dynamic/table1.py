@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, Note, Printed, near
 from dgc_repro.paper.dynamic import DYNAMIC, LABELS, LOOKS, NONE, PAPER, STATIC
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, amount, count, pivot, seeds
 from dgc_repro.paper.page import Page, Section, made
@@ -216,7 +216,7 @@ CLAIMS = (
     ),
     Claim(
         "4b", "With fast kernels and a slow network the order reverses: static < dynamic < none.",
-        "this project's expectation",
+        EXPECTED,
         (
             Check(MINUTES, DYNAMIC, STATIC, above=1.0, ratio=True),
             Check(MINUTES, NONE, DYNAMIC, above=1.0, ratio=True),

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim, Note, near
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, Note, near
 from dgc_repro.paper.frame import Column, Quantity, join, number, percent, pivot, times
 from dgc_repro.paper.gravac import DENSE, RESNET101, row_id, steps
 from dgc_repro.paper.gravac import fig7_10 as factors
@@ -105,12 +105,12 @@ CLAIMS = (
         training.ASSUMED,
     ),
     Claim(
-        "energy.dense", "With the printed gain (nearly) every step is dense.", "this project's expectation",
+        "energy.dense", "With the printed gain (nearly) every step is dense.", EXPECTED,
         (Check(BRANCH, _own, above=NEARLY_ALL, setting="dense"),),
         f"Share of the recorded steps that took the dense branch, above {NEARLY_ALL:.0%}.", margin=OURS,
     ),
     Claim(
-        "norm.compresses", "With the norm gain most steps are compressed.", "this project's expectation",
+        "norm.compresses", "With the norm gain most steps are compressed.", EXPECTED,
         (
             Check(
                 BRANCH, row_id(RESNET101, NORM), above=-math.inf, below=steps.MOSTLY, setting="dense"
@@ -146,6 +146,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [steps.which_gain(judged), *_sections(one, found)],
         head=steps.recorded(one.runs),
         verdicts=judged,
+        data=gravac.DATA,
         notes=NOTES,
         said={"thinning": steps.thinning(one.runs), "samples": steps.samples_unit(one.runs)},
         choices=shared,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, Quantity, Values, join, measure, number, pivot, seeds
-from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
+from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
 from dgc_repro.paper.gravac.runs import ALIKE
 from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
 from dgc_repro.paper.page import Page, Section, made
@@ -125,6 +125,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [Section("Variance of the gradient", pivot(found, ROWS, columns, first="model"))],
         CLAIMS,
         labels=ROWS,
+        data=DATA,
         said={"thinning": steps.thinning(own)},
         head=steps.recorded(own),
         figures={"fig1b": lambda: _figure(own, scale)},

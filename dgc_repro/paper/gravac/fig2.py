@@ -99,6 +99,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         [_section(found, table), training.setup_section(found)],
         CLAIMS,
         labels=LABELS,
+        data=gravac.DATA,
         notes=NOTES,
         said=_said(found, table),
         choices=gravac.CHOICES,

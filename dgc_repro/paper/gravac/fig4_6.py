@@ -20,7 +20,7 @@ from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import PERPLEXITY, QUALITY, Course, courses
 from dgc_repro.paper.gravac.steps import ENERGY, NORM, STEPS, at, by_setting, column, gains, mean
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, made, other_data
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
@@ -201,7 +201,13 @@ def page(model: str, runs: Sequence[Run], scale: str) -> Page:
     found = _frame(own, one)
     crosses = (CROSSES,) if model == VGG16 and scale == facts.PAPER_SCALE else ()
     labels = {row: f"{gravac.FAMILIES[model]} {label}" for row, label in rows.items()}
-    verdicts = judge((*CLAIMS[model], *crosses), found, labels=labels, same=twins(own))
+    verdicts = judge(
+        (*CLAIMS[model], *crosses),
+        found,
+        labels=labels,
+        same=twins(own),
+        other_data=other_data(own, gravac.DATA),
+    )
     number, thinning = FIGURE[model], steps.thinning(own)
     return made(
         __file__,
@@ -212,6 +218,7 @@ def page(model: str, runs: Sequence[Run], scale: str) -> Page:
         head=steps.recorded(own),
         said={"number": number, "model": MODELS[model], "thinning": thinning},
         verdicts=verdicts,
+        data=gravac.DATA,
         figures={f"fig{number}": lambda: _figure(replace(one, runs=tuple(own)), scale)},
     )
 

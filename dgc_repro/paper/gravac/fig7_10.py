@@ -160,6 +160,7 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
         found,
         [steps.which_gain(judged), *_sections(one, shown, found, known)],
         head=steps.recorded(own),
+        data=gravac.DATA,
         said={
             "number": number,
             "model": gravac.MODELS[shown.model],

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from dgc_repro.network.units import bits_per_second
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
 from dgc_repro.paper.frame import SENT, Column, Quantity, number, pivot
 from dgc_repro.paper.gravac.steps import BRANCHES, branch
 from dgc_repro.paper.interfaces import COUNTED, difference_percent
@@ -55,7 +55,7 @@ _compresses = Check("steps of dense", GRAVAC, above=-1.0, below=100.0)
 
 
 def _claim(name: str, text: str, check: Check, reading: str, *premises: Check) -> Claim:
-    return Claim(name, text, "this project's expectation", (check,), reading, premises, OURS)
+    return Claim(name, text, EXPECTED, (check,), reading, premises, OURS)
 
 
 CLAIMS = (

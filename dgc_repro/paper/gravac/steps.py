@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
 from dgc_repro.paper.frame import Quantity, join, lines, longer, measure, twins
-from dgc_repro.paper.gravac import DENSE, LABELS, norm_of
+from dgc_repro.paper.gravac import DATA, DENSE, LABELS, norm_of
 from dgc_repro.paper.gravac.runs import FLOATS
-from dgc_repro.paper.page import Section
+from dgc_repro.paper.page import Section, other_data
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import Verdict, judge
 
@@ -235,9 +235,11 @@ def judged(
     GraVAC has compressed nothing, that is its answer."""
     on_volume = {c.id: all(check.quantity == FLOATS for check in c.checks) for c in claims}
     verdicts: dict[str, Verdict] = {}
+    other = other_data(runs, DATA)
     for is_volume, same in ((False, twins(runs)), (True, {})):
         own = [claim for claim in claims if on_volume[claim.id] == is_volume]
-        verdicts |= {v.claim.id: v for v in judge(own, found, labels=LABELS, same=same)}
+        judged = judge(own, found, labels=LABELS, same=same, other_data=other)
+        verdicts |= {v.claim.id: v for v in judged}
     return tuple(verdicts[claim.id] for claim in claims)
 
 

@@ -148,6 +148,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         ],
         CLAIMS,
         labels=LABELS,
+        data=gravac.DATA,
         said={"clocks": training.clocks_text(clocks)},
         printed=known,
         notes=NOTES,

@@ -18,7 +18,6 @@ from dgc_repro.paper.records import Run, require_alike
 
 PAPER = Paper("EECE695D: Efficient ML Systems, Distributed Training part 2", "lecture")
 """For the head of each page."""
-EXPECTED = "this project's expectation"
 
 
 def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:

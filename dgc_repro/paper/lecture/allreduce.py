@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Claim, near
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
 from dgc_repro.paper.frame import Column, Values, amount, join, longer, pivot
-from dgc_repro.paper.lecture import EXPECTED, by_workers, study_of
+from dgc_repro.paper.lecture import by_workers, study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run

@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 from dgc_repro.errors import UserError
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
 from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.lecture import EXPECTED
 from dgc_repro.paper.lecture.batch_size import batch_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent, pivot
-from dgc_repro.paper.lecture import EXPECTED, study_of
+from dgc_repro.paper.lecture import study_of
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run

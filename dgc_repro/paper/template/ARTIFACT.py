@@ -29,6 +29,7 @@ page = generic_page(
     "LABEL of PAPER (example numbers: replace them)",
     rows=ROWS,
     quantities={"test accuracy": ACCURACY},
+    data="",  # the paper's data set, such as "CIFAR-10": on another one, accuracy tests no claim
     printed=NUMBERS,
     claims=CLAIMS,
     choices=CHOICES,
