@@ -295,6 +295,11 @@ class Attached:
         gets the mean."""
         with as_arguments():
             state = self._own_state(states_of(state), reshard)
+            if missing := self._policy.init().keys() - state["policy"].keys():
+                raise UserError(
+                    f"state: its policy has no {min(missing)}, and {type(self._policy).__name__} keeps it; "
+                    "attach with the policy with which the state was saved"
+                )
         progress = self._steps.progress
         self._exchange.load_state_dict(state["exchange"])
         progress.policy = state["policy"]

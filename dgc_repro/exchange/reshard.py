@@ -20,6 +20,8 @@ from dgc_repro.exchange.gradients import tensors_of
 
 RESHARD = ("refuse", "mean")
 """Where the states are another number of workers': refuse them, or give each worker the mean of all."""
+KEYS = ("world_size", "rank", "exchange", "policy", "ledger")
+"""What every state of a rank has."""
 State = dict[str, Any]
 
 
@@ -30,14 +32,37 @@ def keyed(states: Mapping[int, State]) -> State:
 
 def states_of(saved: Mapping[str, Any]) -> dict[int, State]:
     """The states in what was saved, by rank, without empty ones. Raises UserError where it is no state."""
+    if not isinstance(saved, Mapping):
+        raise UserError(f"state: it is {saved}; give what state_dict() of an exchange has returned")
     if "world_size" in saved:
+        _refuse_incomplete(saved)
         return {saved["rank"]: dict(saved)}
-    names = {name: re.fullmatch(r"rank(\d+)", name) for name in saved}
+    names = {name: re.fullmatch(r"rank(\d+)", str(name)) for name in saved}
     if not all(names.values()):
         raise UserError(
-            f"state: {', '.join(list(names)[:3])} are not the keys of a state that attach has saved"
+            f"state: {', '.join(map(str, [*names][:3]))} are not the keys of a state that attach has saved"
         )
-    return {int(m[1]): saved[name][0] for name, m in names.items() if m and saved[name][0]}
+    found = {}
+    for name, number in names.items():
+        match saved[name]:
+            case [Mapping() as state] if number:
+                if state:
+                    _refuse_incomplete(state)
+                    found[int(number[1])] = dict(state)
+            case other:
+                raise UserError(
+                    f"state: {name} holds {type(other).__name__}, and no state that attach has saved; load "
+                    "it as it was saved"
+                )
+    return found
+
+
+def _refuse_incomplete(state: Mapping[str, Any]) -> None:
+    """Raise UserError where a rank's state lacks a key."""
+    if missing := [key for key in KEYS if key not in state]:
+        raise UserError(
+            f"state: it has no {missing[0]}; give what state_dict() of an exchange has returned"
+        )
 
 
 def refuse_reshard(source: str, states: Any, saved: int, workers: int, reshard: str) -> None:

@@ -46,7 +46,7 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange import ddp
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
-from dgc_repro.exchange.reshard import states_of
+from dgc_repro.exchange.reshard import keyed, states_of
 from dgc_repro.payload import Whole
 from dgc_repro.payload.requests import Mean, Outcome
 from dgc_repro.policy.accordion import Accordion
@@ -508,6 +508,30 @@ def backward_twice(overlap: bool) -> str:
     model, exchange = attached(overlap)
     backward(model)
     said = raised(lambda: backward(model))
+    exchange.detach()
+    return said
+
+
+def damaged(kind: str) -> str:
+    """What a loop is told that loads a state in which something is wrong. Nothing changes."""
+    model, exchange = attached(False, compressor=LADDER, policy=gravac())
+    backward(model)
+    exchange.step(samples=2)
+    state = copy.deepcopy(exchange.state_dict())
+    before = copy.deepcopy(state)
+    bad: Any = {
+        "no rank": {k: v for k, v in state.items() if k != "rank"},
+        "no residuals": {k: v for k, v in state.items() if k != "exchange"},
+        "of a rank, no residuals": keyed(
+            {rank: {"world_size": 2, "rank": rank} for rank in (0, 1)}
+        ),
+        "a number": {"rank0": 3, "rank1": 3},
+        "nothing": None,
+        "another policy": state | {"policy": {"epoch": 0}},
+    }[kind]
+    said = raised(lambda: exchange.load_state_dict(bad))
+    assert same(exchange.state_dict()["exchange"], before["exchange"])
+    assert exchange.state_dict()["ledger"] == before["ledger"]
     exchange.detach()
     return said
 

@@ -95,6 +95,24 @@ def test_what_has_no_mean_or_does_not_fit_is_refused(
         assert state["exchange"]["step"] == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no rank", "it has no rank"),
+        ("no residuals", "it has no exchange"),
+        ("of a rank, no residuals", "it has no exchange"),
+        ("a number", "rank0 holds int"),
+        ("nothing", "it is None"),
+        ("another policy", "its policy has no "),
+    ],
+)
+def test_a_state_that_lacks_something_is_refused_and_nothing_changes(
+    two_workers: World, kind: str, message: str
+) -> None:
+    for said in two_workers(loops.damaged, kind):
+        assert said.startswith(f"UserError: state: {message}"), said
+
+
 def test_long_messages_travel_in_pieces() -> None:
     link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
     for data in (b"", b"abc", bytes(range(256)) * (TOLD_BYTES // 256) + b"end"):
