@@ -309,9 +309,8 @@ def _in_rows(name: str, place: str) -> str:
     """A name in rows of a width, broken between its parts."""
     glued = re.sub(r"(?<!,) (?!\+ )", "\N{NO-BREAK SPACE}", name)
     indent = "    " if place == "list" else ""
-    return textwrap.fill(glued, CHARACTERS[place], subsequent_indent=indent).replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    rows = textwrap.fill(glued, CHARACTERS[place], subsequent_indent=indent)
+    return plot.literal(rows.replace("\N{NO-BREAK SPACE}", " "))
 
 
 def _looks(task: Task) -> dict[str, plot.Look]:

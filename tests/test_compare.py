@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from matplotlib import cbook
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -315,6 +316,17 @@ def test_nearly_equal_bytes_are_drawn_side_by_side_in_mb(
     assert low < 1 < payloads[1] / 1e6 < high  # MB
     assert high / low > least_span
     assert (axes.get_xscale(), axes.get_xlabel()) == (scale, "payload of one worker (MB)")
+
+
+def test_a_name_is_no_formula() -> None:
+    name = "x.$frac{1}$"
+    runs = [a_run(), a_run("TopK", model___target_=name)]
+    runs[1].config["dataset"]["_target_"] = name
+    for shown in (runs, [runs[0], a_run("TopK", model___target_=name)]):
+        figure = compare.figure(compare.compared(shown), "payload_bytes")
+        drawn = [text for text in figure.findobj(Text) if "frac" in text.get_text()]
+        assert drawn
+        assert all(cbook.is_math_text(text.get_text()) is False for text in drawn)
 
 
 def test_a_line_that_sends_nothing_is_drawn() -> None:

@@ -122,7 +122,8 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
 
 def _refuse_run_dir(settings: Sequence[str]) -> None:
     """Raise UserError for Hydra's folder of a run, where Hydra would make it and leave it empty."""
-    if sets(settings, "hydra.run.dir") and "hydra.job.chdir=true" not in settings:
+    moves = any(one.lower().lstrip("+") == "hydra.job.chdir=true" for one in settings)
+    if sets(settings, "hydra.run.dir") and not moves:
         raise UserError(
             "hydra.run.dir: run folders lie below paths.runs; give paths.runs=<folder>, or add "
             "hydra.job.chdir=true to work in hydra.run.dir"

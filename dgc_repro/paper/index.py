@@ -89,7 +89,7 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
             f"({quote((e.folder / PAGE_FILE).relative_to(root).as_posix())})",
             plain(e.scale),
             plain(e.record["title"]),
-            _tally(e),
+            plain(_tally(e)),
         )
         for e in found
     ]

@@ -120,6 +120,7 @@ def made(
     if isinstance(words, str):
         words = Template.read(Path(words).with_suffix(".md"))
     said = {"scale": scale, **(said or {})}
+    said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
     filled = [
         replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
         for one in sections

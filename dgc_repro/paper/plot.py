@@ -120,11 +120,11 @@ def figure(
     height = size[1] * num_rows + 0.16 * under.count("\n") + 0.5
     with style():
         drawing = Figure(figsize=(width, height), layout="constrained")
-        drawing.suptitle(f"{title}\n{under}", x=0.01, ha="left", fontsize=9.5)
+        drawing.suptitle(literal(f"{title}\n{under}"), x=0.01, ha="left", fontsize=9.5)
         grid = drawing.subplots(num_rows, columns, squeeze=False, width_ratios=ratios)
         places = list(grid.ravel())
         for axes, (name, draw) in zip(places, panels, strict=False):
-            axes.set_title(name, loc="left", fontweight="bold")
+            axes.set_title(literal(name), loc="left", fontweight="bold")
             draw(axes)
         for axes in places[len(panels) :]:
             axes.set_axis_off()
@@ -138,6 +138,11 @@ def figure(
                 handlelength=3,
             )  # fmt: skip
     return drawing
+
+
+def literal(text: str) -> str:
+    """Text that matplotlib draws as it is: a record's names are no formulas."""
+    return text.replace("$", r"\$")
 
 
 def curves(

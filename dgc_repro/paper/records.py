@@ -210,8 +210,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     config = _parsed(path, yaml.safe_load, "YAML")
-    if not isinstance(config, dict) or "seed" not in config:
-        raise UserError(f"{path}: a resolved config with a seed, got none; run again")
+    if not (
+        isinstance(config, dict)
+        and isinstance(config.get("seed"), int)
+        and isinstance(config.get("wrap", []), list)
+    ):
+        raise UserError(f"{path}: a resolved config with a seed and a list of wrappers; run again")
     return with_current_names(config)
 
 

@@ -286,7 +286,7 @@ def test_hydras_own_launcher_and_run_folder_are_hydras(command: Command, tmp_pat
     assert command("--multirun", "hydra/launcher=basic", *sizes, "seed=0,1") == (0, [])
     assert len(left_in(tmp_path)) == 2
     elsewhere = tmp_path / "elsewhere"
-    moved = (f"hydra.run.dir={elsewhere}", "hydra.job.chdir=true")
+    moved = (f"hydra.run.dir={elsewhere}", "++hydra.job.chdir=True")
     assert command(*moved, *sizes, "seed=2") == (0, [])
     assert len(left_in(elsewhere)) == 1
 

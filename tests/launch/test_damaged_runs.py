@@ -112,6 +112,15 @@ def test_a_summary_with_a_checksum_and_no_list_of_files_is_damaged(
         is_finished(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["seed: [1]", "wrap: 5"])
+def test_a_config_of_other_types_is_one_line(tmp_path: Path, line: str) -> None:
+    shutil.copytree(Path(__file__).resolve().parents[1] / "finished_run", tmp_path / "a")
+    path = tmp_path / "a" / "config.yaml"
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    with pytest.raises(UserError, match="a resolved config with a seed and a list of wrappers"):
+        read_run(tmp_path / "a")
+
+
 def test_a_folder_that_lost_its_config_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -324,7 +324,7 @@ def test_titles_and_names_in_the_overview_are_text_and_no_markup(
     folder.mkdir(parents=True)
     record = json.loads((table1 / "verdicts.json").read_text())
     verdict = dict.fromkeys(record["verdicts"][0], text)
-    odd = {"title": text, "tally": {}, "verdicts": [verdict]}
+    odd = {"title": text, "tally": {text: 1}, "verdicts": [verdict]}
     (folder / "verdicts.json").write_text(json.dumps(odd))
     index.write(tmp_path)
     readme = read_as_html((tmp_path / "README.md").read_text())
@@ -343,7 +343,9 @@ def test_what_a_record_says_is_no_markup_of_a_page(tmp_path: Path, text: str) ->
     run = replace(run, environment=run.environment | {"hardware": text})
     table = Section("Rows", pd.DataFrame({text: [text]}))
     frame = table1_module.page([run], "quick").frame
-    shown = read_as_html(markdown(made_page(Template(text), "quick", [run], frame, [table])))
+    template, traces = Template(text, {"Traces": "{traces}"}), Section("Traces")
+    page = made_page(template, "quick", [run], frame, [table, traces], said={"traces": text})
+    shown = read_as_html(markdown(page))
     assert f"<h1>{html.escape(text)} (" in shown
     for tag in ("<script", "<img", "<a "):
         assert tag not in shown
