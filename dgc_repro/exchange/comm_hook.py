@@ -334,6 +334,12 @@ class _HookGuard(Guard):
     )
 
     def before_update(self) -> None:
+        if self._backward_seen:
+            raise UserError(
+                "backward: one was not exchanged, so that every rank has gradients of its own (DDP calls the "
+                "hook for the first through a forward, with retain_graph=True, and outside no_sync()); add "
+                "the losses for one backward, and leave the last one of a step outside no_sync()"
+            )
         self.refuse_unknown_scaler("give it to HookState(scaler=scaler)")
         self._moved = True
 

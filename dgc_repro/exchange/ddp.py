@@ -195,7 +195,7 @@ class PerBucket(Junction):
         self._error: BaseException | None = None
         self._leaves_some = leaves_some
         self._views = views
-        self._has_all = False  # the last bucket of a backward has been handed over
+        self.has_all = False  # the last bucket of a backward has been handed over
         self._buckets: queue.SimpleQueue[HandedOver | None] = queue.SimpleQueue()  # None: the end
         self._thread = threading.Thread(target=self._serve, name="gradient exchange", daemon=True)
         self._thread.start()
@@ -208,10 +208,10 @@ class PerBucket(Junction):
 
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: the communication thread takes it from here."""
-        if self._has_all:
+        if self.has_all:
             self.refuse_another()
         self.pending = True
-        self._has_all = bucket.is_last()
+        self.has_all = bucket.is_last()
         filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
         self._buckets.put((bucket, future, filled))
 
@@ -228,7 +228,7 @@ class PerBucket(Junction):
         # the ranks that wait for this one then lose it, and end too.
         if self._error is not None:
             raise self._error
-        if not self._has_all:
+        if not self.has_all:
             raise UserError(
                 "exchange.overlap=true: there was no whole backward since the last step; call "
                 "exchange.step() once a step, leave the "
@@ -240,7 +240,7 @@ class PerBucket(Junction):
                 f"model: {min(outside)} was frozen when the module was wrapped in DDP and learns now; "
                 "detach, wrap the module in DDP again, and attach"
             )
-        self.pending = self._has_all = False
+        self.pending = self.has_all = False
         return self._exchange.non_finite.get(worker)
 
     def finish(self, absent: Collection[str]) -> None:

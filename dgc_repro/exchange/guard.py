@@ -7,6 +7,8 @@ The rule (docs/own-loop.md):
 - Parameters change after `step` and before the next forward. An optimizer refuses to move parameters between
   a backward and `step`; where ``optimizer.step`` is given a closure, it looks when the closure has returned.
   Where code moves them by hand, the next forward raises: the version counters of the parameters have changed.
+- With ``overlap=True`` and in a hook, no backward comes after the one that has sent its gradients: a second
+  one through the same forward sends none.
 - Where exchanges overlap backward (``overlap=True``, FSDP), no forward in training mode comes between the
   backward that has sent its gradients and `step`.
 
@@ -55,6 +57,7 @@ class Guard:
         # The means that the last step has left, with their versions; those to which a backward has added.
         self._left: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._added_to: set[str] = set()
+        self._is_late = False  # a backward came after the buckets of this step
         self._stepped = 0  # the versions of the parameters in the last step
         self._moved = False  # whether they have changed since
         self._scaler: GradScaler | None = None  # of the last step
@@ -113,6 +116,12 @@ class Guard:
         """Why a step would compress means: empty where it would not. (A step without a backward is refused
         by a junction that overlaps backward.)"""
         present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
+        if self._is_late:
+            return (
+                "overlap=true: a backward came after the one whose gradients were sent (DDP sends those of "
+                "the first through a forward, with retain_graph=True); add the losses for one backward, or "
+                "use overlap=false"
+            )
         if self._backward_seen:
             if self._moved or self._added_to.isdisjoint(present):
                 return ""
@@ -133,7 +142,7 @@ class Guard:
     def after_step(self, scaler: GradScaler | None) -> None:
         """The gradients are means now, or dropped. ``scaler``: by which they were unscaled."""
         self._scaler = scaler
-        self._backward_seen = self._moved = False
+        self._backward_seen = self._is_late = self._moved = False
         self._stepped = _versions(self._steps.parameters.values())
         present = {n: p.grad for n, p in self._steps.parameters.items() if p.grad is not None}
         self._left = {name: (weakref.ref(grad), grad._version) for name, grad in present.items()}
@@ -186,6 +195,7 @@ class Guard:
         def after(_: Tensor) -> None:
             if (here := found()) is not None:
                 here._backward_seen = True
+                here._is_late |= getattr(here._steps.junction, "has_all", False)
 
         handles = []
         for name, parameter in self._steps.parameters.items():

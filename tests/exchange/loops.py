@@ -536,6 +536,28 @@ def damaged(kind: str) -> str:
     return said
 
 
+def two_backwards(model: nn.Module) -> None:
+    """Through one forward."""
+    loss = model(torch.ones(2, 6) * (1 + dist.get_rank())).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def graph_twice(overlap: bool) -> str:
+    model, exchange = attached(overlap)
+    before = copy.deepcopy(exchange.state_dict()["exchange"]["tensors"])
+    two_backwards(model)
+    said = raised(exchange.step)
+    if said != "nothing":
+        assert same(exchange.state_dict()["exchange"]["tensors"], before)
+        assert all(p.grad is None for p in model.parameters())
+    model.zero_grad()
+    backward(model)
+    exchange.step()  # one backward is allowed
+    exchange.detach()
+    return said
+
+
 def no_step(overlap: bool) -> str:
     model, exchange = attached(overlap)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -932,6 +954,20 @@ def hook_without_no_sync() -> str:
     before = copy.deepcopy(state.state_dict()["exchange"]["tensors"])
     said = raised(lambda: backward(model))
     assert same(state.state_dict()["exchange"]["tensors"], before)
+    state.close()
+    return said
+
+
+def hook_with_a_graph_twice() -> str:
+    model, state = hooked_up()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    two_backwards(model)
+    said = raised(optimizer.step)
+    assert same(before, [p.detach() for p in model.parameters()])
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()  # one backward is allowed
     state.close()
     return said
 

@@ -642,6 +642,7 @@ REFUSED_HOOKS = {
     "hook_of_another_model": "state: it was made for another model",
     "hook_with_a_step": "state.step: comm_hook calls it at the end",
     "hook_without_no_sync": "backward: it has added to the means .* `with model.no_sync",
+    "hook_with_a_graph_twice": r"backward: one was not exchanged, .*; add the losses for one backward",
     "hook_that_clips": r"compressor: clip_local .* comm_hook sends .*; use attach\(model, comp",
     "hook_with_samples": "policy: GraVAC weighs the samples .*; use attach",
     "hook_with_a_late_plan": "comm_hook: plans are needed .*; use attach.* or decide=last",
@@ -724,6 +725,7 @@ REFUSED = [
         BUCKET,
         r"overlap=true: the gradients of a .* `with model.no_sync\(\):`",
     ),
+    ("graph_twice", BUCKET, r"overlap=true: a backward came .*; add the losses for one backward,"),
     ("no_step_without_sync", BOTH, r"exchange.step: it was not called between backward and opt"),
     ("no_step_by_hand", AFTER, "exchange.step: parameters have changed since backward, and it"),
     (
@@ -782,7 +784,9 @@ def test_what_cannot_go_right_is_refused_in_one_line(
         )
 
 
-@pytest.mark.parametrize("job", ["backward_twice", "scaled", "thawed_before_attaching"])
+@pytest.mark.parametrize(
+    "job", ["backward_twice", "graph_twice", "scaled", "thawed_before_attaching"]
+)
 def test_what_is_refused_per_bucket_is_fine_after_backward(two_workers: World, job: str) -> None:
     assert two_workers(getattr(loops, job), False) == ["nothing"] * 2
 
