@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dgc_repro import compare
-from dgc_repro.compressor.sparsifier import DENSITY
 from dgc_repro.errors import UserError
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import composed
@@ -179,16 +178,6 @@ def test_a_strength_is_named_unless_the_policy_moves_it() -> None:
         "TopK",
         "TopK density=0.1",
     ]
-
-
-def test_a_density_that_is_left_to_the_method_is_named_by_its_value() -> None:
-    """With the class's default, which this package may not import."""
-    left = a_run("TopK", compressor__density=None, compressor__factor=None)
-    assert setting_names.settings_of(left.config)["compressor.density"] == DENSITY
-    (name,) = set(names(left, a_run("TopK", compressor__density=DENSITY, compressor__factor=None)))
-    assert name == f"TopK density={DENSITY}"
-    left.config["policy"] |= {"field": "density"}
-    assert "compressor.density" not in setting_names.settings_of(left.config)
 
 
 def test_settings_of_other_classes_of_one_name_are_two() -> None:

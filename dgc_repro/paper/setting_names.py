@@ -31,8 +31,6 @@ MAY_NAME = (
 """The config keys that may name a setting, and groups of such keys. No result is among them."""
 STRENGTHS = ("density", "factor", "bits", "levels", "rank", "k")
 """Settings of a compressor that stand in its name wherever they are set, unless the policy moves them."""
-DEFAULT_DENSITY = 0.01
-"""Of a sparsifier whose config gives neither a density nor a factor."""
 TARGET = "_target_"
 COMPRESSOR = f"compressor.{TARGET}"
 CHOICES = (f".{TARGET}", "launch.kind")
@@ -61,10 +59,6 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         if name == "wrapper" and node:
             node = {key: node.get(key) for key in config.get("wrap") or ()}
         found |= dict(flat(node, name))
-    shares = "density", "factor"
-    unset = all(found.get(f"compressor.{share}", 0) is None for share in shares)
-    if unset and found.get("policy.field") not in shares:
-        found["compressor.density"] = DEFAULT_DENSITY
     return {k: v for k, v in found.items() if v is not None and k.split(".")[-1] not in FREE_KEYS}
 
 
