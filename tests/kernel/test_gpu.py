@@ -469,7 +469,7 @@ def test_units_of_fsdp_wait_for_the_gpu_once_a_step_in_all(compressor: Compresso
         exchange = GradientExchange(compressor, parameters, link)
         names = list(parameters)
         units: Any = [OneUnit({n: parameters[n] for n in names[i : i + 2]}) for i in (0, 2, 4)]
-        junction = PerUnit(exchange, units)
+        junction = PerUnit(exchange, units, {})
         for step in range(3):
             counting.clear()
             junction.begin(Plan(0))

@@ -178,8 +178,8 @@ def test_a_rank_that_fails_by_itself_is_the_reason_that_the_others_give(
 ) -> None:
     calls = [HangReport(store, rank, 2, 9.0) for rank, store in enumerate(stores[:2])]
     calls[0].where = calls[1].where = lambda: (7, "")
-    own = calls[1].failed(OSError(28, "No space left\non device"))
-    assert own == "OSError: [Errno 28] No space left on device (rank 1, at step 7)"
+    own = calls[1].failed(OSError(5, "Input/output\nerror"))
+    assert own == "OSError: [Errno 5] Input/output error (rank 1, at step 7)"
     assert calls[0].failed(broken()) == own
 
 

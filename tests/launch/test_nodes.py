@@ -31,6 +31,7 @@ from dgc_repro.launch import agreement, torchrun, worker
 from dgc_repro.launch.agreement import CLOCK_SECONDS, code_hash, data_hash
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.local import last_checkpoint
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.rendezvous import Rendezvous
 from dgc_repro.launch.worker import USER_ERROR
 
@@ -58,7 +59,7 @@ def refused(
     monkeypatch.setattr(agreement.platform, "node", by_rank("node0", "node1"))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*RUN, "launch.workers=2")))
     (tmp_path / torchrun.TOKEN_FILE).write_text("1234")
-    told = {"folder": str(tmp_path), "token": "1234", "node": "node0"}
+    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
     codes: dict[str, tuple[int, bool]] = {}
 
     def join(rank: str) -> None:
@@ -140,7 +141,7 @@ def test_a_run_folder_that_a_node_does_not_share_is_said_on_rank_0(
         folder.mkdir()
         (folder / "config.yaml").write_text("{}")
         (folder / torchrun.TOKEN_FILE).write_text(token)
-    told = {"folder": str(folder), "token": "1234", "node": "node0"}
+    told = {"folder": str(folder), "token": "1234", "node": "node0", OWN_TARGETS: ""}
     assert torchrun.join(told, pair["1"]) == (USER_ERROR, False)
     says = (
         r"^paths\.runs: rank 1 on .* does not see what rank 0 on node0 writes to .*elsewhere; name"

@@ -368,7 +368,7 @@ from dgc_repro.launch import slurm_job
 class Test(slurm_job.Job):
     def torchrun(self, environment):
         return [sys.executable, "-c", sys.argv[1], self.folder]
-Test(sys.argv[2], 1, 1)()
+Test(sys.argv[2], 1, 1, "")()
 """
 
 
