@@ -59,7 +59,9 @@ def refused(
     monkeypatch.setattr(agreement.platform, "node", by_rank("node0", "node1"))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configured(*RUN, "launch.workers=2")))
     (tmp_path / torchrun.TOKEN_FILE).write_text("1234")
-    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: ""}
+    monkeypatch.setenv(OWN_TARGETS, "")  # `join` sets it
+    own = "odd_models.Plain"  # the model of RUN
+    told = {"folder": str(tmp_path), "token": "1234", "node": "node0", OWN_TARGETS: own}
     codes: dict[str, tuple[int, bool]] = {}
 
     def join(rank: str) -> None:
