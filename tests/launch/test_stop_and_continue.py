@@ -74,7 +74,7 @@ def finish(command: Command, record: dict[str, Any]) -> None:
     assert {key: summary[key] for key in record} == record
     assert set(without_times(summary)) - record.keys() == {
         "status", "results_version", "steps", "epochs", "state_bytes", "parameters",
-        "classes", "collectives",
+        "classes", "collectives", "files", "sha256",
     }  # fmt: skip
     epochs = [line["epoch"] for line in command.lines("metrics.jsonl") if line["kind"] == "epoch"]
     assert epochs == [1, 2, 3, 4]
