@@ -1,7 +1,9 @@
-"""A compressor for a loop with Accelerate, by one call after ``accelerator.prepare`` (docs/frameworks.md)::
+"""A compressor for a loop with Accelerate, by one call after ``accelerator.prepare`` (docs/frameworks.md).
 
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-state = attach(accelerator, model, ErrorFeedback(TopK(density=0.01)))
+Usage::
+
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    state = attach(accelerator, model, ErrorFeedback(TopK(density=0.01)))
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A compressor for Lightning's Trainer, as a callback (docs/frameworks.md)::
+"""A compressor for Lightning's Trainer, as a callback (docs/frameworks.md).
 
-Trainer(strategy="ddp", callbacks=[Compress(ErrorFeedback(TopK(density=0.01)))])
+Usage::
+
+    Trainer(strategy="ddp", callbacks=[Compress(ErrorFeedback(TopK(density=0.01)))])
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A compressor for the Trainer of Transformers, or for a subclass of it (docs/frameworks.md)::
+"""A compressor for the Trainer of Transformers, or for a subclass of it (docs/frameworks.md).
 
-class CompressedTrainer(Compressed, Trainer): ...
+Usage::
 
-CompressedTrainer(model=model, args=arguments, compressor=ErrorFeedback(TopK(density=0.01)))
+    class CompressedTrainer(Compressed, Trainer): ...
+
+    CompressedTrainer(model=model, args=arguments, compressor=ErrorFeedback(TopK(density=0.01)))
 """
 
 from __future__ import annotations
