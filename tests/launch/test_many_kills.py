@@ -17,6 +17,7 @@ from commands import PATIENCE_SECONDS, Command, assert_ends_as_simulated, wait_f
 from ranks import processes_of
 from tiny_run import PLAIN, SETTINGS, TINY, configured
 
+from dgc_repro.launch.parent import OWN_TARGETS
 from dgc_repro.launch.single import prepare
 from dgc_repro.launch.worker import run_worker
 
@@ -75,10 +76,12 @@ def test_a_run_of_real_ranks_that_is_killed_twice_ends_with_the_same_bits(
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", FORKED)
 def test_a_simulated_run_that_is_killed_three_times_ends_with_the_same_bits(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    prepare(folder, configured(*RUN, *SETTINGS[name]))
+    config = configured(*RUN, *SETTINGS[name])
+    prepare(folder, config)
+    monkeypatch.setenv(OWN_TARGETS, config["model"]["_target_"])
     for step in (30, 130, 210, None):  # before the first checkpoint, and between two
         pid = os.fork()
         if not pid:  # a process that has imported torch already

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dgc_repro.checksums import sealed_summary
 from dgc_repro.errors import UserError
 from dgc_repro.launch import reproduce as reproducing
 from dgc_repro.launch.identity import run_folder
@@ -100,8 +101,11 @@ def test_a_run_is_trained_once_for_all_artifacts(
     assert optional_runs["dense"]["scale"]["seeds"] == [0, 1, 2]
     for method, seed in (("dense", 2), ("dgc10", 0), ("dgc10", 2)):
         other = {**optional_runs[method], "seed": seed}
-        shutil.copytree(tmp_path / run_folder(optional_runs["dense"]), tmp_path / run_folder(other))
-        (tmp_path / run_folder(other) / "config.yaml").write_text(yaml.safe_dump(other))
+        copy = tmp_path / run_folder(other)
+        shutil.copytree(tmp_path / run_folder(optional_runs["dense"]), copy)
+        (copy / "config.yaml").write_text(yaml.safe_dump(other))
+        summary = copy / "summary.json"
+        summary.write_bytes(sealed_summary(summary, json.loads(summary.read_bytes())))
     reproduce(["gravac/fig10", *TINY])
     assert rows() == []
     others = ["resnet101.dense", "resnet101.dgc10"]  # of dgc10 the artifact's own seed alone
