@@ -182,9 +182,11 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
         "policy=oracle": ["compressor=topk", f"policy.runs=['{FINISHED}',null]"],
         "model=lstm": ["scale=text/quick"],
         "model=transformer": ["scale=text/quick"],
+        "model=gpt": ["scale=text/quick"],
         "dataset=descriptions": ["scale=text/quick"],
         "dataset=pydoc": ["scale=text/quick"],
         "dataset=ptb": ["scale=text/quick"],
+        "dataset=shakespeare": ["model=gpt"],
         "launch=netlab": ["network=ethernet_1gbit"],
         "generalization=measured": ["model=cnn"],
     }

@@ -97,7 +97,7 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"test": -1}, "test: a whole number of images from 1, got -1"),
         ({"train_size": "all"}, "train_size: a whole number of images from 1, or null, got 'all'"),
         ({"test_size": 0}, "test_size: a whole number of images from 1, or null, got 0"),
-        ({"augment": "flip"}, "augment: one of none, crop, crop_flip, got 'flip'"),
+        ({"augment": "flip"}, "augment: one of none, crop, crop_flip, shift_flip, got 'flip'"),
         ({"split_seed": -1}, "split_seed: a whole number from 0, got -1"),
     ],
     Ptb: [({"train_part": "test"}, "train_part: one of train, valid, got 'test'")],

@@ -22,11 +22,18 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 
-AUGMENTATIONS = ("none", "crop", "crop_flip")
+AUGMENTATIONS = ("none", "crop", "crop_flip", "shift_flip")
 CROP_PADDING_PIXELS = 4  # He et al. 2016, section 4.2: 4 pixels a side, black before normalization
 
 _MASK = (1 << 64) - 1
-_ORDER, _AUGMENT = 1, 2  # keep the two streams apart whatever the other words are
+SHIFT_PIXELS = 2  # airbench's translation
+
+_ORDER, _AUGMENT, _WINDOWS, _FLIP = (
+    1,
+    2,
+    3,
+    4,
+)  # keep the streams apart whatever the other words are
 
 
 def steps_per_epoch(n: int, batch_size: int, world_size: int) -> int:
@@ -79,6 +86,11 @@ def augment_generator(seed: int, epoch: int, rank: int, step: int) -> torch.Gene
     return torch.Generator().manual_seed(mixed_seed(_AUGMENT, seed, epoch, rank, step))
 
 
+def window_generator(seed: int, epoch: int, rank: int, step: int) -> torch.Generator:
+    """A CPU generator for the places at which the windows of one batch begin."""
+    return torch.Generator().manual_seed(mixed_seed(_WINDOWS, seed, epoch, rank, step))
+
+
 def mixed_seed(*words: int) -> int:
     """Fold integers into 64 bits by SplitMix64's finalizer, word after word.
 
@@ -101,14 +113,20 @@ def augment_and_normalize(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     generator: torch.Generator,
+    mirrored: Tensor | None = None,
 ) -> Tensor:
     """Training batch: u8[b,3,H,W] -> f32[b,3,H,W] on the same device.
 
     mode: `none`; `crop`, a window of H x W at a random place of the image padded by 4 black pixels
     a side; `crop_flip`, and mirrored left to right with probability 1/2. Each image has its own
-    draw. `mean` and `std` as in `normalize`.
+    draw. `shift_flip`: translated by up to 2 pixels each way, with the image reflected at its edges, and
+    ``mirrored`` (bool[b]) says which images are mirrored: see `alternating_flips`. `mean` and `std` as in
+    `normalize`.
     """
     assert mode in AUGMENTATIONS, mode
+    if mode == "shift_flip":
+        assert mirrored is not None
+        return normalize(_random_shift(images, mirrored, generator), mean, std)
     if mode != "none":
         images = _random_crop(images, generator)
     if mode == "crop_flip":
@@ -134,6 +152,34 @@ def _random_crop(images: Tensor, generator: torch.Generator) -> Tensor:
 def _random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator, dtype=torch.bool)
     return torch.where(flipped.to(images.device), images.flip(3), images)
+
+
+def _random_shift(images: Tensor, mirrored: Tensor, generator: torch.Generator) -> Tensor:
+    """Read each image at shifted and reflected places, from right to left where it is mirrored."""
+    count, channels, height, width = images.shape
+    shift = torch.randint(-SHIFT_PIXELS, SHIFT_PIXELS + 1, (2, count, 1), generator=generator)
+
+    def places(size: int, by: Tensor) -> Tensor:
+        at = (torch.arange(size) + by).abs()  # i64[b,size]
+        return torch.minimum(at, 2 * (size - 1) - at)
+
+    rows, columns = places(height, shift[0]), places(width, shift[1])
+    columns = torch.where(mirrored.cpu()[:, None], columns.flip(1), columns)
+    flat = (rows[:, :, None] * width + columns[:, None, :]).flatten(1).to(images.device)
+    flat = flat[:, None].expand(-1, channels, -1)
+    return images.flatten(2).gather(2, flat).view_as(images)
+
+
+def alternating_flips(n: int, seed: int, epoch: int) -> Tensor:
+    """bool[n]: which images are mirrored in an epoch: a random half in the first one, the others in the next,
+    and so on (Jordan, 2024, arXiv:2404.00498, section 3.6)."""
+    return _first_flips(n, seed) ^ bool(epoch % 2)
+
+
+@lru_cache(maxsize=2)
+def _first_flips(n: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(mixed_seed(_FLIP, seed))
+    return torch.randint(2, (n,), generator=generator, dtype=torch.bool)
 
 
 @lru_cache(maxsize=32)

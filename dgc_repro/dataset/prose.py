@@ -34,7 +34,7 @@ class Prose(TextSettings, ABC):
             for chosen in (range(8), (8,), (9,))
         ]
         digest = hashlib.sha256(raw.encode()).hexdigest()[:8]
-        return self._text(parts, f"{name} (embedded, sha256 {digest})", LEAST_OFTEN)
+        return self._words(parts, f"{name} (embedded, sha256 {digest})", LEAST_OFTEN)
 
 
 def paragraphs(raw: str) -> list[str]:

@@ -66,7 +66,7 @@ class Ptb(TextSettings):
         else:
             kept = len(valid) - len(valid) // HELD_OUT
             train, valid, label = valid[:kept], valid[kept:], "ptb (valid as train)"
-        return self._text([lines_to_words(lines) for lines in (train, valid, test)], label)
+        return self._words([lines_to_words(lines) for lines in (train, valid, test)], label)
 
     def _folder(self) -> Path:
         parts = tuple(dict.fromkeys((self.train_part, "valid", "test")))

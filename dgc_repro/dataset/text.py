@@ -40,7 +40,8 @@ class Text:
     """What a text data set loads: three disjoint parts as word numbers, and how they are read.
 
     num_classes: words of the vocabulary. bptt: words a step reads of each column, the length that
-    gradients go back through. evaluation_columns: C. label: what a report prints after "data:".
+    gradients go back through. evaluation_columns: C. label: what a report prints after "data:". windows:
+    each step reads from random places, and not where the last one ended.
     """
 
     train: Tensor  # i64[n]
@@ -50,6 +51,7 @@ class Text:
     bptt: int
     evaluation_columns: int
     label: str
+    windows: bool = False
 
     def to(self, device: torch.device) -> Text:
         """The same text on a device."""
@@ -114,6 +116,15 @@ def text_steps(columns: Tensor, bptt: int, start_step: int = 0) -> Iterator[tupl
         yield columns[:, here], columns[:, after]
 
 
+def text_windows(
+    tokens: Tensor, bptt: int, columns: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(words, the word after each), i64[b,T] each, from b = ``columns`` random places."""
+    first = torch.randint(len(tokens) - bptt, (columns, 1), generator=generator)
+    here = (first + torch.arange(bptt)).to(tokens.device)
+    return tokens[here], tokens[here + 1]
+
+
 def eval_steps(
     tokens: Tensor, bptt: int, columns: int, ranks: Sequence[int], world_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -157,17 +168,25 @@ class TextSettings:
 
     gives: ClassVar[str] = "words"
 
-    def _text(self, parts: Sequence[Sequence[str]], label: str, least_often: int = 1) -> Text:
+    def _words(self, parts: Sequence[Sequence[str]], label: str, least_often: int = 1) -> Text:
         """The words of training, validation and test, as numbers of the first one's vocabulary. Raises
         UserError for sizes that they do not have."""
         numbers = vocabulary(parts[0], least_often)
-        train, held_out, test = (numbered(words, numbers) for words in parts)
+        return self._text([numbered(words, numbers) for words in parts], len(numbers), label)
+
+    def _text(
+        self, parts: Sequence[Tensor], num_classes: int, label: str, windows: bool = False
+    ) -> Text:
+        """Numbers of training, validation and test, i64[n] each. Raises UserError for sizes that they do not
+        have."""
+        train, held_out, test = parts
         return Text(
             train=take(train, self.train_size, "train_size", "the part to train on"),
             validation=take(held_out, self.validation, "validation", "its part"),
             test=take(test, self.test_size, "test_size", "the test part"),
-            num_classes=len(numbers),
+            num_classes=num_classes,
             bptt=self.bptt,
             evaluation_columns=self.evaluation_columns,
             label=label,
+            windows=windows,
         )

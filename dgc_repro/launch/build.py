@@ -56,6 +56,7 @@ from dgc_repro.launch.networks import (
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made
+from dgc_repro.model.whitened import Prepared
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.optimizer.sam import SAM
@@ -535,7 +536,7 @@ def build_run(
     stopping = made(Stopping, config["stopping"], "stopping")
     refuse_classes(config, task, stopping)
     torch.manual_seed(config["seed"])
-    module = component(config["model"], "model").build(task.splits.num_classes).to(device)
+    module = fresh_module(config, task).to(device)
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     on_cpu = settings.precision == "bf16" and recurrent and device.type == "cpu"
     if (
@@ -654,10 +655,18 @@ def build_run(
     )
 
 
+def fresh_module(config: Config, task: Task) -> nn.Module:
+    """The model of a run as it is before training, on the CPU. Draws from torch's global generator."""
+    module: nn.Module = component(config["model"], "model").build(task.splits.num_classes)
+    if isinstance(task, ImageTask) and isinstance(module, Prepared):
+        module.prepare(task.training_images(module.prepared_from).cpu())
+    return module
+
+
 def _task(splits: Splits | Text, settings: TrainSettings, seed: int) -> Task:
     """The task that a data set is for."""
     if isinstance(splits, Text):
-        return LanguageTask(splits, settings)
+        return LanguageTask(splits, settings, seed)
     return ImageTask(splits, settings, seed)
 
 

@@ -34,7 +34,7 @@ from dgc_repro.errors import UserError, full_disk, writing
 from dgc_repro.generalization.measured import Nothing
 from dgc_repro.kernel import native
 from dgc_repro.launch import agreement, environment, identity, sections
-from dgc_repro.launch.build import SECTIONS, build_run, choose_device
+from dgc_repro.launch.build import SECTIONS, build_run, choose_device, fresh_module
 from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
@@ -293,7 +293,7 @@ def _generalization(config: Mapping[str, Any], run: Run) -> dict[str, float]:
     if isinstance(measures, Nothing):
         return {}
     torch.manual_seed(config["seed"])
-    initial = component(config["model"], "model").build(run.task.splits.num_classes)
+    initial = fresh_module(config, run.task)
     batches = list(run.task.evaluation_batches(run.splits.train, [0], 1))
     inputs, labels = (torch.cat(part) for part in zip(*batches, strict=True))
     module = deepcopy(run.module)  # a copy is not compiled: torch compiles no second derivatives

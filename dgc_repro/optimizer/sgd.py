@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -36,9 +36,13 @@ class Optimizer:
         """The optimizer of these parameters."""
         raise NotImplementedError
 
+    def _groups(self, module: nn.Module) -> Iterable[Any]:
+        """The parameters, or groups of them, as torch's optimizers take them."""
+        return module.parameters()
+
     def build(self, module: nn.Module, global_batch: int) -> torch.optim.Optimizer:
         """The optimizer of a module; it clips before it steps."""
-        optimizer = self.of(module.parameters(), self.base_lr(global_batch))
+        optimizer = self.of(self._groups(module), self.base_lr(global_batch))
         if self.clip_norm is not None:
             longest, parameters = self.clip_norm, list(module.parameters())
 
@@ -49,18 +53,37 @@ class Optimizer:
         return optimizer
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of the next step; a group may have a multiple of it (``lr_factor``)."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_factor", 1.0)
+
+
 @checked
 class SGD(Optimizer):
-    """torch.optim.SGD."""
+    """torch.optim.SGD. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their
+    weight decay is divided by it (hlb-CIFAR10's decoupled rates)."""
 
     momentum: Annotated[float, within(0, below=1)] = 0.9
     nesterov: bool = False
+    norm_bias_factor: Positive = 1.0
 
     def __post_init__(self) -> None:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
 
-    def of(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.SGD:
+    def _groups(self, module: nn.Module) -> Iterable[Any]:
+        factor = self.norm_bias_factor
+        norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+        biases = [layer.bias for layer in norms]
+        if factor == 1 or not biases:
+            return module.parameters()
+        known = {id(bias) for bias in biases}
+        others = [p for p in module.parameters() if id(p) not in known]
+        apart = {"params": biases, "lr_factor": factor, "weight_decay": self.weight_decay / factor}
+        return [{"params": others}, apart]
+
+    def of(self, parameters: Iterable[Any], lr: float) -> torch.optim.SGD:
         return torch.optim.SGD(
             parameters,
             lr=lr,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.dataset.batches import (
+    alternating_flips,
     augment_and_normalize,
     augment_generator,
     epoch_batches,
@@ -41,15 +42,22 @@ class ImageTask:
         chosen = epoch_batches(n, size, world_size, rank, self.seed, epoch, start_step)
         for step, indices in enumerate(chosen, start=start_step):
             generator = augment_generator(self.seed, epoch, rank, step)
-            yield Batch(len(indices), self._micro_batches(indices, generator))
+            mirrored = alternating_flips(n, self.seed, epoch)[indices]
+            yield Batch(len(indices), self._micro_batches(indices, mirrored, generator))
 
     def _micro_batches(
-        self, indices: Tensor, generator: torch.Generator
+        self, indices: Tensor, mirrored: Tensor, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        splits = self.splits
-        for micro in indices.to(splits.train.labels.device).split(self.settings.batch_size):
+        splits, size = self.splits, self.settings.batch_size
+        chosen = indices.to(splits.train.labels.device).split(size)
+        for micro, flips in zip(chosen, mirrored.split(size), strict=True):
             images = augment_and_normalize(
-                splits.train.images[micro], splits.augment, splits.mean, splits.std, generator
+                splits.train.images[micro],
+                splits.augment,
+                splits.mean,
+                splits.std,
+                generator,
+                flips,
             )
             yield self._in_memory_format(images), splits.train.labels[micro]
 
@@ -67,6 +75,10 @@ class ImageTask:
         for indices in mine.to(part.labels.device).split(self.settings.evaluation_batch_size):
             images = normalize(part.images[indices], self.splits.mean, self.splits.std)
             yield self._in_memory_format(images), part.labels[indices]
+
+    def training_images(self, count: int) -> Tensor:
+        """The first ``count`` training images, f32[m,3,H,W], normalized and not augmented."""
+        return normalize(self.splits.train.images[:count], self.splits.mean, self.splits.std)
 
     def metrics(self, loss: float, accuracy_percent: float) -> dict[str, float]:
         return {"loss": loss, "accuracy_percent": accuracy_percent}

@@ -4,6 +4,8 @@ Truncated backpropagation through time: each step reads the next `bptt` words of
 columns (`dataset.text`), beginning with the hidden state that the step before has left there, cut
 off from its graph. An epoch begins with zeros, and so does each evaluation, for every column.
 
+A text of windows (`Text.windows`) is read from random places instead, the same number of steps in an epoch.
+
 Perplexity is exp(mean nats a word), over all words of a part and all workers.
 """
 
@@ -15,17 +17,27 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dgc_repro.dataset.text import Text, eval_steps, own_columns, text_steps, text_steps_per_epoch
+from dgc_repro.dataset.batches import window_generator
+from dgc_repro.dataset.text import (
+    Text,
+    eval_steps,
+    own_columns,
+    text_steps,
+    text_steps_per_epoch,
+    text_windows,
+)
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Batch, Carried, Forward, Part
 
 
 @dataclass(frozen=True)
 class LanguageTask:
-    """A batch is ``batch_size`` columns a micro-batch; every micro-batch has columns of its own."""
+    """A batch is ``batch_size`` columns a micro-batch; every micro-batch has columns of its own. ``seed``
+    decides where windows begin."""
 
     splits: Text
     settings: TrainSettings
+    seed: int
     counts_top5 = False
 
     def steps_per_epoch(self, world_size: int) -> int:
@@ -33,11 +45,23 @@ class LanguageTask:
         return text_steps_per_epoch(len(text.train), text.bptt, self.settings.step_size, world_size)
 
     def batches(self, epoch: int, world_size: int, rank: int, start_step: int) -> Iterator[Batch]:
-        text, size = self.splits, self.settings.batch_size
-        columns = own_columns(text.train, self.settings.step_size, world_size, rank)
-        for words, targets in text_steps(columns, text.bptt, start_step):
+        size = self.settings.batch_size
+        for words, targets in self._steps(epoch, world_size, rank, start_step):
             micro_batches = zip(words.split(size), targets.split(size), strict=True)
             yield Batch(words.numel(), ((w, t.flatten()) for w, t in micro_batches))
+
+    def _steps(
+        self, epoch: int, world_size: int, rank: int, start_step: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        text, size = self.splits, self.settings.step_size
+        if not text.windows:
+            yield from text_steps(
+                own_columns(text.train, size, world_size, rank), text.bptt, start_step
+            )
+            return
+        for step in range(start_step, self.steps_per_epoch(world_size)):
+            generator = window_generator(self.seed, epoch, rank, step)
+            yield text_windows(text.train, text.bptt, size, generator)
 
     def answer(self, forward: Forward, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
         logits, state = forward(inputs, carried or None)

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from dgc_repro.optimizer.sgd import set_learning_rate
 from dgc_repro.train.settings import TrainSettings
 from dgc_repro.train.task import Carried
 
@@ -89,8 +90,7 @@ class LocalSteps:
 
     def step(self, worker: int, learning_rate: float) -> None:
         """Move the weights in the module, this worker's, by the gradients in ``param.grad``."""
-        for group in self.inner[worker].param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.inner[worker], learning_rate)
         self.inner[worker].step()
 
     @torch.no_grad()

@@ -61,12 +61,31 @@ class Step:
 
 @checked
 class Cosine:
-    """Half a cosine from 1 to 0 over the run (Loshchilov and Hutter, "SGDR", 2016,
+    """Half a cosine from 1 to ``last`` over the run (Loshchilov and Hutter, "SGDR", 2016,
     arXiv:1608.03983, equation 5, without restarts)."""
 
+    last: Annotated[float, within(0, 1)] = 0.0
     warmup_epochs: WarmupEpochs = 0.0
 
     def factor(self, epoch: float, num_epochs: int) -> float:
-        return _warmed(
-            epoch, self.warmup_epochs, 0.5 * (1 + math.cos(math.pi * epoch / num_epochs))
-        )
+        cosine = 0.5 * (1 + math.cos(math.pi * epoch / num_epochs))
+        return _warmed(epoch, self.warmup_epochs, self.last + (1 - self.last) * cosine)
+
+
+@checked
+class Triangular:
+    """From ``first`` to 1 at ``peak``, a share of the run, and on to ``last`` at its end, linearly (Smith,
+    Topin, "Super-convergence", 2017, arXiv:1708.07120; the values are airbench's)."""
+
+    first: Annotated[float, within(0, 1)] = 0.2
+    peak: Annotated[float, within(above=0, below=1)] = 0.23
+    last: Annotated[float, within(0, 1)] = 0.07
+    warmup_epochs: WarmupEpochs = 0.0
+
+    def factor(self, epoch: float, num_epochs: int) -> float:
+        share = epoch / num_epochs
+        if share < self.peak:
+            factor = self.first + (1 - self.first) * share / self.peak
+        else:
+            factor = 1 + (self.last - 1) * (share - self.peak) / (1 - self.peak)
+        return _warmed(epoch, self.warmup_epochs, factor)

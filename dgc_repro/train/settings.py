@@ -24,6 +24,8 @@ class TrainSettings:
     ``local_steps``: steps that each worker takes on its own weights between two exchanges; above 1,
     ``outer_lr`` and ``outer_momentum`` are of the optimizer that moves the shared weights
     (train/local_steps.py).
+    ``label_smoothing``: share of each target that is spread over all classes (Szegedy et al., 2016,
+    arXiv:1512.00567, section 7); the loss that is trained and recorded has it, evaluation has not.
     ``precision``: bf16 is autocast only, parameters and gradients stay float32. ``compile``: the
     model, in place. ``reshard``: what to do with residuals saved by another number of workers.
     ``profile``: trace a few steps by torch.profiler into the run folder. ``step_time``: what policies that
@@ -37,6 +39,7 @@ class TrainSettings:
     outer_lr: Positive = 0.7
     outer_momentum: Annotated[float, within(0, below=1)] = 0.9
     precision: Annotated[str, one_of(PRECISIONS)] = "fp32"
+    label_smoothing: Annotated[float, within(0, below=1)] = 0.0
     channels_last: bool = True
     compile: bool = False
     on_nonfinite: Annotated[str, one_of(ON_NONFINITE)] = "raise"

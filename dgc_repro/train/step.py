@@ -14,6 +14,7 @@ from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import first_non_finite, refuse_non_finite
 from dgc_repro.optimizer.sam import perturbed
+from dgc_repro.optimizer.sgd import set_learning_rate
 from dgc_repro.policy.interface import Plan
 from dgc_repro.train.run import Run
 from dgc_repro.train.settings import MEASURED
@@ -74,8 +75,7 @@ def exchanged_step(
         exchange = run.uncompressed[0]
         happened, bad = second_gradient(run, batches)
     if happened:
-        for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(run.optimizer, learning_rate)
         with clock.span("compute"):
             run.optimizer.step()
         progress.tally.add(loss, correct, count)
@@ -236,7 +236,10 @@ def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) 
                 logits, after = run.task.answer(
                     run.forward, inputs, run.progress.carried[index][number]
                 )
-            loss = F.cross_entropy(logits.float(), targets, reduction="sum")
+            smoothing = run.settings.label_smoothing
+            loss = F.cross_entropy(
+                logits.float(), targets, reduction="sum", label_smoothing=smoothing
+            )
             (loss / batch.count).backward()
         loss_sum += loss.detach()
         correct += (logits.argmax(1) == targets).sum()

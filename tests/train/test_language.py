@@ -83,7 +83,7 @@ def test_an_epoch_begins_with_nothing() -> None:
                 seen.append(bool(carried))
             return answer(self, forward, inputs, carried)
 
-    run.task = Watched(run.task.splits, run.settings)  # type: ignore[arg-type]
+    run.task = Watched(run.task.splits, run.settings, seed=0)  # type: ignore[arg-type]
     play(run)
     by_step = [seen[i : i + 2] for i in range(0, len(seen), 2)]
     epoch = [[False, False]] + [[True, True]] * (STEPS_PER_EPOCH - 1)
@@ -98,7 +98,7 @@ def test_carrying_the_state_on_changes_the_loss() -> None:
         def answer(self, forward, inputs, carried):  # type: ignore[no-untyped-def]
             return answer(self, forward, inputs, ())[0], ()
 
-    forgetting.task = Forgetful(forgetting.task.splits, forgetting.settings)  # type: ignore[arg-type]
+    forgetting.task = Forgetful(forgetting.task.splits, forgetting.settings, seed=0)  # type: ignore[arg-type]
     one, two = play(carrying), play(forgetting)
     assert one.losses[0] == two.losses[0]
     assert one.losses[1] != two.losses[1]

@@ -1,0 +1,199 @@
+"""Small, fast networks for 32x32 images that begin with a frozen whitening convolution: `low` and `air`.
+
+Sources of the ideas: Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024 (arXiv:2404.00498), and
+its code airbench; hlb-CIFAR10 (tysam-code), 2023; Page, "How to train your ResNet", 2019. The ideas are a
+first convolution that whitens the patches of the training images, convolutions that begin as partial
+identities, batch norm whose weight stays 1, and a scaled output layer. The networks here are smaller than
+those of the sources, and none of the sources' accuracies is claimed.
+
+`low`: whitened 4x4 patches of stride 2, hence maps of 16x16; three stages, the last two with a skip:
+
+    conv, pool        conv, pool, x + conv(x)        conv, pool, x + conv(x)        maximum over the map
+
+`air`: whitened 2x2 patches; three stages of conv, pool, conv.
+
+Each convolution is 3x3 and followed by batch norm and the nonlinearity. Legend: n = images, c = channels.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from dgc_repro.checked import Count, checked
+from dgc_repro.model.resnet import Classes
+
+WHITENING_EPSILON = 5e-4  # airbench's, for images of unit variance
+NORM_MOMENTUM = 0.4  # in torch's convention; airbench's 0.6 is the weight of the past
+OUTPUT_SCALE = 1 / 9
+Widths = tuple[int, int, int]
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A network that needs ``prepared_from`` training images before training."""
+
+    prepared_from: int
+
+    def prepare(self, images: Tensor) -> None:
+        """Compute what depends on the images, f32[n,3,H,W], normalized."""
+
+
+class Whitening(nn.Conv2d):
+    """A frozen convolution whose filters are the eigenvectors of the images' patches, each divided by the
+    standard deviation along it, with both signs; only its bias learns. Channels beyond the eigenvectors are
+    refused."""
+
+    def __init__(self, channels: int, side_pixels: int, stride: int) -> None:
+        super().__init__(3, channels, side_pixels, stride)
+        self.weight.requires_grad_(False)
+        assert self.bias is not None
+        nn.init.zeros_(self.bias)
+
+    @torch.no_grad()
+    def fit(self, images: Tensor) -> None:
+        """Compute the filters. images: f32[n,3,H,W], normalized. The same images give the same filters on
+        one machine; DDP broadcasts rank 0's."""
+        side = self.kernel_size[0]
+        patches = images.double().unfold(2, side, 1).unfold(3, side, 1)  # f64[n,3,h,w,side,side]
+        patches = patches.movedim(1, 3).reshape(-1, 3 * side * side)
+        covariance = patches.T @ patches / len(patches)
+        variances, vectors = torch.linalg.eigh(covariance)  # ascending
+        half = self.out_channels // 2
+        vectors = vectors.T.flip(0)[:half]
+        signs = vectors.gather(
+            1, vectors.abs().argmax(1, keepdim=True)
+        ).sign()  # eigh leaves it open
+        scales = (variances.flip(0)[:half, None] + WHITENING_EPSILON).rsqrt()
+        filters = (signs * vectors * scales).view(half, 3, side, side)
+        self.weight.copy_(torch.cat((filters, -filters)))
+
+
+class _Conv(nn.Module):
+    """A 3x3 convolution that begins as a partial identity, pooling, batch norm, the nonlinearity."""
+
+    def __init__(self, before: int, after: int, nonlinearity: nn.Module, *, pools: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        nn.init.dirac_(self.conv.weight[:before])
+        self.pooling = nn.MaxPool2d(2) if pools else nn.Identity()
+        self.norm = nn.BatchNorm2d(after, momentum=NORM_MOMENTUM)
+        self.norm.weight.requires_grad_(False)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        after: Tensor = self.nonlinearity(self.norm(self.pooling(self.conv(hidden))))
+        return after
+
+
+class _Skip(_Conv):
+    """x + _Conv(x), of as many channels."""
+
+    def __init__(self, channels: int, nonlinearity: nn.Module) -> None:
+        super().__init__(channels, channels, nonlinearity, pools=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + super().forward(hidden)
+
+
+class _Whitened(nn.Module):
+    """Whitening, stages, maximum over the map, output layer. f32[n,3,32,32] -> f32[n,classes]."""
+
+    prepared_from = 5000
+
+    def __init__(
+        self,
+        whitening: Whitening,
+        nonlinearity: nn.Module,
+        stages: nn.Sequential,
+        channels: int,
+        classes: int,
+    ) -> None:
+        super().__init__()
+        self.whitening = whitening
+        self.nonlinearity = nonlinearity
+        self.stages = stages
+        self.output = nn.Linear(channels, classes, bias=False)
+
+    def prepare(self, images: Tensor) -> None:
+        """Fit the whitening."""
+        self.whitening.fit(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.stages(self.nonlinearity(self.whitening(images)))
+        logits: Tensor = self.output(hidden.amax((2, 3))) * OUTPUT_SCALE
+        return logits
+
+
+def _widths(settings: Low | Air, patch_values: int) -> Widths:
+    first, *_ = widths = (settings.width, settings.width2, settings.width3)
+    if first % 2 or first > 2 * patch_values:
+        raise ValueError(
+            f"width: an even number up to {2 * patch_values} (both signs of each eigenvector of a patch), "
+            f"got {first}"
+        )
+    return widths
+
+
+@checked
+class Low:
+    """Settings of `low`. width, width2, width3: channels of the whitening and the first stage, of the second,
+    of the third. num_classes: outputs; None takes the data set's.
+
+    Raises ValueError for a value out of range.
+    """
+
+    width: Count = 48
+    width2: Count = 96
+    width3: Count = 192
+    num_classes: Classes | None = None
+
+    def __post_init__(self) -> None:
+        _widths(self, 3 * 4 * 4)
+
+    def build(self, num_classes: int) -> nn.Module:
+        """Return a freshly initialized network; its `prepare` fits the whitening. `num_classes` is the data
+        set's; the field of the same name wins over it."""
+        one, two, three = _widths(self, 3 * 4 * 4)
+        relu = nn.ReLU()
+        stages = nn.Sequential(
+            _Conv(one, one, relu, pools=True),
+            _Conv(one, two, relu, pools=True),
+            _Skip(two, relu),
+            _Conv(two, three, relu, pools=True),
+            _Skip(three, relu),
+        )
+        classes = num_classes if self.num_classes is None else self.num_classes
+        return _Whitened(Whitening(one, 4, 2), relu, stages, three, classes)
+
+
+@checked
+class Air:
+    """Settings of `air`; see `Low`."""
+
+    width: Count = 24
+    width2: Count = 96
+    width3: Count = 128
+    num_classes: Classes | None = None
+
+    def __post_init__(self) -> None:
+        _widths(self, 3 * 2 * 2)
+
+    def build(self, num_classes: int) -> nn.Module:
+        """As `Low.build`."""
+        widths = _widths(self, 3 * 2 * 2)
+        gelu = nn.GELU()
+        stages = nn.Sequential(
+            *(
+                conv
+                for before, after in zip((widths[0], *widths), widths, strict=False)
+                for conv in (
+                    _Conv(before, after, gelu, pools=True),
+                    _Conv(after, after, gelu, pools=False),
+                )
+            )
+        )
+        classes = num_classes if self.num_classes is None else self.num_classes
+        return _Whitened(Whitening(widths[0], 2, 1), gelu, stages, widths[2], classes)
