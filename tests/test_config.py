@@ -186,7 +186,7 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
         "dataset=descriptions": ["scale=text/quick"],
         "dataset=pydoc": ["scale=text/quick"],
         "dataset=ptb": ["scale=text/quick"],
-        "dataset=shakespeare": ["model=gpt"],
+        "dataset=shakespeare": ["model=gpt", "dataset.bptt=16"],
         "launch=netlab": ["network=ethernet_1gbit"],
         "generalization=measured": ["model=cnn"],
     }
