@@ -28,21 +28,19 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from dgc_repro.paper.claims import EXPECTED, Check, Claim
 from dgc_repro.paper.frame import SENT, values
+from dgc_repro.paper.statistics import COVERAGE, Values, interval
 
 Word = Literal[
     "agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested",
     "by construction", "cannot follow", "not run",
 ]  # fmt: skip
-Values = NDArray[np.float64]
 MIN_SEEDS = 3
 UNTIL = ("to the target", "to the plateau")
 """In names of quantities that end where a quality is reached."""
-COVERAGE = 0.95
 YES_OR_NO = "runs"
 """Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
 
@@ -231,41 +229,12 @@ def paired(check: Check, frame: pd.DataFrame) -> Values:
     return effect
 
 
-def interval(
-    differences: Sequence[float] | Values, *, ratio: bool = False
-) -> tuple[float, float, float]:
-    """(mean, low, high): the mean and Student's 95 % interval; of ratios the geometric mean. Where only some
-    values are infinite, or a ratio is negative, there is neither a mean nor an interval: (NaN, -inf, inf)."""
-    found = np.asarray(differences, dtype=np.float64)
-    if ratio:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log(found)
-    if not len(found) or np.isnan(found).any():
-        return math.nan, -math.inf, math.inf
-    if np.isinf(found).any():
-        if not (found == found[0]).all():
-            return math.nan, -math.inf, math.inf
-        mean = low = high = float(found[0])
-    else:
-        mean = float(found.mean())
-        half = 0.0
-        if len(found) > 1:
-            error = float(found.std(ddof=1)) / math.sqrt(len(found))
-            half = float(stats.t.ppf((1 + COVERAGE) / 2, len(found) - 1)) * error
-        low, high = mean - half, mean + half
-    return tuple(map(_exp, (mean, low, high))) if ratio else (mean, low, high)  # type: ignore[return-value]
-
-
 def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
     """The exact (Clopper-Pearson) 95 % interval of a proportion, from outcomes that are 0 or 1."""
     n, hits, tail = len(outcomes), sum(outcomes), (1 - COVERAGE) / 2
     low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
     high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
     return low, high
-
-
-def _exp(value: float) -> float:
-    return math.inf if value > 700 else math.exp(value)
 
 
 def _effect(

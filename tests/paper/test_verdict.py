@@ -13,7 +13,8 @@ import pytest
 
 from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
 from dgc_repro.paper.frame import lines
-from dgc_repro.paper.verdict import Effect, Verdict, by_chance, interval, judge, proportion, tally
+from dgc_repro.paper.statistics import interval
+from dgc_repro.paper.verdict import Effect, Verdict, by_chance, judge, proportion, tally
 
 INF, NAN = math.inf, math.nan
 ABOVE = Check("steps", "a", "b")
@@ -140,14 +141,6 @@ def test_an_effect_far_above_the_spread_is_found() -> None:
     assert no_effect(3, lambda g: list(g.normal(30, 1, 3)), ABOVE) > 0.99
     near_thirty = near(ABOVE, 30.0, 15.0)
     assert no_effect(4, lambda g: list(g.normal(30, 1, 3)), near_thirty) > 0.99
-
-
-def test_the_interval_is_students() -> None:
-    mean, low, high = interval([1.0, 2.0, 3.0])
-    assert (mean, round(low, 4), round(high, 4)) == (2.0, -0.4841, 4.4841)  # 2 -+ 4.3027 / sqrt(3)
-    mean, low, high = interval([0.5, 2.0], ratio=True)
-    assert mean == pytest.approx(1.0)
-    assert low * high == pytest.approx(1.0)
 
 
 def test_several_checks_agree_together_and_differ_alone() -> None:

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.paper import facts, frame, plot, verdict
+from dgc_repro.paper import facts, frame, plot, statistics, verdict
 from dgc_repro.paper.benchmark import headline, speed
 from dgc_repro.paper.benchmark.speed import NETWORKS
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
@@ -402,7 +402,7 @@ def _half(values: Sequence[float]) -> float:
     """Half the width of the 95 % t interval. 0: fewer than `MIN_SEEDS` values, or one is not finite."""
     if len(values) < MIN_SEEDS or not np.isfinite(values).all():
         return 0.0
-    mean, _, high = verdict.interval(values)
+    mean, _, high = statistics.interval(values)
     return high - mean
 
 

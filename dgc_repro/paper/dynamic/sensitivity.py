@@ -33,7 +33,8 @@ from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import MIN_SEEDS, interval
+from dgc_repro.paper.statistics import interval
+from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALSO = ("table1",)
 """Artifacts whose runs this one uses too (paper/publish.py)."""

@@ -26,7 +26,7 @@ from dgc_repro.paper.gravac.studies import head, labels
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
-from dgc_repro.paper.verdict import interval
+from dgc_repro.paper.statistics import interval
 
 DIRECT, MULTILEVEL, SPEEDUP = "direct", "multilevel", "speedup"
 WEAK, STRONG, SINGLE_PASS = "weak", "strong", "single_pass"

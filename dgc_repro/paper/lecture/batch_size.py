@@ -30,7 +30,7 @@ from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, pivot
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import interval
+from dgc_repro.paper.statistics import interval
 
 ALIKE = ("scale.name", "dataset", "model", "stopping.target", "optimizer.momentum", "schedule")
 WORKLOADS = {

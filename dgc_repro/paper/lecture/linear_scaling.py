@@ -32,7 +32,7 @@ from dgc_repro.paper.lecture.batch_size import EDGES, RATE, STEPS, tried_of, tun
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
-from dgc_repro.paper.verdict import interval
+from dgc_repro.paper.statistics import interval
 
 POOL = "batch_size"
 WORKLOADS = {name: batch_size.WORKLOADS[name] for name in ("cnn_digits", "cnn_cifar10")}
