@@ -56,7 +56,7 @@ COMPONENTS = sorted(
 )
 GROUPS = (
     *("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "network"),
-    *("sink", "generalization"),
+    *("sink", "generalization", "recipe"),
 )
 MEMBERS = [f"{group}={path.stem}" for group in GROUPS for path in sorted(CONF.glob(f"{group}/*"))]
 EXPERIMENTS = sorted(
@@ -77,6 +77,7 @@ FAMILIES = {
     **dict.fromkeys(("lecture/onebit", "lecture/onebit_dense"), ""),
     **{f"lecture/{name}": "" for name in ("batch_size", "batch_size_cifar10", "batch_size_resnet")},
     **{f"lecture/linear_scaling{data}": "" for data in ("", "_cifar10")},
+    **{f"recipe/{name}": "recipe/images/" for name in ("low", "air", "fashion")},
     "gravac/table3_lstm": "text/",
     **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},

@@ -110,7 +110,6 @@ REFUSED: dict[Callable[..., Any], list[tuple[Any, str]]] = {
         ({"lr": 0}, "lr: "),
         ({"momentum": 1}, "momentum: "),
         ({"weight_decay": -1}, "weight_decay: "),
-        ({"momentum": 0, "nesterov": True}, "nesterov: "),
         ({"reference_batch": 0}, "reference_batch: "),
     ],
     Stopping: [

@@ -61,16 +61,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 @checked
 class SGD(Optimizer):
-    """torch.optim.SGD. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their
-    weight decay is divided by it (hlb-CIFAR10's decoupled rates)."""
+    """torch.optim.SGD. ``nesterov`` changes nothing at momentum 0, which methods set that apply momentum on the
+    workers. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their weight decay
+    is divided by it (hlb-CIFAR10's decoupled rates)."""
 
     momentum: Annotated[float, within(0, below=1)] = 0.9
     nesterov: bool = False
     norm_bias_factor: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov: needs optimizer.momentum above 0, got momentum 0")
 
     def _groups(self, module: nn.Module) -> Iterable[Any]:
         factor = self.norm_bias_factor
@@ -89,5 +86,5 @@ class SGD(Optimizer):
             lr=lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
+            nesterov=self.nesterov and self.momentum > 0,
         )

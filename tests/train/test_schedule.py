@@ -94,3 +94,9 @@ def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
     monkeypatch.setattr(type(run.policy), "observe", listening)
     play(run)
     assert told == [pytest.approx(rates) for rates in ([1, 0.1], [0.1, 0.1], [0.1, 0.1])]
+
+
+def test_at_momentum_zero_nesterov_is_plain_sgd() -> None:
+    """Methods that apply momentum on the workers set the optimizer's to zero, whatever else a recipe set."""
+    (group,) = SGD(momentum=0, nesterov=True).build(torch.nn.Linear(2, 2), 64).param_groups
+    assert (group["momentum"], group["nesterov"]) == (0, False)
