@@ -19,6 +19,7 @@ from dgc_repro.launch.components import component, settled
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.reproduce import runs_of
 from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.benchmark.workloads import workloads
 
 BENCHMARK = "benchmark/methods"
 MODELS = {"resnet18": 10, "lstm": 10_000, "transformer": 10_000}  # classes or words
@@ -60,7 +61,7 @@ def rows() -> list[Row]:
             for config, _ in jobs:
                 experiment = config["experiment"]
                 is_planned = speed.policy_of(config) in speed.PLANNED
-                if speed.FULL_SIZE[experiment["workload"]] == model and is_planned:
+                if workloads()[experiment["workload"]].full_size == model and is_planned:
                     counts = count_exchange(settled(config), shapes, judged=False)
                     made.append({"model": model, "method": experiment["method"], **counts})
     return made

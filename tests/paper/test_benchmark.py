@@ -15,6 +15,8 @@ from dgc_repro.launch.paths import option
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import headline, methods, speed
+from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
 from dgc_repro.paper.records import Run
 
@@ -81,15 +83,6 @@ def test_wire_bytes_follow_the_collective() -> None:
     assert methods.wire_a_step(TOPK, 128) == pytest.approx(80 * 127)
 
 
-def test_an_interval_supports_a_choice_from_three_seeds_on() -> None:
-    assert methods.interval([1.0]) == "1.00 (n=1)"
-    assert methods.interval([-0.001]) == "0.00 (n=1)"
-    assert methods.interval([1.0, 2.0, 3.0]) == "2.00 [-0.48, 4.48] (n=3)"
-    assert methods.supports([0.1, 0.2, 0.3], 0.5)
-    assert not methods.supports([0.1, 0.2], 5.0)
-    assert not methods.supports([-1.0, 0.2, 1.0], 0.5)
-
-
 def test_a_run_that_diverged_is_infinitely_worse() -> None:
     dense, lost = (
         _run(name, quality=quality, calls={"allreduce": 40}, workload="lstm")
@@ -97,12 +90,11 @@ def test_a_run_that_diverged_is_infinitely_worse() -> None:
     )
     found = methods.numbers([dense, lost])
     assert frame.of(found, methods.LOSS, "lstm.topk") == [np.inf]
-    (line, *_) = methods.advice(found, "lstm")["loss up to 1"]
-    assert line.startswith("dense")
+    assert methods.judged_of(found, "lstm").shown["lstm.topk"].word == "worse"
     image = _run("topk_0.1", quality=float("nan"), calls={"allgather": 800})
     assert frame.of(methods.numbers([DENSE, image]), methods.LOSS, "resnet.topk_0.1") == [np.inf]
     text = markdown(methods.page([dense, lost], "small"))
-    assert "| topk |  | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - |" in text
+    assert "| topk |  | 0.1 | 1 | diverged in 1 of 1 | diverged in 1 of 1 | - | worse |" in text
 
 
 @pytest.mark.parametrize("workload", ["resnet", "lstm"])
@@ -164,7 +156,7 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     page = methods.page([DENSE, TOPK, tuning], "quick")
     text = markdown(page)
-    assert "| topk_0.01 | payload, wire | 0.1 | 1 | 79.0 | 1.0 | - | 80 B | 50.0x |" in text
+    assert "| topk_0.01 | payload, wire | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x |" in text
     assert "topk_0.01_lr0.2" not in text
     assert "| dense | payload, wire | 0.1 (borrowed) | 1 |" in text
     assert "| ResNet, images | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
@@ -172,8 +164,10 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     assert "Another rate validated better than the one in use: nowhere." in text
     assert "smallest or the largest that was tried: topk_0.01 (ResNet, images)." in text
     assert "625 images validate: the standard error of an accuracy of 50 % is 2.0 points." in text
-    assert "## Use this" not in text
-    assert "## Use this" in markdown(methods.page([DENSE, TOPK], "small"))
+    assert "## What the seeds show" not in text
+    assert "of 1 settings 0 are shown to be equivalent to dense training, 0 better, 0 worse; 1 are undecided" in (
+        markdown(methods.page([DENSE, TOPK], "small"))
+    )
     page.figures["methods"]()
     page.figures["wire"]()
     alone = _run("topk_0.01", quality=100.0, calls={"allgather": 800}, workload="lstm")
@@ -346,9 +340,12 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
 
     dense = with_target(DENSE, step=10)
     early = methods.speedups([dense, with_target(TOPK, step=5)])
-    place = f"1 Gbit/s, {speed.CPU}"
-    (step,) = frame.of(early, methods.STEP, "resnet.topk_0.01", place)
-    assert frame.of(early, methods.TARGET, "resnet.topk_0.01", place) == [pytest.approx(2 * step)]
+    place = "1 Gbit/s"
+    work = speed.workload("resnet", [DENSE, TOPK], None)
+    base, step = (work.seconds(run, speed.CPU, speed.NETWORKS[place]) for run in (DENSE, TOPK))
+    assert frame.of(early, methods.TARGET, "resnet.topk_0.01", place) == [
+        pytest.approx(2 * base / step)
+    ]
     never = methods.speedups([dense, with_target(TOPK)])
     assert frame.of(never, methods.TARGET, "resnet.topk_0.01", place) == []
     reached = [frame.of(found, methods.REACHED, "resnet.topk_0.01") for found in (early, never)]
@@ -368,25 +365,59 @@ def test_a_run_that_does_not_reach_the_target_has_no_speedup() -> None:
     assert "Targets: ResNet, images: 70, tested every None steps" in markdown(page)
 
 
-def test_advice_is_the_fastest_that_loses_no_more() -> None:
-    large = _run("dense", quality=80.0, calls={"allreduce": 40_000_000})
-    cheap = _run("topk_0.001", quality=75.0, calls={"allgather": 80})
-    table = methods.advice(methods.numbers([large, TOPK, cheap]), "resnet").set_index(
-        "network, device"
-    )
-    line = table.loc[f"100 Mbit/s, {speed.CPU}"]
-    assert line["loss up to 0"].startswith("dense: 1.00x")
-    assert line["loss up to 1"].startswith("topk_0.01: ")
-    assert line["loss up to 1"].endswith("loss 1.00 (n=1) *")
-
-
-def test_another_optimizer_is_neither_advised_nor_on_the_front() -> None:
+def test_another_optimizer_is_marked_and_not_on_the_front() -> None:
     large = _run("dense", quality=80.0, calls={"allreduce": 40_000_000})
     other = _run("demo_32", quality=90.0, calls={"allgather": 80})
-    found = methods.numbers([large, other])
-    assert methods.advice(found, "resnet")["loss up to 1"].str.startswith("dense").all()
     text = markdown(methods.page([large, other], "small"))
     assert "| demo_32 | other optimizer | 0.1 | 1 | 90.0 |" in text
+
+
+def test_no_figure_joins_the_quality_of_one_model_with_the_bytes_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time to a target is that of the model that reached it; the full model has the time of a step alone."""
+    full = 1e6 * COUNTS[["parameters", "vectors", "factors"]]
+    told = {"metric": "accuracy", "target": 70, "reached": True, "step": 10}
+    runs = [replace(run, summary={**run.summary, "stopping": told}) for run in (DENSE, TOPK)]
+    found = []
+    for counts in (COUNTS, COUNTS.assign(**full)):
+        monkeypatch.setattr(speed, "counts", lambda results, counts=counts: counts)
+        found.append(methods.speedups(runs))
+    small, large = (one.set_index(["row", "seed", "setting", "quantity"])["value"] for one in found)
+    changed = small.index[small != large].get_level_values("quantity")
+    assert set(changed) == {methods.STEP}
+    page = methods.page(runs, "small")
+    for name, words in (("speed", "with the model that was trained"), ("step", "no quality was measured")):
+        assert words in " ".join(page.figures[name]().get_suptitle().split())
+
+
+def test_the_classes_are_those_of_the_seeds() -> None:
+    """Six seeds: one setting within the margin, one worse, one of another optimizer far better."""
+    runs = [
+        _run(method, seed, quality=80.0 + seed / 10 - loss + (seed % 2) / 50, calls=calls)
+        for method, loss, calls in (
+            ("dense", 0.0, {"allreduce": 40_000}),
+            ("topk_0.01", 0.1, {"allgather": 800}),
+            ("topk_0.001", 5.0, {"allgather": 80}),
+            ("demo_32", -2.0, {"allgather": 400}),
+        )
+        for seed in range(6)
+    ]
+    runs = [
+        replace(run, epochs=run.epochs.assign(**{"test/accuracy_percent": value}))
+        if run.method != "dense" and run.seed == 0
+        else run
+        for run in runs
+        for value in [run.epochs["test/accuracy_percent"] + 0.03]
+    ]
+    page = methods.page(runs, "small")
+    table = page.sections[0].table
+    assert table is not None
+    words = table.set_index("class")["settings, fewest bytes first"]
+    assert dict(words) == {
+        "equivalent": "topk_0.01", "better": "demo_32", "worse": "topk_0.001", "undecided": "-",
+    }  # fmt: skip
+    assert "n = 6: of 3 settings 1 are shown to be equivalent" in page.sections[0].text
 
 
 def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
@@ -398,8 +429,14 @@ def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
     assert "| topk | 0.2 |  | diverged in 1 of 1 | diverged in 1 of 1 |" in text
 
 
+def _stated() -> headline.Headline:
+    found = headline.stated(["transformer"])
+    assert found is not None
+    return found
+
+
 def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
-    own = headline.stated()
+    own = _stated()
     table = pd.read_csv(methods.RESULTS / "benchmark" / "small" / "methods" / "table.csv")
     assert 8 <= len(own.names) <= 10
     assert {f"{own.workload}.{setting}" for setting in own.names} <= set(table["row"])
@@ -407,14 +444,15 @@ def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
 
 @pytest.mark.parametrize("spread", [40.0, 1.01], ids=["apart", "equal bytes"])
 def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread: float) -> None:
-    own = headline.stated()
+    own = _stated()
     points = {
-        setting: headline.Point(spread ** (place / 9), place % 4 - 1.0, 0.5 * place)
+        setting: headline.Point(spread ** (place / 9), Shown("undecided", 3, at, at - half, at + half))
         for place, setting in enumerate(own.names)
+        for at, half in [(place % 4 - 1.0, 0.5 * place)]
     }
     lost = next(reversed(points))
-    points[lost] = headline.Point(2.0, np.inf, 0.0)
-    figure = headline.figure(own, points, "a workload", "points", "scale, data, n = 3")
+    points[lost] = headline.Point(2.0, Shown("worse", 3, np.inf, np.inf, np.inf))
+    figure = headline.figure(own, points, "scale, data, n = 3")
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert {text.get_text() for text in texts} == {own.names[key] for key in points if key != lost}
@@ -423,13 +461,13 @@ def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread:
     assert all(a.x0 >= 0 and a.x1 <= figure.bbox.x1 for a in boxes)
     said = " ".join(figure.get_suptitle().split())
     assert said.startswith(
-        "What fewer bytes cost: a workload scale, data, n = 3; bars: 95 % interval"
+        f"What fewer bytes cost: {workloads()[own.workload].title} scale, data, n = 3; bars: 95 % interval"
     )
     assert f"diverged in a seed: {own.names[lost]}" in said
 
 
 def test_the_page_has_the_headline_of_the_workload_that_it_names() -> None:
-    own = headline.stated()
+    own = _stated()
     runs = [
         _run(method, seed, quality=100.0 + seed, calls={"allreduce": 40_000}, workload=own.workload)
         for method in ("dense", "topk_0.01")

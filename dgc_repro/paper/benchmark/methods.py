@@ -1,11 +1,11 @@
-"""Every method on every workload: quality against bytes with the Pareto front, modelled time to dense
-training's target, and which setting to use on which network."""
+"""Every method on every workload: what its seeds show of its loss, quality against bytes with the Pareto
+front, and modelled time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +18,38 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.paper import facts, frame, plot, statistics, verdict
+from dgc_repro.paper import facts, frame, plot, verdict
 from dgc_repro.paper.benchmark import headline, speed
+from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
 from dgc_repro.paper.benchmark.speed import NETWORKS
+from dgc_repro.paper.benchmark.workloads import ACCURACY, workloads
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.verdict import MIN_SEEDS
 
-ALIKE = ("scale.name", "launch.workers", "train.on_nonfinite")
-OF_WORKLOAD = ("dataset", "model", "schedule", "train.epochs", "train.batch_size")
-WORKLOADS = {
-    "resnet": "ResNet, images",
-    "lstm": "LSTM, text",
-    "transformer": "transformer, text",
-}
+ALIKE = ("scale.name", "train.on_nonfinite")
+OF_WORKLOAD = (
+    *("dataset", "model", "schedule"),
+    *("train.epochs", "train.batch_size", "launch.workers"),
+)
 DENSE = "dense"
 WORKERS = (2, 8, 32, 128)
-QUALITY, LOSS, PAYLOAD = "test accuracy, or perplexity", "loss against dense", "payload a step"
+QUALITY, LOSS, PAYLOAD = "test quality", "loss against dense", "payload a step"
 LESS, SKIPPED = "payload: times less than dense", "skipped steps"
-STEP, TARGET = "modelled speedup of a step", "modelled speedup to the target"
+STEP = "modelled speedup of a step, full model on a V100"
+TARGET = "modelled speedup to the target, slim model on a CPU"
+"""Their ``setting`` in the frame is the network."""
 REACHED = "target reached"
-PLACES = tuple(f"{network}, {device}" for device in (speed.CPU, speed.GPU) for network in NETWORKS)
-"""The frame's ``setting`` of the two speedups."""
-ALLOWED = (0.0, 0.5, 1.0)
-"""Losses of quality in the table "Use this": points, or percent of perplexity."""
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 WIRE = {workers: f"wire a step, N = {workers}" for workers in WORKERS}
 MAIN = {"payload a step": PAYLOAD, "on the wire, 32 workers": WIRE[32]}
 WIRE_PANELS = {f"on the wire, {workers} workers": WIRE[workers] for workers in (2, 8, 128)}
 """Panels of the two figures: quantity by title."""
 SHOWS_THAT_IT_RUNS = "quick"
-"""No advice is printed at this scale."""
+"""Nothing is concluded at this scale."""
+SORTED_BY = "1 Gbit/s"
+"""The network by whose speedups the heat maps are sorted."""
 MOST_SHOWN, DARK_FROM = 32.0, 8.0
 """Speedups: where the colours of the heat map end, and from where on its numbers are white."""
 LOSS_TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200)
@@ -79,14 +79,14 @@ BORROWED = " (borrowed)"
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    present = [name for name in WORKLOADS if any(run.model == name for run in _dense(runs))]
+    present = [name for name in workloads() if any(run.model == name for run in _dense(runs))]
     if not present:
         raise UserError(
             "experiment.row: dense training of a workload to compare with, got no finished run of it; run "
             "`python -m dgc_repro reproduce benchmark/methods`"
         )
     require_alike(runs, ALIKE)
-    if int(runs[0].setting("launch.workers")) < 2:
+    if any(int(run.setting("launch.workers")) < 2 for run in runs):
         raise UserError("launch.workers: at least 2, between whom something is exchanged, got 1")
     runs = [run for run in runs if run.model in present]
     for name in present:
@@ -94,13 +94,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     shown = [run for run in runs if TUNES not in run.method]
     has_target = any(run.summary.get("stopping") for run in runs)
     found = numbers(shown)
+    judged = {name: judged_of(found, name) for name in present}
     tuning = pd.concat([_tuning(runs, name) for name in present], ignore_index=True)
-    best = pd.concat([advice(found, name) for name in present], ignore_index=True)
     tried = _not_best(tuning, runs) if len(tuning) else "There are no such runs here."
+    drawn = partial(_figure, found, judged, shown, scale)
+    is_real = scale != SHOWS_THAT_IT_RUNS
     sections = [
-        *([Section("Use this", best)] if scale != SHOWS_THAT_IT_RUNS else []),
+        *([Section("What the seeds show", _classes(found, judged))] if is_real else []),
         Section("Settings"),
-        *(Section(WORKLOADS[name], _table(found, runs, name)) for name in present),
+        *(Section(_title(name), _table(found, judged[name], runs, name)) for name in present),
         Section("Modelled time"),
         Section("Tuning", tuning.map(_cell) if len(tuning) else None),
     ]
@@ -115,21 +117,25 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             ("seconds", "modelled, from times of these runs and from counts: see Modelled time"),
         ],
         said={
+            "shows": _shows(judged),
+            "margins": _list(f"{_title(name)} {_margin(name)}" for name in present),
+            "priors": _list(f"{_title(name)} {one.prior_text}" for name, one in judged.items()),
             "tuning": tried,
             "workers": speed.WORKERS,
             "seeds": MIN_SEEDS,
             "target": _targets(runs, present) if has_target else "none at this scale",
-            "dense": _dense_error(found, present),
             "settings": len({run.method for run in shown}),
+            "workloads": _list(map(_title, present)),
             "twins": _twins(shown),
-            "low_rank": _low_rank(found, shown, present),
         },
-        figures=_headline(found, shown, scale)
-        | {
-            "methods": lambda: _figure(found, shown, present, scale, MAIN),
-            "wire": lambda: _figure(found, shown, present, scale, WIRE_PANELS),
-        }
-        | ({"speed": lambda: _speed_figure(found, shown, present, scale)} if has_target else {}),
+        figures=_headline(found, judged, shown, scale)
+        | {"methods": partial(drawn, MAIN), "wire": partial(drawn, WIRE_PANELS)}
+        | ({"speed": partial(_speed_figure, found, shown, present, scale)} if has_target else {})
+        | (
+            {"step": partial(_step_figure, found, shown, scale)}
+            if (found["quantity"] == STEP).any()
+            else {}
+        ),
     )
 
 
@@ -151,21 +157,22 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     }
     found = frame.measure(runs, quantities)
     losses = frame.lines(
-        {"row": run.row, "seed": run.seed, "quantity": LOSS, "unit": _unit(run), "value": value}
+        {"row": run.row, "seed": run.seed, "quantity": LOSS, "unit": workloads()[run.model].unit, "value": value}
         for run in runs
         for value in [_loss(run, dense[run.model, run.seed])]
     )
     less = [
         frame.relative(own, PAYLOAD, f"{name}.{DENSE}", inverse=True, name=LESS)
-        for name in WORKLOADS
+        for name in workloads()
         if not (own := found[found["row"].str.startswith(f"{name}.")]).empty
     ]
     return frame.join(found, losses, *less, speedups(runs))
 
 
 def speedups(runs: Sequence[Run]) -> pd.DataFrame:
-    """Which runs reach the target where dense training of the same seed does. Seconds of that training over a
-    run's on each network and device: of a step, and to the target for settings that reach it in each seed."""
+    """Which runs reach the target where dense training of the same seed does, and the seconds of that training
+    over a run's on each network: to the target with the model of these runs, for settings that reach it in
+    each seed, and of a step with the full model."""
     counts, lines = speed.counts(RESULTS), []
     for name in dict.fromkeys(run.model for run in runs):
         work = speed.workload(name, runs, counts)
@@ -183,32 +190,31 @@ def speedups(runs: Sequence[Run]) -> pd.DataFrame:
                 lines.append(
                     {**line, "quantity": REACHED, "unit": verdict.YES_OR_NO, "value": is_reached}
                 )
-            for device, title in product((speed.CPU, speed.GPU), NETWORKS):
-                seconds = partial(work.seconds, device=device, network=NETWORKS[title])
-                modelled = {
-                    **line, "setting": f"{title}, {device}", "unit": "x", "clock": "modelled"
-                }  # fmt: skip
-                ratio = seconds(base) / seconds(run)
-                lines.append({**modelled, "quantity": STEP, "value": ratio})
+            for title, network in NETWORKS.items():
+                modelled = {**line, "setting": title, "unit": "x", "clock": "modelled"}
+                full = partial(work.seconds, device=speed.GPU, network=network)
+                lines.append({**modelled, "quantity": STEP, "value": full(base) / full(run)})
                 if np.isfinite(steps) and run.row not in late:
-                    ratio = steps * seconds(base, steps=steps) / (own * seconds(run, steps=own))
+                    slim = partial(work.seconds, device=speed.CPU, network=network)
+                    ratio = steps * slim(base, steps=steps) / (own * slim(run, steps=own))
                     lines.append({**modelled, "quantity": TARGET, "value": ratio})
     return frame.lines(lines)
 
 
 def _dense(runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.method == DENSE and np.isfinite(quality(run))]
+    own = [run for run in runs if run.method == DENSE and run.model in workloads()]
+    return [run for run in own if np.isfinite(quality(run))]
 
 
 def quality(run: Run) -> float:
-    """Test accuracy in percent, or perplexity, after the last epoch. Infinite: training diverged."""
+    """The workload's metric in the last test. Infinite: training diverged."""
     return _last(run, "test")
 
 
 def _last(run: Run, split: str) -> float:
-    word = f"{split}/perplexity" if _has_words(run) else f"{split}/accuracy_percent"
-    value = run.epochs[word].iloc[-1]
-    worst = np.inf if _has_words(run) else -np.inf
+    metric = workloads()[run.model].metric
+    value = run.epochs[f"{split}/{metric}"].iloc[-1]
+    worst = -np.inf if metric == ACCURACY else np.inf
     return worst if pd.isna(value) else float(value)
 
 
@@ -218,17 +224,30 @@ def wire_a_step(run: Run, workers: int) -> float:
     return sum(moved_by(name, workers) * size for name, (_, size) in calls.items())
 
 
-def _has_words(run: Run) -> bool:
-    return "test/perplexity" in run.epochs
-
-
-def _unit(run: Run) -> str:
-    return "%" if _has_words(run) else "points"
-
-
 def _loss(run: Run, dense: float) -> float:
     own = quality(run)
-    return 100 * (own / dense - 1) if _has_words(run) else dense - own
+    return dense - own if workloads()[run.model].metric == ACCURACY else 100 * (own / dense - 1)
+
+
+def judged_of(found: pd.DataFrame, name: str) -> Judged:
+    """What the losses of a workload's settings show."""
+    return judge({row: frame.of(found, LOSS, row) for row in _rows(found, name)}, workloads()[name])
+
+
+def _rows(found: pd.DataFrame, name: str) -> list[str]:
+    return [row for row in found["row"].unique() if row.startswith(f"{name}.")]
+
+
+def _title(name: str) -> str:
+    return workloads()[name].title
+
+
+def _margin(name: str) -> str:
+    return f"{workloads()[name].margin:g} {workloads()[name].unit_in_words}"
+
+
+def _list(words: Iterable[str]) -> str:
+    return "; ".join(words)
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -249,15 +268,11 @@ def _front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return front({row: point for row, point in points.items() if not _is_other(row)})
 
 
-def _points(found: pd.DataFrame, name: str, against: str) -> dict[str, tuple[float, float]]:
+def _points(found: pd.DataFrame, judged: Judged, against: str) -> dict[str, tuple[float, float]]:
     """Mean loss and mean bytes of each setting of a workload."""
-    rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
     return {
-        row: (
-            float(np.mean(frame.of(found, LOSS, row))),
-            float(np.mean(frame.of(found, against, row))),
-        )
-        for row in rows
+        row: (shown.mean, float(np.mean(frame.of(found, against, row))))
+        for row, shown in judged.shown.items()
     }
 
 
@@ -268,9 +283,8 @@ def _training(runs: Sequence[Run], present: Sequence[str]) -> str:
         run = next(run for run in _dense(runs) if run.model == name)
         own, steps = partial(run.setting, missing="?"), run.summary["steps"]
         said.append(
-            f"{WORKLOADS[name]}: {steps} steps ({own('train.epochs')} epochs) of "
-            f"{own('launch.workers')} x {own('train.batch_size')}, SGD with momentum "
-            f"{own('optimizer.momentum')}"
+            f"{_title(name)}: {steps} steps ({own('train.epochs')} epochs) of "
+            f"{own('launch.workers')} x {own('train.batch_size')}, {facts.short(own('optimizer'))}"
         )
     return "; ".join(said)
 
@@ -285,23 +299,10 @@ def _targets(runs: Sequence[Run], present: Sequence[str]) -> str:
         reached = sum(np.isfinite(speed.steps_to_target(run)) for run in own)
         often = own[0].setting("stopping.every_steps")
         said.append(
-            f"{WORKLOADS[name]}: {target:g}, tested every {often} steps and after each epoch, reached by "
+            f"{_title(name)}: {target:g}, tested every {often} steps and after each epoch, reached by "
             f"dense training in {reached} of {len(own)} seeds"
         )
     return "; ".join(said)
-
-
-def _dense_error(found: pd.DataFrame, present: Sequence[str]) -> str:
-    """The standard error of dense training's mean, which all losses of a workload share, in their unit."""
-    said = []
-    for name in present:
-        own = frame.of(found, QUALITY, f"{name}.{DENSE}")
-        if len(own) > 1:
-            error = float(np.std(own, ddof=1) / np.sqrt(len(own)))
-            is_text = "text" in WORKLOADS[name]
-            relative = f"{100 * error / np.mean(own):.2g} %"
-            said.append(f"{WORKLOADS[name]} {relative if is_text else f'{error:.2g} points'}")
-    return ", ".join(said) or "unknown with one seed"
 
 
 def _twins(runs: Sequence[Run]) -> str:
@@ -310,36 +311,66 @@ def _twins(runs: Sequence[Run]) -> str:
     return ", ".join(f"{row} as {first}" for row, first in same.items()) or "none"
 
 
-def _low_rank(found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str]) -> str:
-    """How much more PowerSGD of rank 2 compresses the full models than the slim ones."""
-    counts, said = speed.counts(RESULTS), []
-    for name in present:
-        slim = frame.of(found, LESS, f"{name}.powersgd_2")
-        if slim and (full := speed.workload(name, runs, counts).full):
-            times = full.parameters / (full.vectors + 2 * full.factors)
-            said.append(f"{WORKLOADS[name]} {np.mean(slim):.0f} and {times:.0f} times")
-    return ", ".join(said) or "no such runs here"
+def _shows(judged: Mapping[str, Judged]) -> str:
+    """How many settings of each workload are of which class, in sentences."""
+    said = []
+    for name, one in judged.items():
+        own = [shown for row, shown in one.shown.items() if not _is_dense(row)]
+        counts = Counter(shown.word for shown in own)
+        seen = sorted({shown.n for shown in own})
+        n = "-" if not seen else f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+        said.append(
+            f"{_title(name)}, n = {n}: of {len(own)} settings {counts['equivalent']} are shown to be equivalent to "
+            f"dense training, {counts['better']} better, {counts['worse']} worse; {counts['undecided']} are undecided."
+        )
+    return "\n\n".join(said)
 
 
-def _table(found: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
-    points = _points(found, name, PAYLOAD)
-    best, on_wire = (set(_front(_points(found, name, what))) for what in (PAYLOAD, WIRE[32]))
+def _classes(found: pd.DataFrame, judged: Mapping[str, Judged]) -> pd.DataFrame:
+    """The settings of each workload and class, those that send the fewest bytes first."""
+    lines = []
+    for name, one in judged.items():
+        sizes = {row: size for row, (_, size) in _points(found, one, PAYLOAD).items()}
+        for word in WORDS:
+            rows = [
+                row
+                for row, shown in one.shown.items()
+                if shown.word == word and not _is_dense(row)
+            ]
+            names = [row.partition(".")[2] for row in sorted(rows, key=sizes.__getitem__)]
+            lines.append(
+                {
+                    "workload": _title(name),
+                    "margin": _margin(name),
+                    "class": word,
+                    "number": len(names),
+                    "settings, fewest bytes first": ", ".join(names) or "-",
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run], name: str) -> pd.DataFrame:
+    points = _points(found, judged, PAYLOAD)
+    best, on_wire = (set(_front(_points(found, judged, what))) for what in (PAYLOAD, WIRE[32]))
     own = [run for run in runs if run.model == name]
     tuned = {run.method.partition(TUNES)[0] for run in own if TUNES in run.method}
     rates = {run.row: f"{run.setting('optimizer.lr'):g}" for run in own}
     rows = {row: row.partition(".")[2] for row in sorted(points, key=lambda row: -points[row][1])}
-    unit = found.loc[(found["quantity"] == LOSS) & found["row"].isin(rows), "unit"].iloc[0]
     columns = (
         seeds(LOSS),
-        Column("perplexity" if unit == "%" else "accuracy, %", QUALITY, _or_diverged),
-        Column(f"loss, {unit}", LOSS, partial(_or_diverged, decimals=1)),
-        Column("95 % interval", LOSS, _interval_alone),
+        Column(judged.workload.heading, QUALITY, _or_diverged),
+        Column(f"loss, {judged.workload.unit}", LOSS, partial(_or_diverged, decimals=1)),
         Column("payload", PAYLOAD, amount),
         Column("times less", LESS, lambda values: number([float(np.mean(values))], None, "x")),
         *(Column(f"wire, N={workers}", WIRE[workers], amount) for workers in WORKERS),
         Column("skipped", SKIPPED, lambda values: f"{np.mean(values):g}"),
     )
     table = frame.pivot(found, rows, columns, "setting")
+    shown = [judged.shown[row] for row in rows]
+    words = ["-" if _is_dense(row) else judged.shown[row].word for row in rows]
+    table.insert(4, "95 % interval", [one.interval for one in shown])
+    table.insert(5, "class", words)
     marks = [OTHER if _is_other(row) else _fronts(row in best, row in on_wire) for row in rows]
     table.insert(1, "front", marks)
     borrowed = {row for row, method in rows.items() if tuned and method not in tuned}
@@ -349,61 +380,6 @@ def _table(found: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
 
 def _fronts(payload: bool, wire: bool) -> str:
     return ", ".join(name for name, is_on in {"payload": payload, "wire": wire}.items() if is_on)
-
-
-def advice(found: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The setting with the largest modelled speedup of a step on each network, among those that lose no more
-    than allowed in the mean over seeds."""
-    rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
-    losses = {row: frame.of(found, LOSS, row) for row in rows}
-    lines = []
-    for place in PLACES:
-        speeds = {row: frame.of(found, STEP, row, place) for row in rows}
-        line = {"workload": WORKLOADS[name], "network, device": place}
-        for allowed in ALLOWED:
-            good = [row for row in rows if speeds[row] and not _is_other(row)]
-            good = [row for row in good if np.mean(losses[row]) <= allowed]
-            line[f"loss up to {allowed:g}"] = "-"
-            if good:
-                best = max(good, key=lambda row: float(np.mean(speeds[row])))
-                is_supported = best.endswith(f".{DENSE}") or supports(losses[best], allowed)
-                line[f"loss up to {allowed:g}"] = (
-                    f"{best.partition('.')[2]}: {np.mean(speeds[best]):.2f}x, loss "
-                    f"{interval(losses[best])}{'' if is_supported else ' *'}"
-                )
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def supports(losses: Sequence[float], allowed: float) -> bool:
-    """Whether at least `MIN_SEEDS` losses have a 95 % interval that ends at most at the allowed loss."""
-    return len(losses) >= MIN_SEEDS and float(np.mean(losses)) + _half(losses) <= allowed
-
-
-def interval(values: Sequence[float]) -> str:
-    """Mean, 95 % t interval from `MIN_SEEDS` seeds on, and n."""
-    mean, half, n = float(np.mean(values)), _half(values), len(values)
-    if not half:
-        return f"{_plain(mean)} (n={n})"
-    return f"{_plain(mean)} [{_plain(mean - half)}, {_plain(mean + half)}] (n={n})"
-
-
-def _plain(value: float) -> str:
-    """Two decimals, without a minus before zero."""
-    return f"{round(value, 2) + 0.0:.2f}"
-
-
-def _interval_alone(values: Sequence[float]) -> str:
-    mean, half = float(np.mean(values)), _half(values)
-    return f"{mean - half:.1f} to {mean + half:.1f}" if half else "-"
-
-
-def _half(values: Sequence[float]) -> float:
-    """Half the width of the 95 % t interval. 0: fewer than `MIN_SEEDS` values, or one is not finite."""
-    if len(values) < MIN_SEEDS or not np.isfinite(values).all():
-        return 0.0
-    mean, _, high = statistics.interval(values)
-    return high - mean
 
 
 def _or_diverged(values: Sequence[float], decimals: int | None = None) -> str:
@@ -419,6 +395,10 @@ def _is_other(row: str) -> bool:
     return row.partition(".")[2].startswith(OTHER_OPTIMIZER)
 
 
+def _is_dense(row: str) -> bool:
+    return row.partition(".")[2] == DENSE
+
+
 def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
     """Every rate that was tried on seed 0, beside the one that is used: last validation and test."""
     own = [run for run in runs if run.model == name and run.seed == 0]
@@ -429,7 +409,7 @@ def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
         for run in sorted(tried, key=lambda run: float(run.setting("optimizer.lr"))):
             lines.append(
                 {
-                    "workload": WORKLOADS[name],
+                    "workload": _title(name),
                     "setting": family,
                     "learning rate": f"{run.setting('optimizer.lr'):g}",
                     "used": "" if TUNES in run.method else "yes",
@@ -443,19 +423,22 @@ def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
 def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
     """The families whose rate in use did not validate best, or was the smallest or the largest tried, and how
     much a validation on images says."""
+    lower_is_better = {one.title for one in workloads().values() if not one.is_difference}
     worse, at_edge = [], []
     for _, tried in tuning.groupby(["workload", "setting"], sort=False):
         workload, setting = tried[["workload", "setting"]].iloc[0]
         values = tried["last validation"].replace([np.inf, -np.inf], np.nan).to_numpy(float)
         if np.isnan(values).all():
             continue
-        best = int(np.nanargmin(values) if "text" in workload else np.nanargmax(values))
+        best = int(np.nanargmin(values) if workload in lower_is_better else np.nanargmax(values))
         name = f"{setting} ({workload})"
         if tried["used"].iloc[best] != "yes":
             worse.append(name)
         if best in (0, len(tried) - 1):
             at_edge.append(name)
-    images = {run.setting("dataset.validation") for run in runs if not _has_words(run)}
+    images = {
+        run.setting("dataset.validation") for run in runs if workloads()[run.model].is_difference
+    }
     noise = "".join(
         f" {n} images validate: the standard error of an accuracy of 50 % is {50 / np.sqrt(n):.1f} points."
         for n in images
@@ -467,71 +450,61 @@ def _not_best(tuning: pd.DataFrame, runs: Sequence[Run]) -> str:
 
 
 def _headline(
-    found: pd.DataFrame, runs: Sequence[Run], scale: str
+    found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str
 ) -> dict[str, Callable[[], Figure]]:
     """The README's picture, where these runs have its workload."""
-    own = headline.stated()
+    own = headline.stated(judged)
+    if own is None:
+        return {}
     rows = {setting: f"{own.workload}.{setting}" for setting in own.names}
-    losses = {setting: frame.of(found, LOSS, row) for setting, row in rows.items()}
     points = {
-        setting: headline.Point(
-            float(np.mean(frame.of(found, LESS, rows[setting]))),
-            float(np.mean(values)),
-            _half(values),
-        )
-        for setting, values in losses.items()
-        if values
+        setting: headline.Point(float(np.mean(frame.of(found, LESS, row))), shown)
+        for setting, row in rows.items()
+        if (shown := judged[own.workload].shown.get(row)) is not None
     }
     used = [run for run in runs if run.row in {rows[setting] for setting in points}]
-    if not used:
-        return {}
-    workload, unit = WORKLOADS[own.workload], _unit(used[0])
-    unit = "% of perplexity" if unit == "%" else f"{unit} of accuracy"
-    caption = facts.caption(used, scale)
-    return {"headline": lambda: headline.figure(own, points, workload, unit, caption)}
+    return {"headline": partial(headline.figure, own, points, facts.caption(used, scale))}
 
 
 def _figure(
     found: pd.DataFrame,
+    judged: Mapping[str, Judged],
     runs: Sequence[Run],
-    present: Sequence[str],
     scale: str,
     wanted: Mapping[str, str],
 ) -> Figure:
     """Loss against bytes: a column of panels a workload, a row for each quantity of ``wanted``."""
     panels: plot.Panels = [
-        (f"{WORKLOADS[name]}: {title}", partial(_scatter, found, name, against))
+        (f"{_title(name)}: {title}", partial(_scatter, found, one, against))
         for title, against in wanted.items()
-        for name in present
+        for name, one in judged.items()
     ]
     said = (
-        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval from {MIN_SEEDS} seeds on; "
-        "line: Pareto front; hollow: another optimizer than SGD, not on the front; wire bytes computed from "
-        "the recorded collectives"
+        f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval (moderated t) from {MIN_SEEDS} "
+        "seeds on; line: Pareto front of the means; hollow: another optimizer than dense training's, not on the "
+        "front; wire bytes computed from the recorded collectives"
     )
-    return plot.figure(
-        "Loss of quality against bytes", said, panels, columns=len(present), legend=0
-    )
+    return plot.figure("Loss of quality against bytes", said, panels, columns=len(judged), legend=0)
 
 
-def _scatter(found: pd.DataFrame, name: str, against: str, axes: Axes) -> None:
+def _scatter(found: pd.DataFrame, judged: Judged, against: str, axes: Axes) -> None:
     points = {
-        row: (loss, size / 1e3) for row, (loss, size) in _points(found, name, against).items()
+        row: (loss, size / 1e3) for row, (loss, size) in _points(found, judged, against).items()
     }
     best = _front(points)
-    unit = found.loc[(found["quantity"] == LOSS) & found["row"].isin(points), "unit"].iloc[0]
     finite = {row: point for row, point in points.items() if np.isfinite(point).all()}
     for row, (loss, size) in finite.items():
-        half = _half(frame.of(found, LOSS, row))
         colour = plot.ORANGE if row in best else plot.BLUE
         look: dict[str, Any] = {
             "color": colour,
             "markerfacecolor": "white" if _is_other(row) else colour,
+            "yerr": [[bar] for bar in judged.shown[row].bars],
         }
-        axes.errorbar(size, loss, yerr=half, fmt="o", markersize=4, elinewidth=0.5, **look)
+        axes.errorbar(size, loss, fmt="o", markersize=4, elinewidth=0.5, **look)
     edge = [finite[row] for row in best]
     line: dict[str, Any] = {"color": plot.ORANGE, "drawstyle": "steps-post"}
     axes.plot([size for _, size in edge], [loss for loss, _ in edge], **line)
+    unit = judged.workload.unit
     plot.name_axes(axes, "kB a worker and step", f"loss against dense, {unit}", "x")
     plot.plain_log(axes.xaxis, (1.0, 3.0))
     axes.margins(x=0.16, y=0.1)
@@ -563,46 +536,74 @@ def _label(axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
 def _speed_figure(
     found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], scale: str
 ) -> Figure:
-    """Speedup over dense to the target: a heat map a workload, settings by networks and devices."""
-    panels: plot.Panels = [(WORKLOADS[name], partial(_heat, found, name)) for name in present]
+    """Speedup over dense to the target, with the model that was trained: settings by networks."""
     said = (
-        f"{facts.caption(runs, scale)}; the network modelled, {speed.WORKERS} workers; {speed.CPU}: the slim "
-        f"model, compute and compression measured; {speed.GPU}: the full model, nothing measured; target: "
-        f"{_targets(runs, present)}; mean over these seeds; k/n: only k of them reach it; empty: not "
-        f"counted; {MARK}: another optimizer than SGD; sorted by {PLACES[1]}"
+        f"{facts.caption(runs, scale)}; steps to the target, compute and compression of these runs; the network "
+        f"modelled, {speed.WORKERS} workers; target: {_targets(runs, present)}; mean over these seeds; k/n: only "
+        f"k of them reach it; {MARK}: another optimizer than dense training's; sorted by {SORTED_BY}"
     )
-    most = max(sum(row.startswith(f"{name}.") for row in found["row"].unique()) for name in present)
-    title, size = "Modelled time to the target: times as fast as dense", (4.6, 2.0 + 0.16 * most)
-    return plot.figure(title, said, panels, size=size, legend=0)
+    reached = {row: frame.of(found, REACHED, row) for row in found["row"].unique()}
+    shares = {row: f"{sum(own):g}/{len(own)}" for row, own in reached.items() if own}
+    panels: plot.Panels = [
+        (_title(name), partial(_heat, found, TARGET, {row: shares[row] for row in rows}))
+        for name in present
+        for rows in [[row for row in _rows(found, name) if row in shares]]
+    ]
+    title = "Modelled time to the target, with the model that was trained: times as fast as dense"
+    return _heat_map(title, said, panels, shares)
 
 
-def _heat(found: pd.DataFrame, name: str, axes: Axes) -> None:
-    rows = [row for row in found["row"].unique() if row.startswith(f"{name}.")]
-    reached = {row: frame.of(found, REACHED, row) for row in rows}
-    of = {
-        what: {row: [frame.of(found, what, row, place) for place in PLACES] for row in rows}
-        for what in (STEP, TARGET)
-    }
-    cells = {
-        row: [float(np.mean(own)) if own else np.nan for own in line]
-        for row, line in of[TARGET].items()
-    }
-    rows = sorted((row for row in rows if reached[row]), key=lambda r: -np.nan_to_num(cells[r][1]))
+def _step_figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+    """Speedup of a step over dense, with the models at full size: settings by networks."""
+    steps = found[found["quantity"] == STEP]
+    rows = {name: own for name in workloads() if (own := _rows(steps, name))}
+    said = (
+        f"payloads of runs ({facts.scale_text(scale)}) scaled to the models at full size; nothing measured: "
+        f"operations, launches and bytes counted for a V100, the network modelled, {speed.WORKERS} workers; no "
+        f"quality was measured at this size; {MARK}: another optimizer than dense training's; sorted "
+        f"by {SORTED_BY}"
+    )
+    panels: plot.Panels = [
+        (
+            f"{workloads()[name].full_size} at full size",
+            partial(_heat, found, STEP, dict.fromkeys(own, "")),
+        )
+        for name, own in rows.items()
+    ]
+    title = "Modelled time of a step, whatever it costs in quality: times as fast as dense"
+    return _heat_map(title, said, panels, steps["row"].unique())
+
+
+def _heat_map(title: str, said: str, panels: plot.Panels, rows: Iterable[str]) -> Figure:
+    """The figure of `_heat` panels, high enough for the workload with the most rows."""
+    most = max(Counter(row.partition(".")[0] for row in rows).values(), default=1)
+    return plot.figure(title, said, panels, size=(3.8, 1.6 + 0.16 * most), legend=0)
+
+
+def _heat(found: pd.DataFrame, quantity: str, rows: Mapping[str, str], axes: Axes) -> None:
+    """A row for each setting, a column for each network. ``rows``: what a setting without a number says."""
     if not rows:
         axes.set_axis_off()
         return plot.empty(axes, "dense training does not reach the target in any seed")
-    table = np.array([cells[row] for row in rows])
+    cells = {
+        row: [
+            float(np.mean(own)) if (own := frame.of(found, quantity, row, network)) else np.nan
+            for network in NETWORKS
+        ]
+        for row in rows
+    }
+    place = list(NETWORKS).index(SORTED_BY)
+    order = sorted(rows, key=lambda row: -np.nan_to_num(cells[row][place]))
+    table = np.array([cells[row] for row in order])
     axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")
-    for y, row in enumerate(rows):
+    for y, row in enumerate(order):
         for x, value in enumerate(cells[row]):
-            is_counted = bool(of[STEP][row][x])
-            text = f"{sum(reached[row]):g}/{len(reached[row])}" if is_counted else ""
-            if np.isfinite(value):
-                text = f"{value:.{3 if value >= 100 else 2}g}"
-            is_dark = np.isfinite(value) and max(value, 1 / value) > DARK_FROM
+            is_known = np.isfinite(value)
+            text = f"{value:.{3 if value >= 100 else 2}g}" if is_known else rows[row]
+            is_dark = is_known and max(value, 1 / value) > DARK_FROM
             colour = "white" if is_dark else "black"
             axes.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
-    axes.set_xticks(range(len(PLACES)), PLACES, rotation=60, ha="right", fontsize=7)
-    names = [row.partition(".")[2] + (f" {MARK}" if _is_other(row) else "") for row in rows]
-    axes.set_yticks(range(len(rows)), names, fontsize=6.5)
+    axes.set_xticks(range(len(NETWORKS)), list(NETWORKS), rotation=30, ha="right", fontsize=7)
+    names = [row.partition(".")[2] + (f" {MARK}" if _is_other(row) else "") for row in order]
+    axes.set_yticks(range(len(order)), names, fontsize=6.5)
     return axes.grid(visible=False)

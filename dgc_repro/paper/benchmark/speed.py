@@ -27,6 +27,7 @@ import pandas as pd
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.iteration import Calls, Part, Step
 from dgc_repro.network.profile import Network
+from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.records import Run
 
 NETWORKS = {
@@ -38,10 +39,8 @@ NETWORKS = {
 """Rates and latencies of conf/network/ethernet_*.yaml."""
 WORKERS = 8
 """N of the modelled times."""
-CPU, GPU = "CPU (measured)", "V100 (counted)"
+CPU, GPU = "CPU", "V100"
 COUNTED_GPU = "modelled_v100_ms"
-FULL_SIZE = {"resnet": "resnet18", "lstm": "lstm", "transformer": "transformer"}
-"""The model of bench/launches.py at full size, by workload."""
 COMPUTE = "forward and backward"
 GATHER, SHARDED, TREE = "gather", "sharded", "gtopk"
 BACKWARD = 2 / 3
@@ -217,8 +216,9 @@ def workload(name: str, runs: Sequence[Run], counts: pd.DataFrame | None) -> Wor
     ]
     counted: dict[str, float] = {}
     full = None
-    if counts is not None:
-        rows = counts[counts["model"] == FULL_SIZE[name]].set_index("method")
+    full_size = workloads()[name].full_size
+    if counts is not None and full_size:
+        rows = counts[counts["model"] == full_size].set_index("method")
         counted = dict(rows[COUNTED_GPU].dropna())
         full = Sizes(*rows.loc[COMPUTE, ["parameters", "vectors", "factors"]].astype(float))
     return Workload(own, counted, full, min(averaged, default=0.0))

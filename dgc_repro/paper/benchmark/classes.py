@@ -1,0 +1,148 @@
+"""What the seeds of a workload show of each setting's loss against dense training.
+
+equivalent  its size is below the workload's margin
+better      it is below 0
+worse       it is above 0, or a seed diverged
+undecided   the seeds do not tell, or there are fewer than three
+
+Two questions are tested, with moderated t over the settings of the workload (statistics.py): is the loss within
+the margin, and does it differ from 0? Holm's correction over the settings keeps the chance of one or more false
+answers to a question at 5 %. A setting that is both worse and within the margin is equivalent. Percentages are
+tested as logarithms of the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dgc_repro.paper.benchmark.workloads import Workload
+from dgc_repro.paper.statistics import (
+    COVERAGE,
+    SHARED_BASELINE,
+    Estimate,
+    Prior,
+    holm,
+    moderated,
+)
+from dgc_repro.paper.verdict import MIN_SEEDS
+
+Word = Literal["equivalent", "better", "worse", "undecided"]
+WORDS: tuple[Word, ...] = ("equivalent", "better", "worse", "undecided")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A setting's loss: its mean over ``n`` seeds (of percentages the geometric one) and its 95 % interval. Without
+    an interval all three are equal; they are infinite where a seed diverged."""
+
+    word: Word
+    n: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def bars(self) -> tuple[float, float]:
+        """Lengths of the error bars, down and up."""
+        return self.mean - self.low, self.high - self.mean
+
+    @property
+    def interval(self) -> str:
+        """The interval in words; '-' for none."""
+        return "-" if self.low == self.high else f"{_plain(self.low)} to {_plain(self.high)}"
+
+    @property
+    def text(self) -> str:
+        """Mean, interval and n."""
+        inside = "" if self.low == self.high else f" [{_plain(self.low)}, {_plain(self.high)}]"
+        return f"{_plain(self.mean)}{inside} (n={self.n})"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is shown of each setting of a workload, by row, and the estimates behind it.
+
+    estimates  of the rows with three seeds or more, none diverged: a difference in points, or a ratio
+    prior      of their variances; None for too few rows
+    """
+
+    workload: Workload
+    shown: Mapping[str, Shown]
+    estimates: Mapping[str, Estimate]
+    prior: Prior | None
+
+    def at_most(self, largest: float) -> set[str]:
+        """The rows that are shown to lose less than ``largest``, with Holm's correction."""
+        bound = _effect(largest, self.workload)
+        p_values = [one.p_inside(-math.inf, bound) for one in self.estimates.values()]
+        return {row for row, p in zip(self.estimates, holm(p_values), strict=True) if _is_shown(p)}
+
+    @property
+    def prior_text(self) -> str:
+        """The prior's standard deviation and degrees of freedom."""
+        if self.prior is None:
+            return "none, too few settings"
+        sd = self.prior.sd if self.workload.is_difference else 100 * self.prior.sd
+        freedom = "infinitely many" if math.isinf(self.prior.df) else f"{self.prior.df:.1f}"
+        return f"{sd:.2g} {self.workload.unit} with {freedom} degrees of freedom"
+
+
+def judge(losses: Mapping[str, Sequence[float]], workload: Workload) -> Judged:
+    """Judge the settings of a workload. ``losses``: by row, one a seed, in the workload's unit."""
+    finite = {row: own for row, own in losses.items() if np.isfinite(own).all()}
+    tested = {row: own for row, own in finite.items() if len(own) >= MIN_SEEDS and np.any(own)}
+    estimates, prior = moderated(
+        [[_effect(loss, workload) for loss in own] for own in tested.values()],
+        ratio=not workload.is_difference,
+        overlap=SHARED_BASELINE,
+    )
+    by_row = dict(zip(tested, estimates, strict=True))
+    words = dict(zip(tested, _words(estimates, workload), strict=True))
+    shown = {}
+    for row, own in losses.items():
+        if row in tested:
+            one = by_row[row]
+            numbers = (_loss(value, workload) for value in (one.mean, one.low, one.high))
+            shown[row] = Shown(words[row], len(own), *numbers)
+        elif row not in finite:
+            shown[row] = Shown("worse", len(own), *3 * (math.inf,))
+        else:  # too few seeds, or the training of dense itself
+            word: Word = "equivalent" if len(own) >= MIN_SEEDS else "undecided"
+            shown[row] = Shown(word, len(own), *3 * (float(np.mean(own)),))
+    return Judged(workload, shown, by_row, prior)
+
+
+def _words(estimates: Sequence[Estimate], workload: Workload) -> list[Word]:
+    none, margin = _effect(0.0, workload), _effect(workload.margin, workload)
+    low = -margin if workload.is_difference else 1 / margin
+    differs = holm([one.p_outside(none, none) for one in estimates])
+    is_small = holm([one.p_inside(low, margin) for one in estimates])
+    found: list[Word] = []
+    for one, large, small in zip(estimates, differs, is_small, strict=True):
+        signed: Word = "better" if one.mean < none else "worse"
+        word: Word = signed if _is_shown(large) else "undecided"
+        found.append("equivalent" if _is_shown(small) else word)
+    return found
+
+
+def _is_shown(p: float) -> bool:
+    return p < 1 - COVERAGE
+
+
+def _effect(loss: float, workload: Workload) -> float:
+    """A loss as it is tested: points as they are, percent as a ratio."""
+    return loss if workload.is_difference else 1 + loss / 100
+
+
+def _loss(effect: float, workload: Workload) -> float:
+    return effect if workload.is_difference else 100 * (effect - 1)
+
+
+def _plain(value: float) -> str:
+    """Two decimals, without a minus before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
