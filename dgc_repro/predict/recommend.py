@@ -2,11 +2,11 @@
 
 ``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5``. The loss of
 quality is that of the published benchmark (results/benchmark), whose models are slim: of another model it is
-an extrapolation. Settings that lose no more in the mean are put in the order of a rough estimate, those whose
-seeds show it (paper/benchmark/classes.py) before the undecided ones; the first ones, and dense training, are then
-measured on this machine with the user's own model (step_timing.py). What is on the network is modelled, by the
-profile that is named (``calibrate`` measures one). An undecided setting is never the answer; one that is faster
-than the answer is named beside it.
+an extrapolation. Settings that lose no more in the mean are put in the order of a rough estimate, those
+whose seeds show it (paper/benchmark/classes.py) before the undecided ones; the first ones, and dense
+training, are then measured on this machine with the user's own model (step_timing.py). What is on the network
+is modelled, by the profile that is named (``calibrate`` measures one). An undecided setting is never the
+answer; one that is faster than the answer is named beside it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ KEYS: cli_args.Keys = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the benchmark. ``loss``: what its seeds show; ``is_shown``: they show that it is at most the
-    allowed one; ``estimate``: seconds of its exchange, roughly; ``config``: of the user's run with this setting."""
+    """A setting of the benchmark. ``loss``: what its seeds show; ``is_shown``: they show that it is at most
+    the allowed one; ``estimate``: seconds of its exchange, roughly; ``config``: of the user's run with this
+    setting."""
 
     name: str
     loss: Shown
@@ -250,29 +251,31 @@ def _show(
         cells.append([row.method + overlap, loss, *numbers, f"{dense.best_ms / row.best_ms:.2f}"])
     console.print(grid("Fastest first", headings, cells, wraps=True))
     console.print(
-        f"loss: of the benchmark,{UNDECIDED}: not shown to be at most {max_loss:g}; payload, compress and decompress: measured here; communicate, step and x "
-        "dense: modelled",
+        f"loss: of the benchmark,{UNDECIDED}: not shown to be at most {max_loss:g}; payload, compress and "
+        "decompress: measured here; communicate, step and x dense: modelled",
         soft_wrap=True,
     )
     place = next(i for i, (one, _) in enumerate(rows) if one is None or one.is_shown)
     setting, best = rows[place]
     first = next(run for run in runs if run.method == methods.DENSE)
-    shown = f"shown to lose at most {max_loss:g} {judged.workload.unit}"
-    faster = f"{dense.best_ms / best.best_ms:.2f} times as fast as dense, the fastest of those measured and {shown}:"
-    nothing = f"dense training is the fastest of the settings measured and {shown}:"
-    console.print(faster if setting else nothing, soft_wrap=True)
+    times = f"{dense.best_ms / best.best_ms:.2f} times as fast as dense,"
+    console.print(
+        f"{times if setting else 'dense training is'} the fastest of the settings measured and shown to lose "
+        f"at most {max_loss:g} {judged.workload.unit}:",
+        soft_wrap=True,
+    )
     console.print(_typed(setting, best), soft_wrap=True, style="bold", markup=False)
     if place:
         other, row = rows[0]
         assert other is not None, "dense training is decided"
         console.print(
-            f"{dense.best_ms / row.best_ms:.2f} times as fast as dense, but the seeds do not show that it loses at "
-            "most so much:",
+            f"{dense.best_ms / row.best_ms:.2f} times as fast as dense, but the seeds do not show that it "
+            "loses at most so much:",
             soft_wrap=True,
         )
         console.print(_typed(other, row), soft_wrap=True, markup=False)
-    for one, _ in rows[: place + 1]:
-        if one is not None and one in (setting, rows[0][0]):
+    for one in (setting, *([rows[0][0]] if place else [])):
+        if one is not None:
             console.print(
                 f"The benchmark trained {one.name} with {_optimizer_of(one.run)}, and dense training with "
                 f"{_optimizer_of(first)}. Tune the rate for your model. {_warmup_of(one.run)}".rstrip(),
@@ -281,9 +284,9 @@ def _show(
     console.print(
         f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
         f"{facts.world_text(first)} (results/{POOL}). For your model, data and number of workers it is an "
-        "extrapolation. Rule: a loss that is shown to be at most the allowed one (moderated t, Holm's correction "
-        "over the benchmark's settings), then the shortest step. Train with the setting and with dense before you "
-        "rely on it.",
+        "extrapolation. Rule: a loss that is shown to be at most the allowed one (moderated t, Holm's "
+        "correction over the benchmark's settings), then the shortest step. Train with the setting and with "
+        "dense before you rely on it.",
         soft_wrap=True,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from dgc_repro.launch.paths import option
 from dgc_repro.network.cost import Costs
 from dgc_repro.paper import frame
 from dgc_repro.paper.benchmark import headline, methods, speed
-from dgc_repro.paper.benchmark.classes import Shown
+from dgc_repro.paper.benchmark.classes import WORDS, Shown
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import markdown
 from dgc_repro.paper.records import Run
@@ -156,7 +157,10 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     tuning = _run("topk_0.01_lr0.2", quality=50.0, calls={"allgather": 800})
     page = methods.page([DENSE, TOPK, tuning], "quick")
     text = markdown(page)
-    assert "| topk_0.01 | payload, wire | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x |" in text
+    assert (
+        "| topk_0.01 | payload, wire | 0.1 | 1 | 79.0 | 1.0 | - | undecided | 80 B | 50.0x |"
+        in text
+    )
     assert "topk_0.01_lr0.2" not in text
     assert "| dense | payload, wire | 0.1 (borrowed) | 1 |" in text
     assert "| ResNet, images | topk_0.01 | 0.2 |  | 50.0 | 50.0 |" in text
@@ -165,8 +169,9 @@ def test_the_page_has_a_table_a_workload_and_what_was_tuned() -> None:
     assert "smallest or the largest that was tried: topk_0.01 (ResNet, images)." in text
     assert "625 images validate: the standard error of an accuracy of 50 % is 2.0 points." in text
     assert "## What the seeds show" not in text
-    assert "of 1 settings 0 are shown to be equivalent to dense training, 0 better, 0 worse; 1 are undecided" in (
-        markdown(methods.page([DENSE, TOPK], "small"))
+    assert (
+        "of 1 settings 0 are shown to be equivalent to dense training, 0 better, 0 worse; 1 are undecided"
+        in (markdown(methods.page([DENSE, TOPK], "small")))
     )
     page.figures["methods"]()
     page.figures["wire"]()
@@ -375,7 +380,7 @@ def test_another_optimizer_is_marked_and_not_on_the_front() -> None:
 def test_no_figure_joins_the_quality_of_one_model_with_the_bytes_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The time to a target is that of the model that reached it; the full model has the time of a step alone."""
+    """The time to a target is that of the model that reached it; the full model has a step's time alone."""
     full = 1e6 * COUNTS[["parameters", "vectors", "factors"]]
     told = {"metric": "accuracy", "target": 70, "reached": True, "step": 10}
     runs = [replace(run, summary={**run.summary, "stopping": told}) for run in (DENSE, TOPK)]
@@ -387,7 +392,10 @@ def test_no_figure_joins_the_quality_of_one_model_with_the_bytes_of_another(
     changed = small.index[small != large].get_level_values("quantity")
     assert set(changed) == {methods.STEP}
     page = methods.page(runs, "small")
-    for name, words in (("speed", "with the model that was trained"), ("step", "no quality was measured")):
+    for name, words in (
+        ("speed", "with the model that was trained"),
+        ("step", "no quality was measured"),
+    ):
         assert words in " ".join(page.figures[name]().get_suptitle().split())
 
 
@@ -420,6 +428,16 @@ def test_the_classes_are_those_of_the_seeds() -> None:
     assert "n = 6: of 3 settings 1 are shown to be equivalent" in page.sections[0].text
 
 
+def test_the_docs_count_the_classes_as_the_page_does() -> None:
+    page = methods.RESULTS / "benchmark" / "small" / "methods" / "table.md"
+    docs = methods.RESULTS.parent / "docs" / "benchmark.md"
+    line = rf"^\| ([^|]*) \| .* \| (?:{'|'.join(WORDS)}) \| (\d+) \|"
+    counts = re.findall(line, page.read_text("utf-8"), re.MULTILINE)
+    stated = re.findall(r"^\| ([^|]*) \(margin .*?\) \| (.*) \|$", docs.read_text("utf-8"), re.M)
+    assert [(name, one) for name, row in stated for one in row.split(" | ")] == counts
+    assert len(stated) == 3
+
+
 def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
     lost = [
         _run(f"topk{rate}", quality=float("nan"), calls={"allgather": 800})
@@ -446,7 +464,9 @@ def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
 def test_every_point_of_the_headline_is_named_and_no_name_covers_another(spread: float) -> None:
     own = _stated()
     points = {
-        setting: headline.Point(spread ** (place / 9), Shown("undecided", 3, at, at - half, at + half))
+        setting: headline.Point(
+            spread ** (place / 9), Shown("undecided", 3, at, at - half, at + half)
+        )
         for place, setting in enumerate(own.names)
         for at, half in [(place % 4 - 1.0, 0.5 * place)]
     }

@@ -62,8 +62,8 @@ def test_among_many_settings_a_single_one_needs_more() -> None:
 
 @pytest.mark.parametrize("workload", [POINTS, PERCENT], ids=["points", "percent"])
 def test_settings_without_a_loss_are_seldom_called_worse_or_better(workload: Workload) -> None:
-    """Error rates over 400 tables of 20 settings that share their dense runs, at n = 3. No word may be wrong in
-    more than 5 % of tables, beside the scatter of 400 tables (two standard errors: 2.2 %)."""
+    """Error rates over 400 tables of 20 settings that share their dense runs, at n = 3. No word may be wrong
+    in more than 5 % of tables, beside the scatter of 400 tables (two standard errors: 2.2 %)."""
     noise = np.random.default_rng(1)
     wrong = {"differs": 0, "equivalent": 0}
     for _ in range(400):
@@ -76,11 +76,21 @@ def test_settings_without_a_loss_are_seldom_called_worse_or_better(workload: Wor
 
 
 def test_at_most_agrees_with_the_classes() -> None:
-    losses = {"small": _around(0.1), "worse": _around(0.8), "better": _around(-3.0), "wide": _around(0.1, 6, 3.0)}
+    losses = {
+        "small": _around(0.1),
+        "worse": _around(0.8),
+        "better": _around(-3.0),
+        "wide": _around(0.1, 6, 3.0),
+    }
     judged = judge(losses, POINTS)
     assert judged.at_most(POINTS.margin) == {"small", "better"}
     assert judged.at_most(1.5) == {"small", "better", "worse"}
-    assert [judged.shown[row].word for row in losses] == ["equivalent", "worse", "better", "undecided"]
+    assert [judged.shown[row].word for row in losses] == [
+        "equivalent",
+        "worse",
+        "better",
+        "undecided",
+    ]
     assert {shown.word for shown in judged.shown.values()} == set(WORDS)
 
 

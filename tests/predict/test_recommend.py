@@ -91,7 +91,12 @@ def test_a_setting_that_is_shown_to_lose_no_more_is_the_answer(
         for method, how, payload, losses in (
             ("dense", DENSE, 4000, (0.0, 0.0, 0.0, 0.0)),
             ("topk_0.05", TOPK, 400, (0.29, 0.30, 0.31, 0.30)),
-            ("topk_0.01", ("compressor=topk", "compressor.density=0.01"), 80, (-9.0, 9.0, 1.0, 0.2)),
+            (
+                "topk_0.01",
+                ("compressor=topk", "compressor.density=0.01"),
+                80,
+                (-9.0, 9.0, 1.0, 0.2),
+            ),
         )
         for seed, loss in enumerate(losses)
     ]

@@ -5,10 +5,10 @@ better      it is below 0
 worse       it is above 0, or a seed diverged
 undecided   the seeds do not tell, or there are fewer than three
 
-Two questions are tested, with moderated t over the settings of the workload (statistics.py): is the loss within
-the margin, and does it differ from 0? Holm's correction over the settings keeps the chance of one or more false
-answers to a question at 5 %. A setting that is both worse and within the margin is equivalent. Percentages are
-tested as logarithms of the ratio.
+Two questions are tested, with moderated t over the settings of the workload (statistics.py): is the loss
+within the margin, and does it differ from 0? Holm's correction over the settings keeps the chance of one or
+more false answers to a question at 5 %. A setting that is both worse and within the margin is equivalent.
+Percentages are tested as logarithms of the ratio.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ WORDS: tuple[Word, ...] = ("equivalent", "better", "worse", "undecided")
 
 @dataclass(frozen=True)
 class Shown:
-    """A setting's loss: its mean over ``n`` seeds (of percentages the geometric one) and its 95 % interval. Without
-    an interval all three are equal; they are infinite where a seed diverged."""
+    """A setting's loss: its mean over ``n`` seeds (of percentages the geometric one) and its 95 % interval.
+    Without an interval all three are equal. They are infinite where a seed diverged."""
 
     word: Word
     n: int

@@ -65,8 +65,8 @@ def stated(present: Collection[str]) -> Headline | None:
 
 
 def figure(own: Headline, points: Mapping[str, Point], caption: str) -> Figure:
-    """Draw the settings of ``points``. ``caption``: scale, model, data, n. Raises UserError where the names do
-    not fit."""
+    """Draw the settings of ``points``. ``caption``: scale, model, data, n. Raises UserError where the names
+    do not fit."""
     workload = workloads()[own.workload]
     unit = workload.unit_in_words
     lost = [own.names[setting] for setting, point in points.items() if np.isinf(point.loss.mean)]
@@ -113,7 +113,13 @@ def _panel(own: Headline, drawn: Mapping[str, Point], unit: str, axes: Axes) -> 
     for key, colour in _colours(own, drawn).items():
         times, loss = drawn[key]
         axes.errorbar(
-            times, loss.mean, yerr=[[bar] for bar in loss.bars], fmt="o", markersize=6, color=colour, elinewidth=1.2
+            times,
+            loss.mean,
+            yerr=[[bar] for bar in loss.bars],
+            fmt="o",
+            markersize=6,
+            color=colour,
+            elinewidth=1.2,
         )
     axes.set_xscale("log")
     axes.margins(x=0.12)

@@ -72,7 +72,8 @@ LABELLED = (
 LETTER = (0.0125, 0.035)
 """Width and height of a letter of these names, in shares of the panel."""
 OTHER, MARK = "other optimizer", "+"
-"""How tables and the heat map mark these settings."""
+OTHER_MARKED = f"{MARK}: another optimizer than dense training's"
+"""How tables and the heat maps mark these settings."""
 BORROWED = " (borrowed)"
 """Of a learning rate that was tuned on another setting."""
 
@@ -157,7 +158,13 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     }
     found = frame.measure(runs, quantities)
     losses = frame.lines(
-        {"row": run.row, "seed": run.seed, "quantity": LOSS, "unit": workloads()[run.model].unit, "value": value}
+        {
+            "row": run.row,
+            "seed": run.seed,
+            "quantity": LOSS,
+            "unit": workloads()[run.model].unit,
+            "value": value,
+        }
         for run in runs
         for value in [_loss(run, dense[run.model, run.seed])]
     )
@@ -170,9 +177,9 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def speedups(runs: Sequence[Run]) -> pd.DataFrame:
-    """Which runs reach the target where dense training of the same seed does, and the seconds of that training
-    over a run's on each network: to the target with the model of these runs, for settings that reach it in
-    each seed, and of a step with the full model."""
+    """Which runs reach the target where dense training of the same seed does, and the seconds of that
+    training over a run's on each network: to the target with the model of these runs, for settings that reach
+    it in each seed, and of a step with the full model."""
     counts, lines = speed.counts(RESULTS), []
     for name in dict.fromkeys(run.model for run in runs):
         work = speed.workload(name, runs, counts)
@@ -320,8 +327,9 @@ def _shows(judged: Mapping[str, Judged]) -> str:
         seen = sorted({shown.n for shown in own})
         n = "-" if not seen else f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
         said.append(
-            f"{_title(name)}, n = {n}: of {len(own)} settings {counts['equivalent']} are shown to be equivalent to "
-            f"dense training, {counts['better']} better, {counts['worse']} worse; {counts['undecided']} are undecided."
+            f"{_title(name)}, n = {n}: of {len(own)} settings {counts['equivalent']} are shown to be "
+            f"equivalent to dense training, {counts['better']} better, {counts['worse']} worse; "
+            f"{counts['undecided']} are undecided."
         )
     return "\n\n".join(said)
 
@@ -333,9 +341,7 @@ def _classes(found: pd.DataFrame, judged: Mapping[str, Judged]) -> pd.DataFrame:
         sizes = {row: size for row, (_, size) in _points(found, one, PAYLOAD).items()}
         for word in WORDS:
             rows = [
-                row
-                for row, shown in one.shown.items()
-                if shown.word == word and not _is_dense(row)
+                row for row, shown in one.shown.items() if shown.word == word and not _is_dense(row)
             ]
             names = [row.partition(".")[2] for row in sorted(rows, key=sizes.__getitem__)]
             lines.append(
@@ -481,8 +487,8 @@ def _figure(
     ]
     said = (
         f"{facts.caption(runs, scale)}; means over seeds, bars: 95 % interval (moderated t) from {MIN_SEEDS} "
-        "seeds on; line: Pareto front of the means; hollow: another optimizer than dense training's, not on the "
-        "front; wire bytes computed from the recorded collectives"
+        "seeds on; line: Pareto front of the means; hollow: another optimizer than dense training's, not on "
+        "the front; wire bytes computed from the recorded collectives"
     )
     return plot.figure("Loss of quality against bytes", said, panels, columns=len(judged), legend=0)
 
@@ -538,9 +544,9 @@ def _speed_figure(
 ) -> Figure:
     """Speedup over dense to the target, with the model that was trained: settings by networks."""
     said = (
-        f"{facts.caption(runs, scale)}; steps to the target, compute and compression of these runs; the network "
-        f"modelled, {speed.WORKERS} workers; target: {_targets(runs, present)}; mean over these seeds; k/n: only "
-        f"k of them reach it; {MARK}: another optimizer than dense training's; sorted by {SORTED_BY}"
+        f"{facts.caption(runs, scale)}; steps to the target, compute and compression of these runs; the "
+        f"network modelled, {speed.WORKERS} workers; target: {_targets(runs, present)}; mean over these "
+        f"seeds; k/n: only k of them reach it; {OTHER_MARKED}; sorted by {SORTED_BY}"
     )
     reached = {row: frame.of(found, REACHED, row) for row in found["row"].unique()}
     shares = {row: f"{sum(own):g}/{len(own)}" for row, own in reached.items() if own}
@@ -559,9 +565,8 @@ def _step_figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure
     rows = {name: own for name in workloads() if (own := _rows(steps, name))}
     said = (
         f"payloads of runs ({facts.scale_text(scale)}) scaled to the models at full size; nothing measured: "
-        f"operations, launches and bytes counted for a V100, the network modelled, {speed.WORKERS} workers; no "
-        f"quality was measured at this size; {MARK}: another optimizer than dense training's; sorted "
-        f"by {SORTED_BY}"
+        f"operations, launches and bytes counted for a V100, the network modelled, {speed.WORKERS} workers; "
+        f"no quality was measured at this size; {OTHER_MARKED}; sorted by {SORTED_BY}"
     )
     panels: plot.Panels = [
         (

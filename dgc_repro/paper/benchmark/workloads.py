@@ -1,4 +1,4 @@
-"""The benchmark's workloads, as conf/artifact/benchmark/*.yaml states them: metric, margin, model at full size."""
+"""The benchmark's workloads, as conf/artifact/benchmark/*.yaml states them: metric, margin, full model."""
 
 from __future__ import annotations
 
