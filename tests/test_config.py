@@ -78,6 +78,7 @@ FAMILIES = {
     **{f"lecture/{name}": "" for name in ("batch_size", "batch_size_cifar10", "batch_size_resnet")},
     **{f"lecture/linear_scaling{data}": "" for data in ("", "_cifar10")},
     **{f"recipe/{name}": "recipe/images/" for name in ("low", "air", "fashion")},
+    **dict.fromkeys(("recipe/gpt", "recipe/char_lstm"), "recipe/text/"),
     "gravac/table3_lstm": "text/",
     **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},

@@ -12,6 +12,7 @@ Source: Karpathy, char-rnn, 2015, data/tinyshakespeare.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ import torch
 
 from dgc_repro.checked import Count, checked, one_of, within
 from dgc_repro.dataset.download import downloading, fetch
-from dgc_repro.dataset.text import Text, TextSettings
+from dgc_repro.dataset.text import READINGS, WINDOWS, Text, TextSettings
 from dgc_repro.errors import UserError
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -27,25 +28,22 @@ SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 DEFAULT_FOLDER = Path("data") / "shakespeare"
 FILE = "input.txt"
 TRAINED_ON = 0.9
-READINGS = ("windows", "columns")
+LEAST = 20  # characters: two in each part
 BOTH_WAYS = "put input.txt into a folder and name it, or leave it null for a download into ./data/shakespeare"
 
 
 @checked
 class Shakespeare(TextSettings):
     """root: folder with input.txt; None is ./data/shakespeare, and downloads the file if it is not there.
-    validation: characters held out of the first 90 %. reading: `windows`, each step reads ``bptt`` characters
-    from random places, as nanoGPT does, for a model that carries no state; or `columns`, each step reads on
-    where the last one ended, for an LSTM. Sizes count characters. The other settings: see `TextSettings`.
+    validation: characters held out of the first 90 %. Sizes count characters. The other settings: see
+    `TextSettings`.
     """
 
     root: str | None = None
     validation: Annotated[int, within(2, name="a whole number of characters")] = 20_000
     bptt: Count = 64
     evaluation_columns: Count = 64
-    reading: Annotated[str, one_of(READINGS), "windows is for models that carry no state"] = (
-        "windows"
-    )
+    reading: Annotated[str, one_of(READINGS)] = WINDOWS
 
     def load(self) -> Text:
         """Read or download the text. Raises UserError if folder or sizes do not fit."""
@@ -54,17 +52,24 @@ class Shakespeare(TextSettings):
             characters = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"dataset.root: {path} cannot be read as text ({error})") from error
+        if len(characters) < LEAST:
+            raise UserError(
+                f"dataset.root: {path} has {len(characters)} characters, and three parts of it need {LEAST} "
+                "at least; name another folder"
+            )
         end = int(TRAINED_ON * len(characters))
         if self.validation > end - 2:
             raise UserError(
-                f"dataset.validation: at most {max(2, end - 2)}, which leaves two characters of "
+                f"dataset.validation: at most {end - 2}, which leaves two characters of "
                 f"{path.name} to train on, got {self.validation}"
             )
         numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
         whole = torch.tensor([numbers[character] for character in characters], dtype=torch.int64)
         first = end - self.validation
         parts = whole[:first], whole[first:end], whole[end:]
-        return self._text(parts, len(numbers), "shakespeare", self.reading == "windows")
+        is_known = hashlib.sha256(characters.encode()).hexdigest() == SHA256
+        label = "shakespeare" if is_known else f"another {FILE}"
+        return self._text(parts, len(numbers), f"{label} (characters)")
 
     def _folder(self) -> Path:
         if self.root is not None:

@@ -24,12 +24,15 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from dgc_repro.checked import Count, checked, within
+from dgc_repro.checked import Count, checked, one_of, within
 from dgc_repro.dataset.images import take
 from dgc_repro.errors import UserError
 
-Size = Annotated[Annotated[int, within(2, name="a whole number of words")] | None, "null takes all"]
+Size = Annotated[
+    Annotated[int, within(2, name="a whole number of tokens")] | None, "null takes all"
+]
 
+READINGS = COLUMNS, WINDOWS = "columns", "windows"
 EOS, UNK = "<eos>", "<unk>"
 IGNORED = -100
 """A target that is no word: what torch's cross-entropy leaves out by default."""
@@ -41,7 +44,7 @@ class Text:
 
     num_classes: words of the vocabulary. bptt: words a step reads of each column, the length that
     gradients go back through. evaluation_columns: C. label: what a report prints after "data:". windows:
-    each step reads from random places, and not where the last one ended.
+    words that an epoch reads from random places; None: each step reads on where the last one ended.
     """
 
     train: Tensor  # i64[n]
@@ -51,7 +54,7 @@ class Text:
     bptt: int
     evaluation_columns: int
     label: str
-    windows: bool = False
+    windows: int | None = None
 
     def to(self, device: torch.device) -> Text:
         """The same text on a device."""
@@ -80,21 +83,32 @@ def numbered(words: Sequence[str], numbers: dict[str, int]) -> Tensor:
     return torch.tensor([numbers.get(word, unknown) for word in words], dtype=torch.int64)
 
 
-def text_steps_per_epoch(n: int, bptt: int, columns: int, world_size: int) -> int:
-    """Full steps each worker makes of n words in `columns` columns of its own.
+def text_steps_per_epoch(
+    n: int, bptt: int, columns: int, world_size: int, windows: int | None = None
+) -> int:
+    """Full steps each worker makes of n words in `columns` columns of its own; of ``windows`` words from
+    random places, where that is not None.
 
     Raises UserError if there is not one.
     """
+    if bptt < n and windows is not None:
+        if windows < columns * world_size * bptt:
+            raise UserError(
+                f"dataset.epoch_size: {world_size} workers x {columns} windows of {bptt} tokens need at "
+                f"least {world_size * columns * bptt} for one step, got {windows}; use fewer workers or a "
+                "smaller batch"
+            )
+        return windows // (columns * world_size * bptt)
     steps = (n // (columns * world_size) - 1) // bptt  # the last word of a column is a target only
     if bptt >= n:
         raise UserError(
-            f"dataset.bptt: at most {max(1, n - 1)}, the text to train on has {n} words, got {bptt}; "
+            f"dataset.bptt: at most {max(1, n - 1)}, the text to train on has {n} tokens, got {bptt}; "
             "35 is the papers'"
         )
     if steps < 1:
         raise UserError(
-            f"launch.workers: {world_size} workers x {columns} columns of {bptt} words and the next "
-            f"one need {world_size * columns * (bptt + 1)} training words for one step, there are "
+            f"launch.workers: {world_size} workers x {columns} columns of {bptt} tokens and the next "
+            f"one need {world_size * columns * (bptt + 1)} training tokens for one step, there are "
             f"{n}; use fewer workers, a smaller batch or more text (scale=text/quick has sizes for texts)"
         )
     return steps
@@ -155,9 +169,13 @@ class TextSettings:
     """Settings of a text; sizes count words.
 
     validation, train_size, test_size: use the first so many of each part; None uses all. bptt: words
-    a step reads of each column. evaluation_columns: columns that a part is evaluated in.
+    a step reads of each column. evaluation_columns: columns that a part is evaluated in. reading: `columns`,
+    each step reads on where the last one ended, with the hidden state that it left; or `windows`, each step
+    reads ``bptt`` words from random places and begins with zeros, as nanoGPT does. epoch_size: words that all
+    workers together read from random places in an epoch, since windows have no natural end; None: as many as
+    there are to train on.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, or an epoch_size that columns would not use.
     """
 
     validation: Size = None
@@ -165,6 +183,8 @@ class TextSettings:
     test_size: Size = None
     bptt: Count = 35
     evaluation_columns: Count = 4
+    reading: Annotated[str, one_of(READINGS)] = COLUMNS
+    epoch_size: Annotated[Count | None, "null reads as many as there are to train on"] = None
 
     gives: ClassVar[str] = "words"
 
@@ -174,19 +194,29 @@ class TextSettings:
         numbers = vocabulary(parts[0], least_often)
         return self._text([numbered(words, numbers) for words in parts], len(numbers), label)
 
-    def _text(
-        self, parts: Sequence[Tensor], num_classes: int, label: str, windows: bool = False
-    ) -> Text:
+    def __post_init__(self) -> None:
+        if self.epoch_size is not None and self.reading != WINDOWS:
+            raise ValueError(
+                f"epoch_size: an epoch of dataset.reading={self.reading} reads every column once, got "
+                f"{self.epoch_size}; use null"
+            )
+
+    def windows(self, n: int) -> int | None:
+        """Words that an epoch reads from random places of n words to train on; None: it reads columns."""
+        return (self.epoch_size or n) if self.reading == WINDOWS else None
+
+    def _text(self, parts: Sequence[Tensor], num_classes: int, label: str) -> Text:
         """Numbers of training, validation and test, i64[n] each. Raises UserError for sizes that they do not
         have."""
         train, held_out, test = parts
+        train = take(train, self.train_size, "train_size", "the part to train on")
         return Text(
-            train=take(train, self.train_size, "train_size", "the part to train on"),
+            train=train,
             validation=take(held_out, self.validation, "validation", "its part"),
             test=take(test, self.test_size, "test_size", "the test part"),
             num_classes=num_classes,
             bptt=self.bptt,
             evaluation_columns=self.evaluation_columns,
             label=label,
-            windows=windows,
+            windows=self.windows(len(train)),
         )

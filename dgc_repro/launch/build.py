@@ -118,6 +118,12 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model: {error}; scale=text/quick sets a text and a model for it, scale=quick images"
         ) from error
+    context = getattr(model, "context", None)
+    if context is not None and dataset.bptt > context:
+        raise UserError(
+            f"model.context: at least dataset.bptt={dataset.bptt}, the tokens of a step, got {context}; use "
+            "a longer context or a lower dataset.bptt"
+        )
     elsewhere = launch["kind"] == sections.SLURM
     check_model(config["model"], model, None if elsewhere else available_bytes())
     stopping = made(Stopping, config["stopping"], "stopping")
@@ -400,7 +406,9 @@ def _check_enough_data(config: Config, settings: TrainSettings) -> None:
     is_text = getattr(dataset, "gives", "images") == "words"
     size = config["dataset"].get("train_size")
     if size is not None and is_text:
-        steps = text_steps_per_epoch(size, dataset.bptt, settings.step_size, workers)
+        steps = text_steps_per_epoch(
+            size, dataset.bptt, settings.step_size, workers, dataset.windows(size)
+        )
     elif size is not None:
         steps = steps_per_epoch(size, settings.step_size, workers)
     elif config["launch"]["kind"] != "simulated" and (

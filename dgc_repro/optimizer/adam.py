@@ -21,12 +21,14 @@ from torch import nn
 
 from dgc_repro.checked import Count, Positive, Rate, WeightDecay, checked
 from dgc_repro.optimizer.lamb import Decay, LAMBOptimizer
+from dgc_repro.optimizer.lars import adapted_and_exempt
 from dgc_repro.optimizer.sgd import Optimizer
 
 
 @checked
 class Adam(Optimizer):
-    """``beta1``, ``beta2``, ``eps``: of the moments. ``freeze_steps``: steps that change the variance."""
+    """``beta1``, ``beta2``, ``eps``: of the moments. ``freeze_steps``: steps that change the variance.
+    ``exempt_1d``: no weight decay for tensors with at most one dimension, biases and normalization."""
 
     lr: Rate = 0.001
     weight_decay: WeightDecay = 0.01
@@ -35,8 +37,10 @@ class Adam(Optimizer):
     beta2: Decay = 0.999
     eps: Positive = 1e-8
     freeze_steps: Annotated[Count | None, "null for all"] = None
+    exempt_1d: bool = False
 
     def of(self, parameters: Iterable[nn.Parameter], lr: float) -> LAMBOptimizer:
-        group = {"params": list(parameters), "weight_decay": self.weight_decay, "adapts": False}
+        groups = adapted_and_exempt(parameters, self.weight_decay, self.exempt_1d)
+        groups = [group | {"adapts": False} for group in groups if group["params"]]
         betas = (self.beta1, self.beta2)
-        return LAMBOptimizer([group], lr, betas, self.eps, freeze_steps=self.freeze_steps)
+        return LAMBOptimizer(groups, lr, betas, self.eps, freeze_steps=self.freeze_steps)

@@ -4,9 +4,11 @@ Truncated backpropagation through time: each step reads the next `bptt` words of
 columns (`dataset.text`), beginning with the hidden state that the step before has left there, cut
 off from its graph. An epoch begins with zeros, and so does each evaluation, for every column.
 
-A text of windows (`Text.windows`) is read from random places instead, the same number of steps in an epoch.
+A text of windows (`Text.windows`) is read from random places instead, and every step begins with zeros, in
+evaluation too.
 
-Perplexity is exp(mean nats a word), over all words of a part and all workers.
+Perplexity is exp(mean nats a word), over all words of a part and all workers. Where a text is read by
+characters (dataset/shakespeare.py), each of its words is one character, and the loss is nats a character.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class LanguageTask:
     counts_top5 = False
 
     def steps_per_epoch(self, world_size: int) -> int:
-        text = self.splits
-        return text_steps_per_epoch(len(text.train), text.bptt, self.settings.step_size, world_size)
+        text, size = self.splits, self.settings.step_size
+        return text_steps_per_epoch(len(text.train), text.bptt, size, world_size, text.windows)
 
     def batches(self, epoch: int, world_size: int, rank: int, start_step: int) -> Iterator[Batch]:
         size = self.settings.batch_size
@@ -54,7 +56,7 @@ class LanguageTask:
         self, epoch: int, world_size: int, rank: int, start_step: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         text, size = self.splits, self.settings.step_size
-        if not text.windows:
+        if text.windows is None:
             yield from text_steps(
                 own_columns(text.train, size, world_size, rank), text.bptt, start_step
             )
@@ -65,6 +67,8 @@ class LanguageTask:
 
     def answer(self, forward: Forward, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
         logits, state = forward(inputs, carried or None)
+        if self.splits.windows is not None:  # the next window is elsewhere
+            state = ()
         return logits.flatten(0, 1), tuple(part.detach().float() for part in state)
 
     def evaluation_size(self, part: Part) -> int:

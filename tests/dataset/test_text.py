@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dgc_repro.dataset.batches import window_generator
 from dgc_repro.dataset.images import take
 from dgc_repro.dataset.text import (
     IGNORED,
@@ -14,6 +15,7 @@ from dgc_repro.dataset.text import (
     own_columns,
     text_steps,
     text_steps_per_epoch,
+    text_windows,
     vocabulary,
 )
 from dgc_repro.errors import UserError
@@ -106,7 +108,7 @@ def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
     with pytest.raises(UserError, match=r"^launch\.workers: 2 workers x 4 columns .* 288 .* 287;"):
         text_steps_per_epoch(2 * 4 * 36 - 1, 35, 4, 2)
     with pytest.raises(
-        UserError, match=r"^dataset\.bptt: at most 29, the text .* 30 words, got 30"
+        UserError, match=r"^dataset\.bptt: at most 29, the text .* 30 tokens, got 30"
     ):
         text_steps_per_epoch(30, 30, 1, 1)
     assert text_steps_per_epoch(30, 29, 1, 1) == 1
@@ -118,3 +120,38 @@ def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
     assert take(text, 2, "train_size", "it").tolist() == [0, 1]
     with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
         take(text, 6, "train_size", "it")
+
+
+def windows_of(seed: int, epoch: int, rank: int, step: int, n: int = 1000) -> torch.Tensor:
+    generator = window_generator(seed, epoch, rank, step)
+    words, targets = text_windows(torch.arange(n), 8, 3, generator)
+    assert words.shape == targets.shape == (3, 8)
+    assert torch.equal(targets, words + 1)  # the text counts up
+    assert torch.equal(words, words[:, :1] + torch.arange(8))
+    return words
+
+
+def test_windows_are_a_function_of_seed_epoch_worker_and_step() -> None:
+    assert torch.equal(windows_of(1, 2, 3, 4), windows_of(1, 2, 3, 4))
+    others = [(0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0), (4, 3, 2, 1)]
+    assert not any(torch.equal(windows_of(1, 2, 3, 4), windows_of(*other)) for other in others)
+
+
+def test_windows_begin_everywhere_and_the_last_word_is_a_target() -> None:
+    # of 8 words and the next one: in 12 words they begin at 0 to 3
+    firsts = [windows_of(0, 0, 0, step, n=12)[:, 0] for step in range(50)]
+    assert set(torch.cat(firsts).tolist()) == {0, 1, 2, 3}
+    words, targets = text_windows(torch.arange(9), 8, 3, window_generator(0, 0, 0, 0))
+    assert torch.equal(words, torch.arange(8).expand(3, 8))
+    assert targets[:, -1].tolist() == [8, 8, 8]
+
+
+def test_an_epoch_of_windows_reads_as_many_tokens_as_it_is_given() -> None:
+    assert text_steps_per_epoch(1000, 8, 3, 2, windows=480) == 10
+    assert text_steps_per_epoch(1000, 8, 3, 2, windows=479) == 9
+    assert text_steps_per_epoch(9, 8, 3, 2, windows=48) == 1
+    says = r"^dataset\.epoch_size: 2 workers x 3 windows of 8 tokens need at least 48 .* got 47;"
+    with pytest.raises(UserError, match=says):
+        text_steps_per_epoch(1000, 8, 3, 2, windows=47)
+    with pytest.raises(UserError, match=r"^dataset\.bptt: at most 7, .* 8 tokens, got 8"):
+        text_steps_per_epoch(8, 8, 1, 1, windows=1000)

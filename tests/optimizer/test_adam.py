@@ -31,3 +31,14 @@ def test_a_frozen_variance_does_not_change() -> None:
     stepped(optimizer, weight, 2)
     assert torch.equal(optimizer.state[weight]["square"], frozen)
     assert not torch.equal(optimizer.state[weight]["mean"], mean)
+
+
+def test_tensors_of_one_dimension_may_be_exempt_from_weight_decay() -> None:
+    module = nn.Linear(5, 10)
+    before = [p.detach().clone() for p in module.parameters()]
+    exempt = Adam(0.01, 0.5, exempt_1d=True).build(module, 64)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    exempt.step()
+    torch.testing.assert_close(module.weight.detach(), before[0] * (1 - 0.01 * 0.5))
+    assert torch.equal(module.bias.detach(), before[1])

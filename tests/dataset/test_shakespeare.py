@@ -1,0 +1,137 @@
+"""Tiny Shakespeare: a file in a folder, or a checked download; what does not fit is said in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dgc_repro.dataset import shakespeare
+from dgc_repro.dataset.shakespeare import Shakespeare
+from dgc_repro.errors import UserError
+
+TEXT = "abc dé\n" * 20  # 140 characters, 7 of them different: \n, space, a, b, c, d, é
+REAL = os.environ.get("DGC_REPRO_DATA")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "input.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def settings(folder: Path, **others: object) -> Shakespeare:
+    return Shakespeare(**{"root": str(folder), "validation": 20, "bptt": 4} | others)  # type: ignore[arg-type]
+
+
+def test_the_last_tenth_is_scored_and_the_validation_part_ends_the_first_nine(
+    folder: Path,
+) -> None:
+    text = settings(folder).load()
+    parts = text.train, text.validation, text.test
+    assert [len(part) for part in parts] == [106, 20, 14]
+    characters = sorted(set(TEXT))
+    assert text.num_classes == len(characters) == 7
+    assert "".join(characters[number] for number in torch.cat(parts).tolist()) == TEXT
+
+
+def test_a_text_that_is_not_tiny_shakespeare_is_named_otherwise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings(folder).load().label == "another input.txt (characters)"
+    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
+    assert settings(folder).load().label == "shakespeare (characters)"
+
+
+def test_lines_that_end_as_on_windows_are_the_same_text(folder: Path) -> None:
+    one = settings(folder).load()
+    (folder / "input.txt").write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert torch.equal(settings(folder).load().train, one.train)
+
+
+def test_an_epoch_of_windows_is_what_it_is_given_or_all_there_is_to_train_on(folder: Path) -> None:
+    assert settings(folder).load().windows == 106
+    assert settings(folder, train_size=50).load().windows == 50
+    assert settings(folder, epoch_size=1000).load().windows == 1000
+    assert settings(folder, reading="columns").load().windows is None
+    with pytest.raises(ValueError, match=r"^epoch_size: .*reading=columns .* got 7; use null"):
+        settings(folder, reading="columns", epoch_size=7)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"validation": 125}, r"dataset\.validation: at most 124, .* got 125"),
+        ({"train_size": 107}, r"dataset\.train_size: at most 106, .* got 107"),
+        ({"test_size": 15}, r"dataset\.test_size: at most 14, .* got 15"),
+    ],
+)
+def test_a_size_that_the_text_does_not_have_is_one_line(
+    folder: Path, given: dict[str, int], says: str
+) -> None:
+    with pytest.raises(UserError, match=f"^{says}") as caught:
+        settings(folder, **given).load()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_longest_validation_part_leaves_two_characters_to_train_on(folder: Path) -> None:
+    assert len(settings(folder, validation=124).load().train) == 2
+
+
+def test_a_folder_without_the_file_is_an_error_and_not_a_download(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"^dataset\.root: .* has no input\.txt; put "):
+            settings(folder).load()
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "has 0 characters, and three parts"),
+        (b"x" * 19, "has 19 characters, and three parts"),
+        (b"caf\xe9 " * 100, "cannot be read as text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "input.txt").write_bytes(data)
+    with pytest.raises(UserError, match=rf"^dataset\.root: .*input\.txt {says}") as caught:
+        settings(tmp_path, validation=2).load()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def mirror(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The file of a mirror on this machine, with its own checksum; the work is done elsewhere."""
+    monkeypatch.setattr(shakespeare, "URL", (folder / "input.txt").as_uri())
+    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+    return folder / "input.txt"
+
+
+def test_without_a_folder_the_file_is_downloaded_once(mirror: Path) -> None:
+    text = Shakespeare(validation=20).load()
+    mirror.unlink()
+    assert torch.equal(Shakespeare(validation=20).load().train, text.train)
+
+
+def test_a_damaged_download_is_one_line_and_not_kept(mirror: Path) -> None:
+    mirror.write_text(TEXT.replace("a", "b", 1), encoding="utf-8")
+    says = r"^dataset\.root: downloading tiny Shakespeare .*input\.txt has sha256 \w{16}\.\.\., exp"
+    with pytest.raises(UserError, match=says) as caught:
+        Shakespeare().load()
+    assert "\n" not in str(caught.value)
+    assert not Path("data/shakespeare").exists()
+
+
+@pytest.mark.skipif(REAL is None, reason="no real data here; name its folder in DGC_REPRO_DATA")
+def test_the_real_text_has_the_sizes_of_char_rnn() -> None:
+    text = Shakespeare(root=str(Path(str(REAL)) / "shakespeare")).load()
+    assert text.label == "shakespeare (characters)"
+    assert text.num_classes == 65
+    assert [len(text.train) + len(text.validation), len(text.test)] == [1_003_854, 111_540]

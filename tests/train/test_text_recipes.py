@@ -1,0 +1,160 @@
+"""The recipes for text at a tiny size: windows, every compressor and policy, a run that is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from processes import World
+from tiny_run import SETTINGS, UNIFORM4_EF, assert_continues, built, configured, play, tiny
+from told import told_by, told_here
+
+from dgc_repro.errors import UserError
+from dgc_repro.launch.build import validate
+from dgc_repro.train.run import Run
+
+SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0")
+FITTING = {
+    **dict.fromkeys(("dgc", "dgc clipped", "demo", "block momentum"), SGD),
+    "onebit_adam": ("optimizer.clip_norm=null",),
+}
+"""What a method asks of the optimizer: its own momentum in the place of Adam's, or no clipping behind it."""
+STEPS = 4  # 2 workers x 3 windows of 8 characters
+SAMPLE = "A thing of beauty is a joy for ever: its loveliness increases; it will never pass.\n"
+
+Recipe = Callable[..., tuple[str, ...]]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """The overrides of a recipe at a tiny size, on a text of this machine."""
+    (tmp_path / "input.txt").write_text(SAMPLE * 20, encoding="utf-8")
+
+    def overrides(name: str) -> tuple[str, ...]:
+        model = {"gpt": ("model.layers=1", "model.heads=2"), "char_lstm": ("model.layers=2",)}
+        reading = {"gpt": ("dataset.epoch_size=192",), "char_lstm": ()}
+        return (
+            *(
+                f"experiment=recipe/{name}",
+                "scale=recipe/text/small",
+                "dataset=shakespeare",
+                "launch.workers=2",
+            ),
+            *(f"dataset.root={tmp_path}", "dataset.validation=51", "dataset.test_size=53"),
+            *("dataset.train_size=198", "dataset.bptt=8", "dataset.evaluation_columns=3"),
+            *("model.width=8", "train.batch_size=3", *model[name], *reading[name]),
+        )
+
+    return overrides
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_gpt_trains_with_every_compressor_and_policy(name: str, recipe: Recipe) -> None:
+    run = built(*recipe("gpt"), *SETTINGS[name], *FITTING.get(name, ()))
+    assert run.steps_per_epoch == STEPS
+    told = play(run)
+    assert told.finished
+    assert told.records[-1]["train/loss"] < 5  # ln 27 = 3.3 knows nothing
+    assert len(told.losses) == 2 * STEPS
+
+
+@pytest.mark.parametrize("name", ["dense", "error feedback", "topk", "powersgd", "gravac"])
+@pytest.mark.parametrize("stop_after", [STEPS - 1, STEPS + 2])
+def test_a_stopped_run_of_windows_continues_as_if_it_had_not_stopped(
+    name: str, stop_after: int, recipe: Recipe, tmp_path: Path
+) -> None:
+    overrides = (*recipe("gpt"), *SETTINGS[name])
+    whole = built(*overrides)
+    assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
+
+
+@pytest.mark.parametrize("stop_after", [STEPS - 1, STEPS + 2])
+def test_a_stopped_character_lstm_continues_as_if_it_had_not_stopped(
+    stop_after: int, recipe: Recipe, tmp_path: Path
+) -> None:
+    overrides = (*recipe("char_lstm"), *UNIFORM4_EF)
+    whole = built(*overrides)
+    assert whole.steps_per_epoch == STEPS  # (198 // 6 - 1) // 8
+    assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "char_lstm"])
+@pytest.mark.parametrize("setting", ["dense", "error feedback", "topk"])
+def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
+    name: str, setting: str, recipe: Recipe, two_workers: World, tmp_path: Path
+) -> None:
+    overrides = (*recipe(name), *SETTINGS[setting])
+    local = ("launch=local", "launch.threads=1", "launch.timeout_seconds=60")
+    real = two_workers(told_here, tiny(*overrides, *local), tmp_path / "run")
+    for rank, told in enumerate(real):
+        simulated = told_by(built(*overrides), rank)
+        assert told["losses"] == simulated["losses"]
+        assert told["parameters"] == simulated["parameters"]
+
+
+def read_by(run: Run, worker: int, epoch: int, start: int = 0) -> list[torch.Tensor]:
+    batches = run.task.batches(epoch, 2, worker, start)
+    return [inputs for batch in batches for inputs, _ in batch.micro_batches]
+
+
+def test_each_worker_epoch_and_seed_reads_other_windows_and_a_resumed_epoch_the_same(
+    recipe: Recipe,
+) -> None:
+    run, other = built(*recipe("gpt")), built(*recipe("gpt"), "seed=1")
+    whole = torch.stack(read_by(run, 0, 0))
+    assert whole.shape == (STEPS, 3, 8)
+    assert torch.equal(torch.stack(read_by(run, 0, 0, start=2)), whole[2:])
+    for reads in (read_by(run, 1, 0), read_by(run, 0, 1), read_by(other, 0, 0)):
+        assert not torch.equal(torch.stack(reads), whole)
+
+
+def test_accumulated_windows_are_those_of_one_batch(recipe: Recipe) -> None:
+    one = built(*recipe("gpt"), "train.batch_size=4")
+    two = built(*recipe("gpt"), "train.batch_size=2", "train.accumulate=2")
+    assert torch.equal(torch.cat(read_by(one, 1, 0)), torch.cat(read_by(two, 1, 0)))
+
+
+def test_an_lstm_carries_nothing_from_window_to_window(recipe: Recipe) -> None:
+    run = built(*recipe("char_lstm"), "dataset.reading=windows", "dataset.epoch_size=192")
+    assert play(run, until=2).losses
+    assert run.progress.carried == [[()], [()]]
+
+
+def test_one_matrix_for_embedding_and_decoder_is_sent_once(recipe: Recipe) -> None:
+    run = built(*recipe("gpt"), *SETTINGS["dense"])
+    play(run, until=1)
+    width, characters = 8, run.splits.num_classes
+    layer = 12 * width**2 + 2 * width
+    assert run.link.ledger.payload_bytes == 4 * (characters * width + 64 * width + layer + width)
+
+
+@pytest.mark.parametrize("launch", ["simulated", "local", "slurm", "netlab"])
+@pytest.mark.parametrize("name", ["gpt", "char_lstm"])
+def test_a_recipe_composes_with_every_launch(name: str, launch: str) -> None:
+    network = ("network=ethernet_1gbit",) if launch == "netlab" else ()
+    config = configured(
+        f"experiment=recipe/{name}", "scale=recipe/text/small", f"launch={launch}", *network
+    )
+    validate(config)
+    assert config["launch"]["workers"] == 4
+    assert config["launch"]["kind"] == launch
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("dataset.bptt=65",), r"model\.context: at least dataset\.bptt=65, .* got 64"),
+        (("dataset.epoch_size=767",), r"dataset\.epoch_size: 4 workers x 3 .* at least 768 .* got"),
+        (("compressor=dgc",), r"optimizer\.momentum: Adam has no momentum, .*use optimizer=sgd"),
+        (("compressor=onebit_adam",), r"optimizer\.clip_norm: .*clip on the workers"),
+        (("policy=gravac", "compressor=topk"), r"train\.step_time: "),
+    ],
+)
+def test_what_does_not_fit_the_gpt_is_one_line(overrides: tuple[str, ...], says: str) -> None:
+    sizes = ("dataset.train_size=100000",)
+    with pytest.raises(UserError, match=f"^{says}") as caught:
+        validate(configured("experiment=recipe/gpt", "scale=recipe/text/small", *sizes, *overrides))
+    assert "\n" not in str(caught.value)
