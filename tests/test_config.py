@@ -189,6 +189,8 @@ def test_a_member_of_a_group_composes_and_builds(override: str) -> None:
         "dataset=pydoc": ["scale=text/quick"],
         "dataset=ptb": ["scale=text/quick"],
         "dataset=shakespeare": ["model=gpt", "dataset.bptt=16"],
+        "recipe=gpt": ["scale=recipe/text/quick"],
+        "recipe=char_lstm": ["scale=recipe/text/quick"],
         "launch=netlab": ["network=ethernet_1gbit"],
         "generalization=measured": ["model=cnn"],
     }
