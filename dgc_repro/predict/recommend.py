@@ -206,12 +206,16 @@ def _optimizer_of(run: Run) -> str:
 
 
 def _optimizer_name(config: Mapping[str, Any]) -> str:
-    """As it is typed; of a class without a YAML, its ``_target_``."""
-    target: str = config["optimizer"]["_target_"]
-    names = (
-        name for name in options("optimizer") if option("optimizer", name)["_target_"] == target
-    )
-    return next(names, target)
+    """As it is typed: the YAML of its class from which the fewest settings differ; of a class without a YAML,
+    its ``_target_``."""
+    own = config["optimizer"]
+    nodes = {name: option("optimizer", name) for name in options("optimizer")}
+    differing = {
+        name: sum(own.get(key) != value for key, value in node.items() if key != "lr")
+        for name, node in nodes.items()
+        if node["_target_"] == own["_target_"]
+    }
+    return min(differing, key=differing.__getitem__, default=str(own["_target_"]))
 
 
 def _warmup_of(run: Run) -> str:
