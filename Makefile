@@ -24,7 +24,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network validate-network \
-	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark report publish docs notebook clean
+	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark queue publish-queue report publish docs notebook clean
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-30s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,6 +129,15 @@ reproduce-gravac: $(GRAVAC) ## all of GraVAC's tables and figures
 
 benchmark: $(INSTALLED) ## train all methods on three workloads: quality against bytes
 	$(BIN)/python -m dgc_repro reproduce benchmark/methods scale=$(SCALE) $(ARGS)
+
+# From a worktree of the commit, so that edits in this folder do not reach runs that are still to come.
+queue: $(INSTALLED) ## train what is missing of conf/queue.yaml, on one core, with the code of the last commit (ARGS="list=true": list it)
+	@place=.queue/$$(git rev-parse HEAD) && \
+	{ test -d $$place || git worktree add --quiet --detach $$place; } && \
+	cd $$place && $(CURDIR)/$(BIN)/python -m dgc_repro queue paths.runs=$(CURDIR)/runs $(ARGS)
+
+publish-queue: $(INSTALLED) ## (maintainers) publish what has finished of conf/queue.yaml in results/
+	$(BIN)/python -m dgc_repro queue publish=true $(ARGS)
 
 report: $(INSTALLED) ## rebuild all pages and figures of results/ into reproduced/published/
 	$(BIN)/python -m dgc_repro.paper $(ARGS)

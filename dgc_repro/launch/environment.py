@@ -97,6 +97,11 @@ def torchvision_version() -> str | None:
     return None
 
 
+def code_has_changed() -> bool:
+    """Whether tracked files differ from the commit; published results are no change of the code."""
+    return bool(git(f"status --porcelain --untracked-files=no -- {CODE}"))
+
+
 def describe(device: torch.device, backend: str, world_size: int, data: str) -> dict[str, Any]:
     """Hardware, software, code and data of a run."""
     hardware = f"{cpu_model()}, {available_cores()} cores"
@@ -113,8 +118,7 @@ def describe(device: torch.device, backend: str, world_size: int, data: str) -> 
         "torchvision": torchvision_version(),
         "dgc_repro": __version__,
         "commit": git("rev-parse HEAD"),
-        # Changed code; published results are no change of it.
-        "dirty": bool(git(f"status --porcelain --untracked-files=no -- {CODE}")),
+        "dirty": code_has_changed(),
         "vectors": torch.backends.cpu.get_cpu_capability(),  # rounding differs between AVX2 and AVX512
         "kernels": "C" if device.type == "cpu" and native.library() else "tensor operations",
         "device": device.type,

@@ -50,6 +50,10 @@ class RunFailed(RuntimeError):
     """A rank died, did not come, or ended with a traceback; the message says which and where to read."""
 
 
+class RunHeld(UserError):
+    """Another process writes the run."""
+
+
 class RunStopped(Exception):
     """The user stopped the run; ``signal_number`` says how. The same command continues it."""
 
@@ -228,12 +232,12 @@ def rank_variables(rank: int, workers: int, address: str, port: int) -> dict[str
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[IO[bytes]]:
-    """Hold the lock of a run folder, and remove the errors of the last start; gives the log. Raises UserError
+    """Hold the lock of a run folder, and remove the errors of the last start; gives the log. Raises RunHeld
     where another process writes the run."""
     try:
         lock = FileLock(folder / LOCK_FILE).acquire(timeout=0)
     except Timeout as error:
-        raise UserError(
+        raise RunHeld(
             f"paths.runs: {folder} is being written by another process; wait for it, or give another "
             "paths.runs"
         ) from error

@@ -1,8 +1,9 @@
 """The command line: one handler around everything, so that a mistake is one line and exit code 2.
 
 ``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
-``reproduce`` a paper's table; ``compare`` your runs; ``recommend`` a method; ``predict`` a step's time;
-``calibrate`` a network; ``new-paper`` from a template; ``wandb`` uploads finished runs; ``netlab clean``.
+``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
+``predict`` a step's time; ``calibrate`` a network; ``new-paper`` from a template; ``wandb`` uploads finished
+runs; ``netlab clean``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from dgc_repro.launch.optimized import KEY, objectives
 from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved, sets
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
+from dgc_repro.launch.queue import queue
 from dgc_repro.launch.reproduce import reproduce
 from dgc_repro.launch.single import check, is_for_slurm, run_config, train_in
 from dgc_repro.launch.slurm_job import SUBMITTED
@@ -52,6 +54,7 @@ from dgc_repro.predict.recommend import recommend
 USER_ERROR = 2
 COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "reproduce": reproduce,
+    "queue": queue,
     "compare": compare.main,
     "predict": predict,
     "recommend": recommend,

@@ -21,8 +21,8 @@ from dgc_repro.launch.typed import made, nearest
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("artifact", "policy_scale", "wandb")
-"""Folders of conf/ whose names are not keys of a run."""
+NOT_KEYS = ("artifact", "policy_scale", "queue.yaml", "wandb")
+"""Files and folders of conf/ whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
 """Config keys that are not settings of a run."""
 EXTRAS = {

@@ -24,8 +24,9 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ from dgc_repro.paper.publish import (
 )
 from dgc_repro.paper.records import Run, read_run
 from dgc_repro.progress import TimeLeft
+from dgc_repro.sink.wandb import Wandb
 
 SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", "compressor")
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
@@ -92,8 +94,46 @@ USAGE = """usage: python -m dgc_repro reproduce <artifact> [--config-dir <folder
 """
 
 
-def reproduce(arguments: Sequence[str]) -> None:
-    """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
+@dataclass(frozen=True)
+class Reproduction:
+    """What a command line of `reproduce` asks for, composed and checked. Nothing is trained yet.
+
+    own         settings of `reproduce` itself: publish, published, share
+    jobs        its runs, seeds outermost
+    optional    runs that its page uses where they are finished
+    is_trained  its runs are trained, neither measured nor computed
+    make        makes one run and returns its folder
+    mirror      where the page is uploaded, None for nowhere
+    """
+
+    name: str
+    own: dict[str, Any]
+    jobs: list[Job]
+    optional: list[Job]
+    is_trained: bool
+    make: Callable[[dict[str, Any], Sequence[str]], Path]
+    mirror: Wandb | None
+
+    @property
+    def scale(self) -> str:
+        """The scale of the page; ``custom`` where sizes depart from it."""
+        return str(self.jobs[0][0]["scale"]["name"])
+
+    def target(self, is_published: bool) -> Path:
+        """The root of the page's folder. Raises UserError where it cannot be written."""
+        key = "results" if is_published else "reproduced"
+        root = Path(self.jobs[0][0]["paths"][key])
+        _probe(root, f"paths.{key}")
+        return root
+
+    def publish(self, runs: Sequence[Run], root: Path) -> Path:
+        """Write the page of these runs; its folder."""
+        paper, _, artifact = self.name.partition("/")
+        return publish(runs, paper, artifact, self.scale, root)
+
+
+def prepared(arguments: Sequence[str]) -> Reproduction:
+    """The reproduction of a command line. Raises UserError for whatever is wrong with it."""
     name, *given = _with_conf_dirs(arguments) or [""]
     if name not in (known := artifacts()):
         raise UserError(f"reproduce: no artifact {name!r}; {nearest(name, known)}")
@@ -126,10 +166,16 @@ def reproduce(arguments: Sequence[str]) -> None:
     if isinstance(page, GenericPage):
         page.require_rows(config["experiment"]["row"] for config, _ in jobs)
     _set_roots(name, [config for config, _ in (*jobs, *optional)], own, given)
-    key = "results" if own.get("publish") else "reproduced"
-    target = Path(jobs[0][0]["paths"][key])
-    _probe(target, f"paths.{key}")
-    takes_published = bool(own.get("published"))
+    is_trained = not {STUDY, MEASURE} & set(sections)
+    return Reproduction(name, own, jobs, optional, is_trained, make, mirror)
+
+
+def reproduce(arguments: Sequence[str]) -> None:
+    """``arguments``: the artifact, then overrides for all of its runs (``scale=small seed=1``)."""
+    asked = prepared(arguments)
+    name, jobs = asked.name, asked.jobs
+    target = asked.target(bool(asked.own.get("publish")))
+    takes_published = bool(asked.own.get("published"))
     runs: dict[str, Run] = {}
     ready = [published_run(config) if takes_published else None for config, _ in jobs]
     is_new = [
@@ -145,27 +191,29 @@ def reproduce(arguments: Sequence[str]) -> None:
         if run is not None:
             print(f"already published: {run.id}", flush=True)
         else:
-            run = read_run(make(config, overrides))
+            run = read_run(asked.make(config, overrides))
         time_left.advance(is_new[number - 1])
         runs[run.id] = run
+    part, parts = asked.own.get(SHARE, (1, 1))
     if parts > 1:
         print(
             f"share {part} of {parts} is finished; run the same command without share to make the page"
         )
         return
-    others = [] if {STUDY, MEASURE} & set(sections) else other_seeds(jobs)
+    others = other_seeds(jobs, takes_published) if asked.is_trained else []
     if others:
         seeds = sorted({config["seed"] for config, _ in others})
         stated = jobs[0][0]["scale"]["seeds"]
         print(f'the page has finished seeds {seeds} too ("scale.seeds={stated}" leaves them out)')
-    found = with_others([*jobs, *others, *optional], runs, takes_published)
-    scale = jobs[0][0]["scale"]["name"]
-    written = publish(found, paper, artifact, scale, target)
+    found = with_others([*jobs, *others, *asked.optional], runs, takes_published)
+    written = asked.publish(found, target)
     show(page_of(written), console_of_width(), written)
-    if mirror is not None:
-        page = f"{paper}-{artifact}-{scale}"
+    if asked.mirror is not None:
+        page = f"{name.replace('/', '-')}-{asked.scale}"
         ids = [run.id for run in found]
-        mirror.log_page(written, Path(jobs[0][0]["paths"]["runs"]) / page, page, {"runs": ids})
+        asked.mirror.log_page(
+            written, Path(jobs[0][0]["paths"]["runs"]) / page, page, {"runs": ids}
+        )
 
 
 def _with_conf_dirs(arguments: Sequence[str]) -> list[str]:
@@ -224,14 +272,18 @@ def _set_roots(
             config["dataset"]["root"] = root
 
 
+def _published_beside(config: Mapping[str, Any]) -> dict[str, Run]:
+    """The published runs of a config's paper and scale, by id."""
+    root = Path(config["paths"]["results"]).resolve()
+    return _pool(root, config["experiment"]["paper"], config["scale"]["name"])
+
+
 def published_run(config: Mapping[str, Any]) -> Run | None:
     """The published run of this config, None where the run itself is here or none is published."""
     folder = run_folder(config)
     if is_done(folder):
         return None
-    root = Path(config["paths"]["results"]).resolve()
-    paper, scale = config["experiment"]["paper"], config["scale"]["name"]
-    pool = _pool(root, paper, scale)
+    pool = _published_beside(config)
     if folder.name in pool:
         return pool[folder.name]
     stem = folder.name.rpartition("-")[0]
@@ -278,20 +330,25 @@ def with_others(jobs: Sequence[Job], runs: Mapping[str, Run], takes_published: b
     return list(found.values())
 
 
-def other_seeds(jobs: Sequence[Job]) -> list[Job]:
-    """The same trainings with other seeds, as far as they are finished; none for a job that states its
-    ``scale.seeds``."""
+def other_seeds(jobs: Sequence[Job], takes_published: bool = False) -> list[Job]:
+    """The same trainings with other seeds, as far as they are finished, or published where those count; none
+    for a job that states its ``scale.seeds``."""
     found = []
     for config, overrides in jobs:
+        if sets(overrides, SEEDS):
+            continue
         folder = run_folder(config)
         stem = folder.name.rpartition(f"-s{config['seed']}-")[0]
-        for place in sorted(folder.parent.glob(f"{stem}-s*-*")):
-            seed = place.name.removeprefix(f"{stem}-s").partition("-")[0]
-            listed = (config["seed"], *config["scale"]["seeds"])
-            if seed.isdigit() and int(seed) not in listed and not sets(overrides, SEEDS):
-                other = {**config, "seed": int(seed)}
-                if run_folder(other) == place and is_done(place):
-                    found.append((other, overrides))
+        places = folder.parent.glob(f"{stem}-s*-*")
+        ends = [place.name.removeprefix(f"{stem}-s").partition("-")[0] for place in places]
+        seeds = {int(end) for end in ends if end.isdigit()}
+        if takes_published:
+            seeds |= {run.seed for run in _published_beside(config).values()}
+        for seed in sorted(seeds - {config["seed"], *config["scale"]["seeds"]}):
+            other = {**config, "seed": seed}
+            is_published = takes_published and published_run(other) is not None
+            if is_published or is_done(run_folder(other)):
+                found.append((other, overrides))
     return found
 
 
@@ -477,7 +534,7 @@ def _scales(given: Sequence[str]) -> list[str]:
 def _labelled(combination: list[str], stated: list[str], given: list[str]) -> dict[str, Any]:
     """The config of a run; its scale is called ``custom`` where what is given departs from it."""
     config = resolved(config_of([*combination, *given]))
-    if apart(given, "seed")[1] == stated:
+    if apart(given, "seed", "paths", "sink")[1] == stated:
         return config
     if _sizes(config) != _sizes(resolved(config_of([*combination, *stated]))):
         config["scale"]["name"] = CUSTOM

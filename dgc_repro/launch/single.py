@@ -23,7 +23,7 @@ from dgc_repro.launch.identity import (
     read_config,
     run_folder,
 )
-from dgc_repro.launch.local import execute, last_checkpoint
+from dgc_repro.launch.local import RunHeld, execute, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
@@ -102,7 +102,14 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
     if is_done(folder):
         print(f"already done: {folder}", flush=True)
         finished_before(config, folder)
-        return folder
+    elif why := complete(folder, config, train):
+        print(f"warning: {why}", flush=True)
+    return folder
+
+
+def complete(folder: Path, config: Mapping[str, Any], train: Execute | None = None) -> str | None:
+    """Train a validated config that is not finished, from the last checkpoint in its run folder. What is
+    wrong with its training, None for nothing."""
     check_source(folder, config)
     is_new = not folder.exists()
     prepare(folder, config)
@@ -110,13 +117,13 @@ def train_in(folder: Path, config: Mapping[str, Any], train: Execute | None) -> 
     try:
         is_netlab = config["launch"]["kind"] == NETLAB
         (train or (execute_netlab if is_netlab else execute))(config, folder)
+    except RunHeld:
+        raise
     except UserError:
         if is_new and last_checkpoint(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)  # nothing half-written stays behind a mistake
         raise
-    if why := warning(summary_of(folder), _train_losses(folder)):
-        print(f"warning: {why}", flush=True)
-    return folder
+    return warning(summary_of(folder), _train_losses(folder))
 
 
 def check_source(folder: Path, config: Mapping[str, Any]) -> None:

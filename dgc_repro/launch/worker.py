@@ -55,6 +55,7 @@ FINISHED, FAILED, USER_ERROR, STOPPED, DISK_FULL = 0, 1, 2, 3, 4
 STOP_SECONDS = 600  # for the last step and its checkpoint after a stop signal
 ERROR_FILE = "error.txt"
 FAILURE_FILE = "failure.txt"
+CPU_SECONDS = "time/cpu_seconds"
 
 
 class RankFailed(RuntimeError):
@@ -274,6 +275,7 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
     return {
         **run.progress.last_record,
         **run.stopping.summary(run.progress.reached),
+        CPU_SECONDS: run.cpu_seconds,  # of rank 0's process; simulated workers are all in it
         "status": "finished" if finished else "stopped",
         "results_version": RESULTS_VERSION,
         "steps": run.progress.step,

@@ -236,6 +236,7 @@ def _shared(run: Run) -> dict[str, Any]:
         **{name: part.state_dict() for name, part in _with_states(run).items()},
         **{name: getattr(progress, name) for name in PLAIN},
         "train_seconds": run.link.clock.seconds,
+        "cpu_seconds": run.cpu_seconds,
         "steps_per_epoch": run.steps_per_epoch,
         "micro_batches": _micro_batches(run),
         "tally": asdict(progress.tally),
@@ -457,6 +458,7 @@ def _restore(run: Run, shared: dict[str, Any], workers: list[dict[str, Any]]) ->
     done = shared["step"] - whole * old
     progress.step = whole * here + done * here // old
     run.link.clock.seconds = shared["train_seconds"]
+    progress.cpu_seconds_before = shared.get("cpu_seconds", 0.0)
     progress.tally = Tally(**shared["tally"])
     progress.epoch_start = [tensor.to(run.device) for tensor in shared["epoch_start"]]
     watched = shared.get("watched", {}) if is_same_kind else {}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -68,6 +69,7 @@ class Progress(PolicyProgress):
     modelled_seconds: float = 0.0  # of all steps, on the network that the run names
     reached: dict[str, Any] = field(default_factory=dict)  # where the target was, empty until then
     is_low_rank: bool = False  # the model has been factorized
+    cpu_seconds_before: float = 0.0  # of the processes that made the steps before the checkpoint
 
 
 @dataclass(kw_only=True)
@@ -140,6 +142,11 @@ class Run(Stepper):
         """The learning rate of the last step: with local steps, of the workers' own."""
         optimizer = self.optimizer if self.local is None else self.local.inner[0]
         return float(optimizer.param_groups[0]["lr"])
+
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time of this process and its children, and of the processes that it continues."""
+        return self.progress.cpu_seconds_before + sum(os.times()[:4])
 
     def factorize(self) -> None:
         """Put thin layers into the model, on all ranks together. Residuals, momentum and other states by

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -467,3 +468,14 @@ def test_a_run_that_goes_on_from_another_has_the_optimizer_settings_of_its_own_c
         assert (group["momentum"], group["weight_decay"]) == (0.5, 0.25)
         kept = zip(*(tensors_of(one.state_dict()) for one in (optimizer, before)), strict=True)
         assert [torch.equal(one, two) for one, two in kept] == [True] * len(run.parameters)
+
+
+def test_the_time_of_earlier_processes_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 takes what came after the checkpoint; all before it is kept."""
+    monkeypatch.setattr(os, "times", lambda: (3.0, 1.0, 0.5, 0.5, 1e6))
+    first, second = built(), built()
+    checkpoint.save(first, tmp_path, "a config")
+    checkpoint.load(second, tmp_path, "a config")
+    assert (first.cpu_seconds, second.cpu_seconds) == (5.0, 10.0)

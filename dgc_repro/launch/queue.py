@@ -1,0 +1,308 @@
+"""``queue``: train what is missing of a list of reproductions, one run after another on one core.
+
+The list is conf/queue.yaml, which describes its format. A run that is finished in ``paths.runs`` or published
+in ``paths.results`` is not trained again, and a run of several entries is trained once. Within an entry all
+runs of a seed come before those of the next seed, dense training first, so that an unfinished entry can be
+compared. A run that fails is named, and the others go on. A run that another process trains is left to it, so
+that several queues can share ``paths.runs``, one a core. The same command continues after any stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from dgc_repro.checked import Positive, checked
+from dgc_repro.errors import UserError
+from dgc_repro.launch.cli_args import read, some_text, yes_no
+from dgc_repro.launch.environment import RUNS_AT_ONCE, available_cores, code_has_changed
+from dgc_repro.launch.identity import run_folder
+from dgc_repro.launch.local import RunFailed, RunHeld
+from dgc_repro.launch.overrides import in_one_line
+from dgc_repro.launch.paths import add_conf_dirs, conf_dir, conf_dirs_apart
+from dgc_repro.launch.reproduce import (
+    ROOTS,
+    Job,
+    Reproduction,
+    other_seeds,
+    prepared,
+    published_run,
+    with_others,
+)
+from dgc_repro.launch.single import check, complete, is_done, summary_of
+from dgc_repro.launch.typed import made, nearest
+from dgc_repro.launch.worker import CPU_SECONDS
+from dgc_repro.paper import index
+from dgc_repro.paper.page import VERDICTS_FILE, console_of_width, grid
+from dgc_repro.paper.publish import published, run_ids
+
+LOWEST_PRIORITY = 19
+MOST_NAMED = 5  # failed runs in the last line
+
+
+@checked
+class Entry:
+    """An entry of the list, as conf/queue.yaml describes it."""
+
+    run: str
+    minutes: Positive
+    rows: Annotated[Sequence[str], "patterns, as ['*.dense']"] = ("*",)
+    why: str = ""
+
+
+@dataclass
+class Part:
+    """The work of an entry. ``jobs``: its runs in order, by the names of their folders, without those of
+    earlier entries; ``left``: the names of those to train; ``spent``: core-minutes of those that are done."""
+
+    entry: Entry
+    asked: Reproduction
+    jobs: dict[str, Job]
+    left: set[str]
+    spent: list[float] = field(default_factory=list)
+
+    def add(self, summary: Mapping[str, Any]) -> str:
+        """Count a finished run. What it took, in words."""
+        if CPU_SECONDS not in summary:  # a record of an older version
+            return "finished"
+        self.spent.append(summary[CPU_SECONDS] / 60)
+        return f"{self.spent[-1]:.1f} core-minutes"
+
+    @property
+    def minutes(self) -> float:
+        """Core-minutes of a run: the mean of those that are done, else what the list expects."""
+        return sum(self.spent) / len(self.spent) if self.spent else self.entry.minutes
+
+    @property
+    def hours_left(self) -> float:
+        """Core-hours of the runs that are left."""
+        return len(self.left) * self.minutes / 60
+
+
+def _list(key: str, text: str) -> bool:
+    """Print the entries with their runs and core-hours and train nothing, true or false."""
+    return yes_no(key, text)
+
+
+def _publish(key: str, text: str) -> bool:
+    """For maintainers: write the pages of the runs that are finished into `paths.results` and train nothing,
+    true or false."""
+    return yes_no(key, text)
+
+
+def _file(key: str, text: str) -> str:
+    """The list. If there is none, it is conf/queue.yaml."""
+    return some_text(key, text)
+
+
+KEYS = {"list": (_list, False), "publish": (_publish, False), "file": (_file, None)}
+GROUPS = ("paths", ROOTS, "sink")
+"""Overrides for all entries: settings that change no number."""
+
+
+def queue(arguments: Sequence[str]) -> None:
+    """``arguments``: own keys (`KEYS`), and overrides for all entries (`GROUPS`). Raises UserError, RunFailed
+    and RunStopped."""
+    added, others = conf_dirs_apart(arguments)
+    add_conf_dirs(added)
+    own, given = read(others, "queue", KEYS, GROUPS)
+    if own["list"] and own["publish"]:
+        raise UserError("list: prints and publishes nothing; give list or publish")
+    parts = _planned(Path(own["file"] or conf_dir() / "queue.yaml"), given)
+    if own["list"]:
+        _show(parts)
+    elif own["publish"]:
+        _publish_finished(parts)
+    else:
+        _train(parts)
+
+
+def _planned(file: Path, given: Sequence[str]) -> list[Part]:
+    """The entries of a list with their runs. Raises UserError, which names the entry that is wrong."""
+    try:
+        nodes = yaml.safe_load(file.read_text(encoding="utf-8"))["queue"]
+        if not isinstance(nodes, list):
+            raise TypeError("a list")
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"file: {file} has no list `queue:` ({reason}); write it as conf/queue.yaml says"
+        ) from error
+    parts: list[Part] = []
+    seen: set[str] = set()
+    for number, node in enumerate(nodes, start=1):
+        place = f"{file}, entry {number}"
+        entry = made(Entry, node, place)
+        with _naming(f"{place} ({entry.run})"):
+            parts.append(_part(entry, given, seen))
+        seen |= parts[-1].jobs.keys()
+    return parts
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Put the place in the list before what is wrong with it."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"{place}: {in_one_line(error)}") from error
+    except ValueError as error:  # UserError, and quotes that shlex misses
+        raise UserError(f"{place}: {error}") from error
+
+
+def _part(entry: Entry, given: Sequence[str], seen: set[str]) -> Part:
+    """The work of an entry; ``seen``: runs of earlier entries."""
+    arguments = [*shlex.split(entry.run), *given]
+    if not any(argument.startswith("sink") for argument in arguments):
+        arguments.append("sink=none")
+    asked = prepared(arguments)
+    for key in ("publish", "published", "share"):
+        if key in asked.own:
+            raise UserError(f"{key}: not for an entry; leave it out")
+    if not asked.is_trained:
+        raise UserError(f"run: {asked.name} is not trained; make it with reproduce")
+    rows = {config["experiment"]["row"] for config, _ in asked.jobs}
+    for pattern in entry.rows:
+        if not any(fnmatchcase(row, pattern) for row in rows):
+            raise UserError(f"rows: no row {pattern!r}; {nearest(pattern, rows)}")
+    seeds = list(dict.fromkeys(config["seed"] for config, _ in asked.jobs))
+    jobs: dict[str, Job] = {}
+    for config, overrides in sorted(
+        asked.jobs, key=lambda job: (seeds.index(job[0]["seed"]), not _is_dense(job[0]))
+    ):
+        row, name = config["experiment"]["row"], run_folder(config).name
+        if name not in seen and any(fnmatchcase(row, pattern) for pattern in entry.rows):
+            jobs[name] = config, overrides
+    part = Part(entry, asked, jobs, set())
+    for name, (config, _) in jobs.items():
+        launch = config["launch"]
+        if launch["kind"] != "simulated" or launch["threads"] not in (None, 1):
+            raise UserError(
+                "launch: a queue has one core; add launch=simulated launch.threads=1 to the entry"
+            )
+        if (run := published_run(config)) is not None:
+            part.add(run.summary)
+        elif is_done(run_folder(config)):
+            part.add(summary_of(run_folder(config)))
+        else:
+            part.left.add(name)
+    return part
+
+
+def _is_dense(config: Mapping[str, Any]) -> bool:
+    """Whether a run sends gradients as they are."""
+    return str(config["compressor"]["_target_"]).endswith(".Dense")
+
+
+def _total(parts: Sequence[Part]) -> str:
+    return f"{sum(part.hours_left for part in parts):.1f} core-hours left"
+
+
+def _show(parts: Sequence[Part]) -> None:
+    """Print a line an entry, and the sum."""
+    rows = [
+        (
+            f"{number} {part.asked.name} {part.asked.scale}",
+            len(part.jobs),
+            len(part.jobs) - len(part.left),
+            len(part.left),
+            f"{part.minutes:.1f} {'measured' if part.spent else 'expected'}",
+            f"{part.hours_left:.1f}",
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+    headings = ("entry", "runs", "done", "left", "core-minutes a run", "core-hours left")
+    console_of_width().print(grid(_total(parts), headings, rows, wraps=True))
+
+
+def _train(parts: Sequence[Part]) -> None:
+    """Train what is left. Raises RunFailed at the end where runs have failed, RunStopped for a signal."""
+    _validate(parts)
+    if code_has_changed():
+        print("the code has changes that are not committed, which the records will say", flush=True)
+    os.nice(LOWEST_PRIORITY)
+    os.environ[RUNS_AT_ONCE] = str(available_cores())  # a thread for a run that states no number
+    total, number, failed = sum(len(part.jobs) for part in parts), 0, []
+    print(
+        f"{sum(len(part.left) for part in parts)} of {total} runs to train, {_total(parts)}",
+        flush=True,
+    )
+    for part in parts:
+        for name, (config, _) in part.jobs.items():
+            number += 1
+            if name not in part.left:
+                continue
+            folder = run_folder(config)
+            try:
+                # Another queue may have trained it meanwhile.
+                why = None if is_done(folder) else complete(folder, config)
+                said = part.add(summary_of(folder)) + (f" (warning: {why})" if why else "")
+            except RunHeld:
+                said = "another process trains it"
+            except (UserError, RunFailed) as error:
+                said = f"failed: {error}"
+                failed.append(name)
+            part.left.remove(name)
+            what = f"{part.asked.name} {config['experiment']['row']}, seed {config['seed']}"
+            print(f"[{number}/{total}] {what}: {said}; {_total(parts)}", flush=True)
+    if failed:
+        more = ", ..." if len(failed) > MOST_NAMED else ""
+        raise RunFailed(
+            f"{len(failed)} of {total} runs failed: {', '.join(failed[:MOST_NAMED])}{more}; the same command "
+            "tries them again"
+        )
+
+
+def _validate(parts: Sequence[Part]) -> None:
+    """Check each row that is left before the first run trains, as a sweep does."""
+    for part in parts:
+        rows = {part.jobs[name][0]["experiment"]["row"]: part.jobs[name] for name in part.left}
+        with _naming(part.entry.run):
+            for config, overrides in rows.values():
+                check(config, overrides)
+
+
+def _publish_finished(parts: Sequence[Part]) -> None:
+    """Write the page of each artifact of the list from the runs that are finished, and the overview.
+    Published runs stay as they are. Raises RunFailed at the end where a page could not be made."""
+    pages: dict[tuple[str, str], list[Reproduction]] = {}
+    for part in parts:
+        pages.setdefault((part.asked.name, part.asked.scale), []).append(part.asked)
+    failed = []
+    for (name, scale), several in pages.items():
+        root, what = several[0].target(True), f"{name} scale={scale}"
+        jobs = [job for asked in several for job in asked.jobs]
+        optional = [job for asked in several for job in asked.optional]
+        found = with_others([*jobs, *other_seeds(jobs, True), *optional], {}, True)
+        paper, _, artifact = name.partition("/")
+        before = published(root, paper, scale)
+        found = [before.get(run.id, run) for run in found]
+        place = root / paper / scale / artifact
+        is_there = (place / VERDICTS_FILE).is_file()
+        if not found:
+            print(f"{what}: no finished run yet", flush=True)
+        elif any(_is_dense(c) for c, _ in jobs) and not any(_is_dense(run.config) for run in found):
+            print(f"{what}: no finished dense run yet, not published", flush=True)
+        elif is_there and set(run_ids(place)) == {run.id for run in found}:
+            print(f"{what}: {len(found)} runs, published already", flush=True)
+        else:
+            try:
+                several[0].publish(found, root)
+            except UserError as error:
+                failed.append(what)
+                print(f"{what}: not published: {error}", flush=True)
+            else:
+                index.write(root)
+                print(f"{what}: {len(found)} runs, published in {place}", flush=True)
+    if failed:
+        raise RunFailed(f"not published: {', '.join(failed)}")
