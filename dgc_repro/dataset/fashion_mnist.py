@@ -15,6 +15,8 @@ algorithms", 2017 (arXiv:1708.07747).
 from __future__ import annotations
 
 import gzip
+import math
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +109,11 @@ def _read(root: Path, name: str, dimensions: int) -> Tensor:
     assert path is not None
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:  # gzip.BadGzipFile is an OSError
+    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
         raise UserError(f"dataset.root: {path} cannot be read ({error})") from error
     begin = 4 + 4 * dimensions
     shape = np.frombuffer(data, ">u4", dimensions, 4).tolist() if len(data) >= begin else []
-    if data[:4] != bytes((0, 0, BYTES, dimensions)) or len(data) != begin + int(np.prod(shape)):
+    if data[:4] != bytes((0, 0, BYTES, dimensions)) or len(data) != begin + math.prod(shape):
         raise UserError(
             f"dataset.root: {path} is no whole IDX file of {dimensions} dimensions; copy it there again"
         )

@@ -17,17 +17,17 @@ Each convolution is 3x3 and followed by batch norm and the nonlinearity. Legend:
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from dgc_repro.checked import Count, checked
+from dgc_repro.checked import Count, checked, within
 from dgc_repro.model.resnet import Classes
 
 WHITENING_EPSILON = 5e-4  # airbench's, for images of unit variance
-NORM_MOMENTUM = 0.4  # in torch's convention; airbench's 0.6 is the weight of the past
 OUTPUT_SCALE = 1 / 9
+NormMomentum = Annotated[float, within(above=0, most=1)]
 Widths = tuple[int, int, int]
 
 
@@ -74,12 +74,14 @@ class Whitening(nn.Conv2d):
 class _Conv(nn.Module):
     """A 3x3 convolution that begins as a partial identity, pooling, batch norm, the nonlinearity."""
 
-    def __init__(self, before: int, after: int, nonlinearity: nn.Module, *, pools: bool) -> None:
+    def __init__(
+        self, before: int, after: int, nonlinearity: nn.Module, momentum: float, *, pools: bool
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(before, after, 3, padding=1, bias=False)
         nn.init.dirac_(self.conv.weight[:before])
         self.pooling = nn.MaxPool2d(2) if pools else nn.Identity()
-        self.norm = nn.BatchNorm2d(after, momentum=NORM_MOMENTUM)
+        self.norm = nn.BatchNorm2d(after, momentum=momentum)
         self.norm.weight.requires_grad_(False)
         self.nonlinearity = nonlinearity
 
@@ -91,8 +93,8 @@ class _Conv(nn.Module):
 class _Skip(_Conv):
     """x + _Conv(x), of as many channels."""
 
-    def __init__(self, channels: int, nonlinearity: nn.Module) -> None:
-        super().__init__(channels, channels, nonlinearity, pools=False)
+    def __init__(self, channels: int, nonlinearity: nn.Module, momentum: float) -> None:
+        super().__init__(channels, channels, nonlinearity, momentum, pools=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + super().forward(hidden)
@@ -140,7 +142,9 @@ def _widths(settings: Low | Air, patch_values: int) -> Widths:
 @checked
 class Low:
     """Settings of `low`. width, width2, width3: channels of the whitening and the first stage, of the second,
-    of the third. num_classes: outputs; None takes the data set's.
+    of the third. norm_momentum: the weight of a worker's batch in batch norm's running statistics, torch's
+    convention. airbench has 0.4 for batches of 1,024 images; with the 32 images of a worker that costs 1.3
+    points of accuracy (docs/recipes.md). num_classes: outputs; None takes the data set's.
 
     Raises ValueError for a value out of range.
     """
@@ -148,6 +152,7 @@ class Low:
     width: Count = 48
     width2: Count = 96
     width3: Count = 192
+    norm_momentum: NormMomentum = 0.05
     num_classes: Classes | None = None
 
     def __post_init__(self) -> None:
@@ -157,13 +162,13 @@ class Low:
         """Return a freshly initialized network; its `prepare` fits the whitening. `num_classes` is the data
         set's; the field of the same name wins over it."""
         one, two, three = _widths(self, 3 * 4 * 4)
-        relu = nn.ReLU()
+        relu, momentum = nn.ReLU(), self.norm_momentum
         stages = nn.Sequential(
-            _Conv(one, one, relu, pools=True),
-            _Conv(one, two, relu, pools=True),
-            _Skip(two, relu),
-            _Conv(two, three, relu, pools=True),
-            _Skip(three, relu),
+            _Conv(one, one, relu, momentum, pools=True),
+            _Conv(one, two, relu, momentum, pools=True),
+            _Skip(two, relu, momentum),
+            _Conv(two, three, relu, momentum, pools=True),
+            _Skip(three, relu, momentum),
         )
         classes = num_classes if self.num_classes is None else self.num_classes
         return _Whitened(Whitening(one, 4, 2), relu, stages, three, classes)
@@ -176,6 +181,7 @@ class Air:
     width: Count = 24
     width2: Count = 96
     width3: Count = 128
+    norm_momentum: NormMomentum = 0.05
     num_classes: Classes | None = None
 
     def __post_init__(self) -> None:
@@ -190,8 +196,8 @@ class Air:
                 conv
                 for before, after in zip((widths[0], *widths), widths, strict=False)
                 for conv in (
-                    _Conv(before, after, gelu, pools=True),
-                    _Conv(after, after, gelu, pools=False),
+                    _Conv(before, after, gelu, self.norm_momentum, pools=True),
+                    _Conv(after, after, gelu, self.norm_momentum, pools=False),
                 )
             )
         )

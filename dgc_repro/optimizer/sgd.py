@@ -61,9 +61,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 @checked
 class SGD(Optimizer):
-    """torch.optim.SGD. ``nesterov`` changes nothing at momentum 0, which methods set that apply momentum on the
-    workers. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their weight decay
-    is divided by it (hlb-CIFAR10's decoupled rates)."""
+    """torch.optim.SGD. ``nesterov`` changes nothing at momentum 0, which methods set that apply momentum on
+    the workers. ``norm_bias_factor``: biases of batch norm learn at so many times the rate, and their weight
+    decay is divided by it (hlb-CIFAR10's decoupled rates)."""
 
     momentum: Annotated[float, within(0, below=1)] = 0.9
     nesterov: bool = False

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from dgc_repro.dataset.batches import (
+    SHIFT_PIXELS,
+    alternating_flips,
     augment_and_normalize,
     augment_generator,
     epoch_batches,
@@ -17,7 +19,10 @@ from dgc_repro.dataset.batches import (
     normalize,
     steps_per_epoch,
 )
+from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.errors import UserError
+from dgc_repro.train.image_task import ImageTask
+from dgc_repro.train.settings import TrainSettings
 
 # x -> x / 255 - 0 over 1/255: the pixel values themselves, as floats.
 AS_IS = ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))
@@ -164,6 +169,75 @@ def test_a_batch_is_augmented_alike_again_and_otherwise_at_the_next_step() -> No
     assert torch.equal(at(1, 2, 3, 4), at(1, 2, 3, 4))
     for other in [(2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (2, 1, 3, 4)]:
         assert not torch.equal(at(1, 2, 3, 4), at(*other)), other
+
+
+def reflected(place: int, size: int) -> int:
+    """The place inside an image that lies behind its edge: the edge itself is not repeated."""
+    if place < 0:
+        return -place
+    return 2 * (size - 1) - place if place >= size else place
+
+
+def shifted(image: Tensor, down: int, right: int, *, mirrored: bool) -> Tensor:
+    """By a plain loop over pixels."""
+    _, height, width = image.shape
+    out = torch.empty_like(image)
+    for row, column in itertools.product(range(height), range(width)):
+        from_column = width - 1 - column if mirrored else column
+        out[:, row, column] = image[
+            :, reflected(row + down, height), reflected(from_column + right, width)
+        ]
+    return out
+
+
+def test_a_shift_reflects_at_the_edges_and_mirrors_whom_it_is_told() -> None:
+    count, side = 60, 8
+    images = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
+    mirrored = torch.arange(count) % 3 == 0
+    out = augment_and_normalize(
+        images, "shift_flip", *AS_IS, augment_generator(0, 0, 0, 0), mirrored
+    )
+    by = range(-SHIFT_PIXELS, SHIFT_PIXELS + 1)
+    seen = set()
+    for image, found, flip in zip(images, out, mirrored.tolist(), strict=True):
+        places = [
+            place
+            for place in itertools.product(by, by)
+            if torch.equal(found.round().to(torch.uint8), shifted(image, *place, mirrored=flip))
+        ]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert {down for down, _ in seen} == {right for _, right in seen} == set(by)
+    assert len(seen) > 15, "rows and columns have draws of their own"
+
+
+def test_each_image_is_mirrored_in_exactly_every_second_epoch() -> None:
+    n = 4000
+    epochs = [alternating_flips(n, 3, epoch) for epoch in range(5)]
+    assert torch.equal(epochs[1], ~epochs[0])
+    assert torch.equal(epochs[2], epochs[0])
+    assert torch.equal(epochs[4], epochs[0])
+    # Binomial(4,000, 1/2): 32 is one standard deviation.
+    assert abs(int(epochs[0].sum()) - n // 2) < 4 * 32
+    assert not torch.equal(alternating_flips(n, 4, 0), epochs[0])
+
+
+def test_a_task_mirrors_an_image_by_its_place_in_the_data_whatever_batch_it_is_in() -> None:
+    """Images that differ left and right, whose class says which image it is."""
+    count, workers = 64, 2
+    images = torch.zeros(count, 3, 32, 32, dtype=torch.uint8)
+    images[..., 16:] = 255
+    part = Images(images, torch.arange(count))
+    splits = Splits(part, part, part, count, *AS_IS, "halves", "shift_flip")
+    settings = TrainSettings(epochs=2, batch_size=8, accumulate=2)
+    task = ImageTask(splits, settings, seed=5)
+    for epoch in range(2):
+        expected = alternating_flips(count, 5, epoch)
+        for rank in range(workers):
+            for batch in task.batches(epoch, workers, rank, 0):
+                for inputs, labels in batch.micro_batches:
+                    left_is_bright = inputs[:, 0, 16, 4] > 100
+                    assert torch.equal(left_is_bright, expected[labels])
 
 
 def test_augmentation_leaves_the_stored_images_and_the_global_generator_alone() -> None:

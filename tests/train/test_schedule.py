@@ -9,7 +9,7 @@ import torch
 from tiny_run import PLAIN, STEPS_PER_EPOCH, built, play
 
 from dgc_repro.policy.interface import EpochReport, Policy, State
-from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step
+from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step, Triangular
 from dgc_repro.train.settings import SGD
 
 
@@ -31,6 +31,13 @@ from dgc_repro.train.settings import SGD
         (Step((3, 6)), 6, 0.01),
         (Step((3, 6), gamma=0.5), 7, 0.25),
         (Step(), 7, 1),
+        (Triangular(), 0, 0.2),
+        (Triangular(), 1.15, 0.6),
+        (Triangular(), 2.3, 1),
+        (Triangular(), 6.15, 0.535),
+        (Triangular(), 10, 0.07),
+        (Triangular(first=0, peak=0.5, last=0), 5, 1),
+        (Triangular(first=0, peak=0.5, last=0), 10, 0),
     ],
 )
 def test_a_schedule_gives_the_factor_of_its_formula(
@@ -40,9 +47,9 @@ def test_a_schedule_gives_the_factor_of_its_formula(
     assert schedule.factor(epoch, 10) == pytest.approx(factor, abs=1e-12)
 
 
-@pytest.mark.parametrize("make", [Constant, Cosine, Step])
+@pytest.mark.parametrize("make", [Constant, Cosine, Step, Triangular])
 def test_a_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone(
-    make: type[Constant] | type[Cosine] | type[Step],
+    make: type[Constant] | type[Cosine] | type[Step] | type[Triangular],
 ) -> None:
     warmed, plain = make(warmup_epochs=4), make()
     for epoch in (0, 1, 2, 3.5):

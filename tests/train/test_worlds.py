@@ -13,6 +13,7 @@ import pytest
 from processes import World
 from tiny_run import (
     PLAIN,
+    RECIPE,
     SETTINGS,
     TEXT,
     UNIFORM4_EF,
@@ -49,6 +50,8 @@ TWO: dict[str, tuple[str, ...]] = {
     "accumulated": (*HALVES, *UNIFORM4_EF),
     "skip": ("~model", POISON.format(1, 2), *UNIFORM4_EF, SKIP),
     "text": (*TEXT, *UNIFORM4_EF),
+    "recipe": (*RECIPE, "train.precision=fp32"),  # each rank fits the whitening
+    "recipe, top-k": (*RECIPE, "train.precision=fp32", *SETTINGS["topk"]),
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
     "probed": SETTINGS["probed"],
