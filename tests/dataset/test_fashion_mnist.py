@@ -43,8 +43,8 @@ def files(side: int = 28) -> dict[str, bytes]:
 def write(root: Path, *, compressed: bool = True, **other: bytes) -> Path:
     """The four files in a folder; ``other``: content by the first word of a name, in place of what is right."""
     root.mkdir(exist_ok=True)
-    for name, content in files().items():
-        content = next((new for key, new in other.items() if name.startswith(key)), content)
+    for name, right in files().items():
+        content = next((new for key, new in other.items() if name.startswith(key)), right)
         if compressed:
             (root / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
         else:

@@ -131,7 +131,7 @@ def test_training_leaves_the_whitening_as_it_was_fitted_and_moves_its_bias() -> 
     expected = Whitening(4, 4, 2)
     expected.fit(run.task.training_images(5000))
     assert torch.equal(fitted, expected.weight)
-    assert "whitening.weight" not in run.exchange.parameters
+    assert "whitening.weight" not in run.parameters
     told = play(run)
     assert told.finished
     assert torch.equal(layer.weight, fitted)
