@@ -2,7 +2,8 @@
 
 char-rnn and nanoGPT use this text. nanoGPT's validation loss of 1.88 nats a character (its settings for a
 CPU) is a number that many readers know. As there, the first 90 % are to train on, and the last 10 % are
-scored: they are the test part here. The last characters of the first 90 % are the validation part.
+scored: they are the test part here. The validation part is the beginning of the text: the plays near its end
+stay whole, since the text to score goes on where the text to train on ends.
 
 Two ways to have it: a folder with input.txt (`dataset.root`), or a download from char-rnn's repository into
 ./data/shakespeare, checked by its sha256. A folder that is named has to hold the file already.
@@ -35,7 +36,7 @@ BOTH_WAYS = "put input.txt into a folder and name it, or leave it null for a dow
 @checked
 class Shakespeare(TextSettings):
     """root: folder with input.txt; None is ./data/shakespeare, and downloads the file if it is not there.
-    validation: characters held out of the first 90 %. Sizes count characters. The other settings: see
+    validation: characters held out at the beginning. Sizes count characters. The other settings: see
     `TextSettings`.
     """
 
@@ -65,8 +66,8 @@ class Shakespeare(TextSettings):
             )
         numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
         whole = torch.tensor([numbers[character] for character in characters], dtype=torch.int64)
-        first = end - self.validation
-        parts = whole[:first], whole[first:end], whole[end:]
+        first = self.validation
+        parts = whole[first:end], whole[:first], whole[end:]
         is_known = hashlib.sha256(characters.encode()).hexdigest() == SHA256
         label = "shakespeare" if is_known else f"another {FILE}"
         return self._text(parts, len(numbers), f"{label} (characters)")

@@ -719,11 +719,11 @@ def check_memory(
 
 
 def refuse_classes(config: Config, task: Task, stopping: Stopping) -> None:
-    """Refuse a model with fewer outputs than the data have classes or words, and a metric that nobody
+    """Refuse a model with fewer outputs than the data have classes or tokens, and a metric that nobody
     counts."""
     outputs, classes = config["model"].get("num_classes"), task.splits.num_classes
     if outputs is not None and outputs < classes:
-        what = "words" if isinstance(task, LanguageTask) else "classes"
+        what = "tokens" if isinstance(task, LanguageTask) else "classes"
         raise UserError(
             f"model.num_classes: at least the {classes} {what} of {task.splits.label}, got {outputs}; "
             "null takes as many"

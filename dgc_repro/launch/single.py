@@ -188,7 +188,7 @@ def _train_losses(folder: Path) -> list[float]:
 
 def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> str | None:
     """What is wrong with a finished run's training. It diverged where a loss is not finite or has grown since
-    the first epoch; else its quality may be no better than a uniform guess among the classes or words."""
+    the first epoch; else its quality may be no better than a uniform guess among the classes or tokens."""
     for key in ("train/loss", "test/loss"):
         if not math.isfinite(loss := summary.get(key, 0.0)):
             return f"the run diverged ({key} is {loss})"
@@ -199,7 +199,7 @@ def warning(summary: Mapping[str, Any], train_losses: Sequence[float] = ()) -> s
         return None
     more = "is no better than guessing; raise train.epochs, or lower optimizer.lr"
     if (perplexity := summary.get("test/perplexity")) is not None:
-        text = f"test/perplexity {perplexity:.4g} of {classes} words {more}"
+        text = f"test/perplexity {perplexity:.4g} of {classes} tokens {more}"
         return text if perplexity >= classes else None
     text = f"test/accuracy_percent {accuracy:.4g} of {classes} classes {more}"
     return text if accuracy <= 100 / classes else None

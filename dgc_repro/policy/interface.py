@@ -41,7 +41,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class EpochReport:
     """What all ranks know at the end of an epoch (1-based); accuracies in percent. Of a text, losses
-    are nats a word (perplexity is exp of them) and the accuracy is that of the next word.
+    are nats a token, a word or a character (perplexity is exp of them), and the accuracy is that of
+    the next token.
     ``learning_rate``: of the epoch's last step and of the next epoch's last, so that a decay is known
     before the epoch in which it comes (NaN: not known); ``gradient_norms``: by tensor, where the policy
     `watches` them, the norm of the sum of the gradients of this epoch."""

@@ -106,9 +106,11 @@ def epoch_line(record: Metrics, num_epochs: int) -> str:
 
 
 def score(metrics: Metrics, part: str, digits: int, name: str = "") -> str:
-    """Perplexity where there is one; elsewhere accuracy, with ``name`` before it."""
+    """Perplexity where there is one, below 10 with three decimals; elsewhere accuracy, with ``name`` before
+    it."""
     if f"{part}/perplexity" in metrics:
-        return f"ppl {metrics[f'{part}/perplexity']:.1f}"
+        perplexity = float(metrics[f"{part}/perplexity"])
+        return f"ppl {perplexity:.{3 if perplexity < 10 else 1}f}"
     return f"{name}{metrics[f'{part}/accuracy_percent']:.{digits}f} %"
 
 

@@ -6,7 +6,7 @@ raised an error; close, always. The metrics of a step:
     step                    1-based, over the whole run
     epoch                   1-based, the epoch that this step belongs to
     train/loss, train/accuracy_percent   mean over this epoch so far; for text also train/perplexity, and the
-                                         accuracy is that of the next word
+                                         accuracy is that of the next token
     policy/rung, policy/label            the setting used in this step; the label is text
     comm/payload_bytes                   sent by one worker since the start of the run
     decision/branch, decision/gain, ...  the decision of this step, for a policy that decides by gradient;

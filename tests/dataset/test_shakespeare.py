@@ -27,15 +27,14 @@ def settings(folder: Path, **others: object) -> Shakespeare:
     return Shakespeare(**{"root": str(folder), "validation": 20, "bptt": 4} | others)  # type: ignore[arg-type]
 
 
-def test_the_last_tenth_is_scored_and_the_validation_part_ends_the_first_nine(
-    folder: Path,
-) -> None:
+def test_the_last_tenth_is_scored_and_the_validation_part_begins_the_text(folder: Path) -> None:
     text = settings(folder).load()
     parts = text.train, text.validation, text.test
     assert [len(part) for part in parts] == [106, 20, 14]
     characters = sorted(set(TEXT))
     assert text.num_classes == len(characters) == 7
-    assert "".join(characters[number] for number in torch.cat(parts).tolist()) == TEXT
+    whole = torch.cat((text.validation, text.train, text.test)).tolist()
+    assert "".join(characters[number] for number in whole) == TEXT
 
 
 def test_a_text_that_is_not_tiny_shakespeare_is_named_otherwise(

@@ -73,7 +73,7 @@ def test_what_is_meant_needs_no_words(overrides: Sequence[str]) -> None:
             "10 of 10 classes is no better than guessing; raise train.epochs",
         ),
         ({"classes": 10, "test/accuracy_percent": 11.0}, None),
-        ({"classes": 50, "test/accuracy_percent": 1.0, "test/perplexity": 60.0}, "of 50 words"),
+        ({"classes": 50, "test/accuracy_percent": 1.0, "test/perplexity": 60.0}, "of 50 tokens"),
         ({"classes": 50, "test/accuracy_percent": 1.0, "test/perplexity": 40.0}, None),
         ({"train/loss": 2.0}, None),
     ],

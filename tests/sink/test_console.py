@@ -132,6 +132,8 @@ def test_a_text_has_perplexity_where_images_have_accuracy(
     assert "test ppl 72.3  val ppl 1234.6" in line
     assert "%" not in line
     assert len(line) <= 80
+    characters = {**record, "test/perplexity": 5.8531, "validation/perplexity": 9.99961}
+    assert "test ppl 5.853  val ppl 10.000" in epoch_line(characters, 40)
     sink = Console(terminal)
     sink.start(run_info(tmp_path))
     sink.step({**step_metrics(1), "train/perplexity": 5791.98})
