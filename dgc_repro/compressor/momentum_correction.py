@@ -15,10 +15,15 @@ keeps u where algorithm 5 keeps m u: the same velocity is sent, and zero is zero
 momentum must be 0. Its weight decay is added after the exchange, where no momentum multiplies it:
 1 / (1 - momentum) times the weight decay acts as it does in momentum SGD.
 
+Masking makes the step depend on how often an entry is sent. Under a constant gradient g, an entry
+that is sent once in T steps moves by g (1 - m (1 - m^T) / (T (1 - m))) / (1 - m) a step on average:
+with m = 0.9 by 1.0 g for T = 1, 4.1 g for T = 10, 9.1 g for T = 100; momentum SGD moves it by 10 g. A
+learning rate that is right at density 0.001 can be too small at 0.01 (docs/benchmark.md).
+
     u = m u + g;  v = v + u (nesterov: v = v + g + m u);  own = C(v);  v' = v - own
     u' = 0 where own was sent (masking), else u
 
-Letters: n = values, m = momentum, u = velocity.
+Letters: n = values, m = momentum, u = velocity, T = steps from one sending of an entry to the next.
 """
 
 from __future__ import annotations
