@@ -17,7 +17,6 @@ import logging
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -285,7 +284,6 @@ def _summary(run: Run, finished: bool) -> dict[str, Any]:
         "collectives": run.link.ledger.of_gradients(),
         "parameters": parameters,
         "classes": run.task.splits.num_classes,
-        "time/cpu_seconds": time.process_time(),  # of rank 0's process since it started
     }
 
 
