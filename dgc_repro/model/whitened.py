@@ -8,7 +8,7 @@ those of the sources, and none of the sources' accuracies is claimed.
 
 `low`: whitened 4x4 patches of stride 2, hence maps of 16x16; three stages, the last two with a skip:
 
-    conv, pool        conv, pool, x + conv(x)        conv, pool, x + conv(x)        maximum over the map
+    conv, pool        conv, x + conv(x), pool        conv, x + conv(x)        maximum over the map
 
 `air`: whitened 2x2 patches; three stages of conv, pool, conv.
 
@@ -165,9 +165,10 @@ class Low:
         relu, momentum = nn.ReLU(), self.norm_momentum
         stages = nn.Sequential(
             _Conv(one, one, relu, momentum, pools=True),
-            _Conv(one, two, relu, momentum, pools=True),
+            _Conv(one, two, relu, momentum, pools=False),
             _Skip(two, relu, momentum),
-            _Conv(two, three, relu, momentum, pools=True),
+            nn.MaxPool2d(2),
+            _Conv(two, three, relu, momentum, pools=False),
             _Skip(three, relu, momentum),
         )
         classes = num_classes if self.num_classes is None else self.num_classes
