@@ -65,8 +65,13 @@ EXPERIMENTS = sorted(
 )
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
 SCALES = ("paper", "quick", "small")
-OTHER_SCALES = {"dynamic": ("medium",)}
-"""By paper, the scales that it has besides."""
+OTHER_SCALES = {
+    "dynamic": ("medium", "air", "fashion"),
+    **{f"gravac/{name}": ("low",) for name in ("table2", "fig7", "gains")},
+}
+"""By paper or artifact, the scales that it has besides."""
+ONLY_SCALES = {"gravac/low": ("low",)}
+"""The scales of an experiment that has no other ones."""
 FAMILIES = {
     "lecture": "text/",
     **{f"benchmark/{name}": f"benchmark/{name}/" for name in ("resnet", "lstm", "transformer")},
@@ -82,6 +87,7 @@ FAMILIES = {
     "gravac/table3_lstm": "text/",
     **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
+    "gravac/low": "gravac/resnet101/",
     **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
 """Papers whose experiments take another family of scales than images."""
@@ -94,7 +100,13 @@ SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
 
 def scales_of(name: str) -> tuple[str, ...]:
     """The scales of an experiment or artifact."""
-    return SCALES + OTHER_SCALES.get(name.partition("/")[0], ())
+    others = OTHER_SCALES.get(name, OTHER_SCALES.get(name.partition("/")[0], ()))
+    return ONLY_SCALES.get(name, SCALES + others)
+
+
+def test_an_artifact_has_runs_at_the_scales_that_are_tested() -> None:
+    for name in artifacts():
+        assert {*_artifact(name).sizes} <= {*scales_of(name)}, name
 
 
 def name_of(path: Path) -> str:

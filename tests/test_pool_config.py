@@ -32,7 +32,7 @@ FACTORS = {"topk", "dgc", "redsync", "randomk"}
 METHODS = sorted(path.stem for path in (conf_dir() / "method" / "gravac").glob("*.yaml"))
 POOLED = {
     *("table2", "table4", "fig1b", "fig2", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
-    *("fig10", "fig11"),
+    *("fig10", "fig11", "gains"),
 }
 
 
@@ -166,7 +166,8 @@ def test_an_artifact_of_the_pool_says_so_and_has_seeds_for_its_scale(name: str) 
     path = conf_dir() / "artifact" / "gravac" / f"{name}.yaml"
     assert "experiment.artifact=training" in path.read_text(encoding="utf-8")
     for config in jobs(name, "scale=small").values():
-        assert config["scale"]["seeds"] == ([0, 1, 2] if name in ("table2", "table4") else [0])
+        has_all = name in ("table2", "table4", "gains")
+        assert config["scale"]["seeds"] == ([0, 1, 2] if has_all else [0])
 
 
 def check_runs(artifact: str, scale: str, configs: Sequence[dict[str, Any]]) -> None:
@@ -198,6 +199,7 @@ def test_a_row_is_the_same_run_in_every_artifact() -> None:
     of_resnet = {
         "gravac_geometric", "gravac07_bucket", "randomk_gravac_fed", "randomk_gravac_norm",
         "randomk_accordion", "gravac_geometric_norm", "gravac07_short",
+        *(f"topk{factor}_gains" for factor in (10, 100, 1000)),
     }  # fmt: skip
     wanted = {f"{model}.{method}" for model in MODELS for method in of_all}
     assert set(seen) == wanted | {f"resnet101.{method}" for method in of_resnet}
@@ -233,6 +235,32 @@ def test_table2_has_thirteen_rows_a_model_each_at_its_models_scale() -> None:
         assert (config["train"]["epochs"], config["scale"]["name"]) == (2, "custom")
     with pytest.raises(UserError, match=r"^scale: its short name.*got scale=gravac/lstm/quick"):
         runs_of("gravac/table2", ["scale=gravac/lstm/quick"])
+
+
+def test_scale_low_is_the_recipe_in_the_place_of_resnet101_and_keeps_the_papers_windows() -> None:
+    recipe = configured("experiment=recipe/low", "scale=none")
+    for name, rows in (("table2", 13), ("fig7", 14), ("gains", 4)):
+        found = jobs(name, "scale=low")
+        check_runs(f"gravac/{name}", "low", list(found.values()))
+        assert len(found) == rows
+        assert {row.partition(".")[0] for row in found} == {"resnet101"}
+        for config in found.values():
+            for group in ("model", "dataset", "optimizer", "schedule"):
+                assert config[group] == recipe[group]
+            assert config["scale"]["seeds"] == [0, 1, 2, 3, 4]
+            assert config["train"] == recipe["train"] | {
+                "compute_ms": 16,
+                "step_time": "modelled",
+            }
+    images = 50_000 - recipe["dataset"]["validation"]
+    steps = steps_per_epoch(images, recipe["train"]["batch_size"], 4) * recipe["train"]["epochs"]
+    window = jobs("table2", "scale=low")["resnet101.gravac07"]["policy"]["window"]
+    assert window == round(500 / 18_000 * steps)
+    with torch.device("meta"):
+        module = component(recipe["model"], "model").build(10)
+    learn = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    scale = jobs("table2", "scale=low")["resnet101.dense"]["network"]["message_scale"]
+    assert scale == pytest.approx(PARAMETERS["resnet101"] / learn, rel=0.001)
 
 
 def test_a_scale_says_its_name_and_family() -> None:

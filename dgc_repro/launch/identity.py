@@ -39,6 +39,7 @@ ADDED = (
     ("network", "as_workers", None, ""),
     ("network", "message_scale", 1.0, ""),
     ("compressor", "values", "fp32", ".RandomK"),
+    ("policy", "ladder", None, ".Probed"),
     ("goal", "every_steps", None, ""),
     ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
     ("wrapper.error_feedback", "decay", 1.0, ""),

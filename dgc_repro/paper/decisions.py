@@ -22,11 +22,12 @@ _TIMES = ("seconds", "samples", "throughput", "own_square", "mean_square")
 COLUMNS = (
     *("step", "branch", "factor", "theta_min", "candidate", "gain_theta_min", "gain_candidate"),
     *("gain", "norm_before", "norm_after", "raw_norms", "sent_norms", *_TIMES),
+    "candidate_norms",
 )
 """``step``: from 1; ``branch``: candidate, theta_min or dense; ``factor``: of what was sent, 1 is dense;
 ``gain``: of what was sent; ``norm_before``, ``norm_after``: of the whole error-fed gradient and of what was
-sent; ``raw_norms``, ``sent_norms``: sums over tensors of the norms of the gradient without its residual and
-of what was sent (none for a dense step)."""
+sent; ``raw_norms``, ``sent_norms``, ``candidate_norms``: sums over tensors of the norms of the gradient
+without its residual, of what was sent (none for a dense step), and of what the candidate would send."""
 _SENT = {"theta_min": 1, "candidate": 2}
 """By branch, the place among `Choose`'s energies of what was sent; dense sends all of it."""
 _DECIDED = ("branch", "theta_min", "candidate", "gain_theta_min", "gain_candidate", "gain")
@@ -93,6 +94,7 @@ def _decided(line: Mapping[str, Any]) -> dict[str, Any]:
     if len(numbers) > 3:
         found["raw_norms"] = numbers[3]
         found["sent_norms"] = numbers[3 + _SENT[branch]] if branch in _SENT else None
+        found["candidate_norms"] = numbers[3 + _SENT["candidate"]]
     return found
 
 

@@ -42,7 +42,8 @@ class Entry(NamedTuple):
 
 def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name; the benchmark, which is no paper, comes last."""
-    scales = {"paper": 0, "medium": 1, "small": 2, "quick": 3}
+    ranks = ("paper", "air", "fashion", "low", "medium", "small", "quick")
+    scales = {scale: rank for rank, scale in enumerate(ranks)}
     found = []
     for path in root.glob(f"*/*/[!.]*/{VERDICTS_FILE}"):
         paper, scale, artifact = path.parts[-4:-1]
@@ -53,7 +54,7 @@ def entries(root: Path) -> list[Entry]:
         key=lambda e: (
             e.paper == BENCHMARK,
             e.paper,
-            scales.get(e.scale, 4),
+            scales.get(e.scale, len(scales)),
             e.scale,
             e.artifact,
         ),

@@ -29,7 +29,12 @@ LINES_FILES = ("rows.csv", "repeats.csv")
 NEEDED_FILES = ("config.yaml", "environment.json", "summary.json")
 FREE_KEYS = ("root", "seed")
 """May differ between the runs of one table: where the data lies, and the seed."""
-DATA_SETS = {"Cifar10": "CIFAR-10", "Cifar100": "CIFAR-100", "Ptb": "PTB"}
+DATA_SETS = {
+    "Cifar10": "CIFAR-10",
+    "Cifar100": "CIFAR-100",
+    "FashionMnist": "Fashion-MNIST",
+    "Ptb": "PTB",
+}
 """Data sets by their class, as papers name them; others have their class's name in small letters."""
 REQUIRED_METRICS = (
     *("epoch", "train/loss", "train/accuracy_percent", "test/accuracy_percent"),
@@ -95,7 +100,7 @@ class Run:
 
     @property
     def scale(self) -> str:
-        """``quick``, ``small``, ``medium`` or ``paper``."""
+        """``quick``, ``small``, ``medium``, ``paper``, or a recipe: ``low``, ``air``, ``fashion``."""
         value = self.config.get("scale")
         return str(value.get("name") if isinstance(value, dict) else value)
 

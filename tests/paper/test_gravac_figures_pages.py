@@ -28,6 +28,9 @@ from dgc_repro.paper.gravac import (
     fig11,
     steps,
 )
+from dgc_repro.paper.gravac import (
+    gains as gains_page,
+)
 from dgc_repro.paper.gravac.runs import courses
 from dgc_repro.paper.page import Page
 from dgc_repro.paper.publish import artifact_of
@@ -171,6 +174,64 @@ def fixed_factors(
             gains(f"{model}.{fig4_6.STRONG}", seed, strong, later, at_1000),
         ]
     return found
+
+
+def factors_in_training(confirmed: float = 1.5) -> list[Run]:
+    """Runs of the gains: 10x keeps half of the energy, 1000x little; the norm gain of 1000x is
+    ``confirmed`` while it trains. Every other step measures each of the other factors."""
+    found = []
+    for seed in range(3):
+        found.append(made(f"{RESNET101}.dense", seed, 81.0, scale={"name": "low"}))
+        for trained in (10, 100, 1000):
+            others = [float(f) for f in (10, 100, 1000) if f != trained]
+            candidate = np.resize(others, STEPS)
+            energy = {10: 0.5, 100: 0.1, 1000: 0.02 / trained}
+            norm = {10: 1.0, 100: 0.5, 1000: confirmed if trained == 1000 else 0.2}
+            table = pd.DataFrame({"step": np.arange(1, STEPS + 1), "candidate": candidate})
+            table = table.assign(
+                gain=energy[trained], gain_candidate=[energy[int(f)] for f in candidate],
+                raw_norms=2.0, sent_norms=2.0 * norm[trained],
+                candidate_norms=[2.0 * norm[int(f)] for f in candidate],
+            )  # fmt: skip
+            run = made(
+                f"{RESNET101}.topk{trained}_gains", seed, 81.0 - trained / 100,
+                policy={"value": trained}, scale={"name": "low"},
+            )  # fmt: skip
+            found.append(replace(run, decisions=table))
+    return found
+
+
+def test_the_gains_of_each_factor_are_those_of_the_steps_that_measured_it() -> None:
+    runs = factors_in_training()
+    found = gains_page.page(runs, "low")
+    assert set(words(found).values()) == {"agrees"}
+    text = page.markdown(found)
+    assert (
+        "the energy gain of 10x is 0.50, which does not pass eps 0.7; the norm gain of 10x is 1.00"
+        in text
+    )
+    assert "0.20 while training at 10x, and 1.50 while training at 1000x" in text
+    assert "| Top-k 100x | 0.500 ± 0.000 | 0.100 ± 0.000 | 0.000 ± 0.000 |" in text
+    assert found.figures["gains"]().axes
+    refuted = words(gains_page.page(factors_in_training(0.3), "low"))
+    assert refuted["norm.confirms"] == "differs"
+    assert refuted["norm.refused"] == "agrees"
+
+
+@pytest.mark.parametrize("kept", [(), ("dense",), ("dense", "topk10_gains")])
+def test_the_page_of_gains_is_made_of_an_unfinished_set(kept: tuple[str, ...]) -> None:
+    runs = [run for run in factors_in_training() if run.method in kept and run.seed == 0]
+    found = gains_page.page(runs, "low")
+    assert set(words(found).values()) <= {"not run", "indicative (+)"}
+    assert "nan" not in page.markdown(found)
+    assert found.figures["gains"]().axes
+
+
+def test_a_rate_that_falls_gradually_has_no_step_where_it_first_falls() -> None:
+    run = made(f"{RESNET101}.dense")
+    assert fig7_10.decay_step(run) == 90
+    falling = run.epochs.assign(lr=[0.6, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.1])
+    assert math.isnan(fig7_10.decay_step(replace(run, epochs=falling)))
 
 
 def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:

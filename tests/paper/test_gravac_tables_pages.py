@@ -315,6 +315,35 @@ def test_claims_name_known_rows_and_modelled_seconds_rest_on_assumed_compute(mod
             assert bool(claim.premises) is not is_volume
 
 
+def at_low(runs: Sequence[Run]) -> list[Run]:
+    """The runs of ResNet101's rows at scale low, where `low` stands in its place."""
+    settings = {"scale": {"name": "low"}, "model": {"_target_": "dgc_repro.model.whitened.Low"}}
+    own = [run for run in runs if run.model == RESNET101]
+    return [replace(run, config=run.config | settings) for run in own]
+
+
+def test_at_scale_low_table_2_has_the_rows_of_one_model_under_its_own_name() -> None:
+    made_page = table2.page(at_low(pool()), "low")
+    text = page.markdown(made_page)
+    assert "## low: test accuracy (printed: ResNet101)" in text
+    assert "- model: Low, 0.1 M parameters, in place of ResNet101 (44.5 M)" in text
+    assert "| low DGC 10x |" in text
+    assert "better than the paper's target" in text
+    assert not re.search(r"VGG|LSTM\b(?! )", text.partition("## Verdicts")[0])
+    found = words(made_page)
+    assert {name.partition(".")[0] for name in found} == {RESNET101}
+    assert "not run" not in found.values()
+    # The mean of dense and of GraVAC is 80.1, with an interval on both sides of 80.
+    assert found["resnet101.gravac.reaches"] == "inconclusive"
+    above = [
+        replace(run, epochs=run.epochs.assign(**{"test/accuracy_percent": 81.0}))
+        for run in at_low(pool())
+    ]
+    assert words(table2.page(above, "low"))["resnet101.gravac.reaches.norm"] == "agrees"
+    assert "resnet101.gravac.reaches" not in words(table2.page(pool(), "small"))
+    assert made_page.figures["table2"]().axes
+
+
 def test_table_2_is_judged_against_dense_of_the_same_seed() -> None:
     made_page = table2.page(pool(), "small")
     (difference,) = (v for v in made_page.verdicts if v.claim.id == "resnet101.gravac.difference")

@@ -38,12 +38,39 @@ def test_a_step_is_written_down_as_gravac_does() -> None:
 @pytest.mark.parametrize(("kept", "gain"), [(-1.0, -0.25), (3.0, 0.75), (0.0, 0.0)])
 def test_a_gain_is_not_clipped(kept: float, gain: float) -> None:
     energies = torch.tensor([4.0, kept, kept, 4.0], dtype=torch.float64)
-    assert Probed("bits", 2).choose({"waiting": []}, energies)[1]["last"]["gain"] == gain
+    policy = Probed("bits", 2)
+    assert policy.choose(policy.init(), energies)[1]["last"]["gain"] == gain
 
 
 def test_of_nothing_all_survives() -> None:
     nothing = torch.zeros(4, dtype=torch.float64)
-    assert Probed("bits", 2).choose({"waiting": []}, nothing)[1]["last"]["gain"] == 1.0
+    policy = Probed("bits", 2)
+    assert policy.choose(policy.init(), nothing)[1]["last"]["gain"] == 1.0
+
+
+def test_a_ladder_measures_its_other_settings_too_in_every_thinning_of_the_steps() -> None:
+    policy = Probed("factor", 100, ladder=[10, 100, 1000])
+    state, tried = policy.init(), []
+    for step in range(200):
+        plan = policy.plan(state, step)
+        rung, state = policy.choose(state, torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64))
+        last = state["last"]
+        assert (rung, last["theta_min"], last["gain"], last["gain_candidate"]) == (
+            2,
+            100,
+            0.5,
+            0.25,
+        )
+        assert plan.candidates == (2, {10: 1, 1000: 3}[last["candidate"]])
+        tried.append(last["candidate"])
+    for every in (1, 2, 3, 5, 8):
+        share = tried[::every].count(10) / len(tried[::every])
+        assert 0.35 < share < 0.65, every
+
+
+def test_a_ladder_holds_the_setting_that_is_sent() -> None:
+    with pytest.raises(ValueError, match="ladder: must hold value"):
+        Probed("factor", 10, ladder=[100, 1000])
 
 
 def test_a_time_belongs_to_the_gain_of_its_step() -> None:

@@ -29,6 +29,9 @@ MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}
 """The paper's names: in claims and in columns of printed numbers only."""
 FAMILIES = {RESNET101: "ResNet", VGG16: "VGG", LSTM: "LSTM"}
 """Names of our models in tables and figures; the head of a page gives layers, width and parameters."""
+LOW = "low"
+"""The scale that reaches the paper's target for ResNet101, with a small network in its place
+(conf/recipe/low.yaml). It has this one model."""
 PARAMETERS = {RESNET101: 44_549_160, VGG16: 138_365_992, LSTM: 66_034_000}
 """At full size; VGG16 with batch normalization."""
 SETUP = Printed(
@@ -83,6 +86,10 @@ LOOKS: dict[str, Look] = {
         for factor in FACTORS
     },
     **{
+        f"topk{factor}_gains": Look(f"Top-k {factor}x", _COLOURS["topk"], "s", _DASHES[factor])
+        for factor in FACTORS
+    },
+    **{
         method: Look(f"GraVAC eps {eps:g}, norm", plot.CYCLE[i % 7], plot.MARKERS[i % 7], "--")
         for i, (method, eps) in enumerate(EPS_SWEEP.items())
     },
@@ -112,12 +119,22 @@ def looks(model: str, methods: Iterable[str]) -> dict[str, Look]:
     return {row_id(model, method): LOOKS[method] for method in methods}
 
 
-LABELS = {
-    row_id(model, method): f"{family} {look.label}"
-    for model, family in FAMILIES.items()
-    for method, look in LOOKS.items()
-}
-"""Rows in words, for verdicts."""
+def families(scale: str) -> dict[str, str]:
+    """The models of a scale with the names of ours: those of `FAMILIES`, but at scale low."""
+    return {RESNET101: "low"} if scale == LOW else FAMILIES
+
+
+def labels(scale: str = "") -> dict[str, str]:
+    """Rows in words, for verdicts."""
+    return {
+        row_id(model, method): f"{family} {look.label}"
+        for model, family in families(scale).items()
+        for method, look in LOOKS.items()
+    }
+
+
+LABELS = labels()
+"""Rows in words at all scales but low."""
 
 _printed_reductions = {
     RESNET101: {GRAVAC: 163.0, GRAVAC_STRICT: 19.0, GEOMETRIC: 76.0},

@@ -43,10 +43,13 @@ GAIN_BEFORE, GAIN_AFTER = "gain before the decay", "gain after the decay"
 
 
 def decay_step(run: Run) -> float:
-    """The last step before the learning rate first falls to a half or less; NaN where it does not."""
+    """The last step before a constant learning rate first falls to a half or less; NaN where it does not, or
+    is not constant until then."""
     rates, ends = run.epochs["lr"].to_numpy(float), run.epochs["step"].to_numpy(float)
     falls = np.flatnonzero(rates[1:] <= 0.5 * rates[:-1])
-    return float(ends[falls[0]]) if falls.size else math.nan
+    if not falls.size or (rates[: falls[0] + 1] != rates[0]).any():
+        return math.nan
+    return float(ends[falls[0]])
 
 
 def around_decay(run: Run, one: Course) -> tuple[float, float]:
@@ -159,7 +162,7 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
         own,
         found,
         [steps.which_gain(judged), *_sections(one, shown, found, known)],
-        head=steps.recorded(own),
+        head=[*training.head(one), *steps.recorded(own)],
         data=gravac.DATA,
         said={
             "number": number,
@@ -275,7 +278,7 @@ def _figure(one: Course, shown: claims.Shown, found: pd.DataFrame, scale: str) -
             (f"eps with the norm gain: {what}", partial(_sweep, one, found, *of))
             for what, of in both.items()
         ]
-    title = f"{gravac.PAPER.label}, figure {shown.number}: {gravac.FAMILIES[one.model]}, compression factors"
+    title = f"{gravac.PAPER.label}, figure {shown.number}: {one.family}, compression factors"
     wide, caption = len(panels) // 2, facts.caption(one.runs, scale)
     return plot.figure(title, caption, panels, columns=wide, size=(4.6, 3.3), legend=2 * wide - 1)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dgc_repro.paper import gravac
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.facts import distinct
 from dgc_repro.paper.frame import Quantity, join, lines, longer, measure, twins
@@ -235,10 +236,10 @@ def judged(
     GraVAC has compressed nothing, that is its answer."""
     on_volume = {c.id: all(check.quantity == FLOATS for check in c.checks) for c in claims}
     verdicts: dict[str, Verdict] = {}
-    other = other_data(runs, DATA)
+    other, labels = other_data(runs, DATA), gravac.labels(runs[0].scale if runs else "")
     for is_volume, same in ((False, twins(runs)), (True, {})):
         own = [claim for claim in claims if on_volume[claim.id] == is_volume]
-        judged = judge(own, found, labels=LABELS, same=same, other_data=other)
+        judged = judge(own, found, labels=labels, same=same, other_data=other)
         verdicts |= {v.claim.id: v for v in judged}
     return tuple(verdicts[claim.id] for claim in claims)
 
