@@ -15,10 +15,10 @@ from dgc_repro.paper.frame import Column, Quantity, pivot
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
-ROWS = ("low", "air", "fashion")
+ROWS = ("low", "air", "fashion", "gpt", "char_lstm")
 """Recipes (conf/recipe), in order."""
-TEXTS: frozenset[str] = frozenset()
-"""Recipes for texts, which are measured by their loss."""
+TEXTS = frozenset({"gpt", "char_lstm"})
+"""Recipes for texts, which are measured by their loss in nats a token."""
 ACCURACY, LOSS, MINUTES = "test accuracy", "test loss", "core-minutes"
 METRICS = {ACCURACY: "test/accuracy_percent", LOSS: "test/loss"}
 WORKLOAD = ("dataset", "model", "optimizer", "schedule", "train", "launch.workers", "launch.kind")
@@ -42,7 +42,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = frame.measure(runs, quantities)
     columns = [
         Column("test accuracy %", ACCURACY, 2),
-        Column("test loss, nats", LOSS, 3),
+        Column("test loss, nats a token", LOSS, 3),
         Column(MINUTES, MINUTES, 2),
     ]
     table = pivot(found, rows, columns, "recipe").assign(n=[len(own[row]) for row in rows])
@@ -99,5 +99,5 @@ def _curves(runs: Sequence[Run], scale: str) -> Figure:
 
         return [("", draw)] if own else []
 
-    panels = panel(ACCURACY, "test accuracy (%)", False) + panel(LOSS, "test loss (nats)", True)
+    panels = panel(ACCURACY, "test accuracy (%)", False) + panel(LOSS, "test loss (nats a token)", True)
     return plot.figure("Recipes", facts.caption(runs, scale), panels, size=(6.4, 3.8), legend=5)
