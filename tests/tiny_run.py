@@ -36,7 +36,7 @@ TEXT = (
     *("dataset.test_size=101", "dataset.bptt=12", "model.width=6", "model.dropout=0.2"),
     *("train.batch_size=10", "optimizer.momentum=0", "optimizer.clip_norm=0.25"),
 )  # 4 steps an epoch: 20 columns of 60 words
-RECIPE = ("recipe=low", "launch.workers=2", "model.width2=4", "model.width3=4")
+RECIPE = ("recipe=low", "launch.workers=2", "model.width2=8", "model.width3=8")
 UNIFORM4_EF = ("compressor=uniform", "compressor.bits=4", "wrap=[error_feedback]")
 STEPWISE = (
     *("compressor=uniform", "policy=stepwise", "policy.values=[8,4]", "policy.patience_epochs=1"),

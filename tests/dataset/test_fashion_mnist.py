@@ -41,7 +41,7 @@ def files(side: int = 28) -> dict[str, bytes]:
 
 
 def write(root: Path, *, compressed: bool = True, **other: bytes) -> Path:
-    """The four files in a folder; ``other``: content by the first word of a name, in place of what is right."""
+    """The four files in a folder; ``other``: by the beginning of a name, other content."""
     root.mkdir(exist_ok=True)
     for name, right in files().items():
         content = next((new for key, new in other.items() if name.startswith(key)), right)
