@@ -6,7 +6,8 @@ first convolution that whitens the patches of the training images, convolutions 
 identities, batch norm whose weight stays 1, and a scaled output layer. The networks here are smaller than
 those of the sources, and none of the sources' accuracies is claimed.
 
-`low`: whitened 4x4 patches of stride 2, hence maps of 16x16; three stages, the last two with a skip:
+`low`: whitened 4x4 patches of stride 2 with a padding of 1, hence maps of 16x16; three stages, the last two with
+a skip:
 
     conv, pool        conv, x + conv(x), pool        conv, x + conv(x)        maximum over the map
 
@@ -47,7 +48,7 @@ class Whitening(nn.Conv2d):
     refused."""
 
     def __init__(self, channels: int, side_pixels: int, stride: int) -> None:
-        super().__init__(3, channels, side_pixels, stride)
+        super().__init__(3, channels, side_pixels, stride, padding=stride // 2)
         self.weight.requires_grad_(False)
         assert self.bias is not None
         nn.init.zeros_(self.bias)

@@ -65,10 +65,8 @@ def page(runs: Sequence[Run], scale: str) -> Page:
 
 
 def core_minutes(run: Run) -> float:
-    """User and system time of the whole run: start, reading, training, evaluation. NaN where the run has no
-    record of it, or was stopped and continued."""
-    is_whole = not run.environment.get("before")
-    return float(run.summary.get("time/cpu_seconds", math.nan)) / 60 if is_whole else math.nan
+    """User and system time of the whole run: start, reading, training, evaluation. NaN without a record."""
+    return float(run.summary.get("time/cpu_seconds", math.nan)) / 60
 
 
 def _quality(run: Run, name: str) -> float:
