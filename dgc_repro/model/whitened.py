@@ -6,8 +6,8 @@ first convolution that whitens the patches of the training images, convolutions 
 identities, batch norm whose weight stays 1, and a scaled output layer. The networks here are smaller than
 those of the sources, and none of the sources' accuracies is claimed.
 
-`low`: whitened 4x4 patches of stride 2 with a padding of 1, hence maps of 16x16; three stages, the last two with
-a skip:
+`low`: whitened 4x4 patches of stride 2 with a padding of 1, hence maps of 16x16; three stages, the last two
+with a skip:
 
     conv, pool        conv, x + conv(x), pool        conv, x + conv(x)        maximum over the map
 
