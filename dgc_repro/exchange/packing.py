@@ -104,12 +104,8 @@ class Reduction(Collective):
                     torch.maximum(tensor if is_first else largest, tensor, out=largest)
             elif is_first:
                 kernels.scale(batch, weight, sums)
-            else:
-                # Not added with a weight: that fuses, and real processes round the product first.
-                buffer = self._lockstep.buffer("term", sum(batch.sizes), self._flat.dtype)
-                (term,) = _shaped(buffer, [batch])
-                kernels.scale(batch, weight, term)
-                kernels.add(sums, term.tensors, sums.tensors)
+            else:  # as real processes, which round the product before they add
+                kernels.add_scaled(batch, weight, sums)
 
     def send(self) -> None:
         label = ""

@@ -24,6 +24,7 @@ from dgc_repro.kernel.native import Function
 
 _add = Function("dgc_add_all")
 _scale = Function("dgc_scale_all")
+_add_scaled = Function("dgc_add_scaled_all")
 _finite = Function("dgc_finite_all")
 _energies = Function("dgc_energy_all")
 
@@ -275,6 +276,17 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
         return
     for one, two in zip(x.tensors, to.tensors, strict=True):
         torch.mul(one, weight, out=two)
+
+
+def add_scaled(x: Batch, weight: float, to: Batch) -> None:
+    """to += weight * x, with each product rounded before it is added (`add` with a weight rounds once)."""
+    if x.native and to.native:
+        if _add_scaled(len(x), x.lengths, to.pointers, x.pointers, weight):
+            x.found_finite()
+        return
+    products = [torch.empty_like(tensor) for tensor in x.tensors]
+    scale(x, weight, to.like(products))
+    add(to, products, to.tensors)
 
 
 def energies(x: Batch) -> Tensor:

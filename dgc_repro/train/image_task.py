@@ -40,10 +40,10 @@ class ImageTask:
     def batches(self, epoch: int, world_size: int, rank: int, start_step: int) -> Iterator[Batch]:
         size, n = self.settings.step_size, len(self.splits.train)
         chosen = epoch_batches(n, size, world_size, rank, self.seed, epoch, start_step)
+        flips = alternating_flips(n, self.seed, epoch)
         for step, indices in enumerate(chosen, start=start_step):
             generator = augment_generator(self.seed, epoch, rank, step)
-            mirrored = alternating_flips(n, self.seed, epoch)[indices]
-            yield Batch(len(indices), self._micro_batches(indices, mirrored, generator))
+            yield Batch(len(indices), self._micro_batches(indices, flips[indices], generator))
 
     def _micro_batches(
         self, indices: Tensor, mirrored: Tensor, generator: torch.Generator

@@ -21,12 +21,12 @@ class Workers:
 
     def __init__(self, first: int, number: int, seed: int, module: nn.Module) -> None:
         self.ranks = range(first, first + number)
-        self.module = module
+        self.buffers = list(module.buffers())
         self._states = []
         for rank in self.ranks:
             torch.manual_seed(mixed_seed(_MODEL_STREAM, seed, rank))
             self._states.append(torch.get_rng_state())
-        self._buffers: list[Tensor] = []
+        self._kept: list[Tensor] = []  # worker 0's buffers
 
     @contextmanager
     def turn_of(self, index: int) -> Iterator[None]:
@@ -38,10 +38,9 @@ class Workers:
         yield
         self._states[index] = torch.get_rng_state()
         if index == 0:
-            self._buffers = [buffer.clone() for buffer in self.module.buffers()]
-        else:
-            for buffer, kept in zip(self.module.buffers(), self._buffers, strict=True):
-                buffer.copy_(kept)
+            self._kept = [buffer.clone() for buffer in self.buffers]
+        elif self.buffers:
+            torch._foreach_copy_(self.buffers, self._kept)
 
     def state_dict(self, index: int) -> dict[str, Tensor]:
         """The random state of one worker."""

@@ -159,7 +159,7 @@ class Run(Stepper):
             setattr(self, name, part)
         self.exchange.step = step
         self.exchange.choose = self.choose
-        self.workers.module = self.module
+        self.workers.buffers = list(self.module.buffers())
         self.progress.watched.sums = {}
         self.progress.epoch_start = [p.detach().clone() for p in self.module.parameters()]
         self.progress.is_low_rank = True
@@ -167,6 +167,11 @@ class Run(Stepper):
     @property
     def splits(self) -> Splits | Text:
         return self.task.splits
+
+    def zero_grad(self) -> None:
+        """Drop the gradients. (`Module.zero_grad` walks through the modules, for each worker.)"""
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def seat(self, index: int) -> int:
         """Which of the exchange's workers hosted here stands for worker ``index`` of those."""

@@ -59,13 +59,14 @@ def exchanged_step(
     loss = correct = count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
-    for index, batch in enumerate(batches):
-        with clock.span("compute"), run.workers.turn_of(index):
-            worker_loss, worker_correct, worker_carried = worker_gradient(run, index, batch)
-        loss, correct = loss + worker_loss, correct + worker_correct
-        count += batch.count
-        carried.append(worker_carried)
-        bad.append(run.open(index))  # no residual changes
+    with casts_kept(run):
+        for index, batch in enumerate(batches):
+            with clock.span("compute"), run.workers.turn_of(index):
+                worker_loss, worker_correct, worker_carried = worker_gradient(run, index, batch)
+            loss, correct = loss + worker_loss, correct + worker_correct
+            count += batch.count
+            carried.append(worker_carried)
+            bad.append(run.open(index))  # no residual changes
 
     if clock.measures_wait:
         run.link.wait()
@@ -192,14 +193,14 @@ Answers = tuple[float, float, list[Carried]]
 def worker_gradient(run: Run, index: int, batch: Batch) -> Answers:
     """Leave the gradient that a worker compresses in ``param.grad``. With SAM it belongs to the weights that
     the worker's own first gradient has perturbed; the answers are the first pass's."""
-    run.module.zero_grad(set_to_none=True)
+    run.zero_grad()
     if run.sam is None or run.uncompressed is not None:
         return forward_backward(run, index, batch)
     cuda = [run.device] if run.device.type == "cuda" else []
     with torch.random.fork_rng(cuda):  # so that the second pass draws the same numbers
         answers = forward_backward(run, index, batch, sends=False)
     with perturbed(run.module, run.sam.rho):
-        run.module.zero_grad(set_to_none=True)
+        run.zero_grad()
         forward_backward(run, index, batch)
     return answers
 
@@ -215,7 +216,7 @@ def second_gradient(run: Run, batches: Sequence[Batch]) -> tuple[bool, list[str 
     with perturbed(run.module, run.sam.rho):
         for index, batch in enumerate(batches):
             with run.link.clock.span("compute"), run.workers.turn_of(index):
-                run.module.zero_grad(set_to_none=True)
+                run.zero_grad()
                 forward_backward(run, index, batch)
             bad.append(junction.open(index))
         happened, _, _ = settle(run.link, exchange, junction, [], Plan(None), finite=not any(bad))
@@ -245,6 +246,14 @@ def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) 
         correct += (logits.argmax(1) == targets).sum()
         carried.append(after)
     return loss_sum.item(), correct.item(), carried
+
+
+def casts_kept(run: Run) -> contextlib.AbstractContextManager[object]:
+    """Inside, autocast casts each weight once and not once for each worker hosted here. With SAM the weights
+    move in between. (Autocast drops its casts where the outermost context ends; this one casts nothing.)"""
+    if len(run.workers.ranks) == 1 or run.sam is not None:
+        return contextlib.nullcontext()
+    return torch.autocast(run.device.type, enabled=False)
 
 
 def autocast(run: Run) -> contextlib.AbstractContextManager[object]:

@@ -92,10 +92,17 @@ def test_the_kernels_look_at_every_place_and_scale_as_torch_does(size: int) -> N
         kernels.scale(batch, weight, batch.like([to]))
         return not batch.unchecked
 
+    def added(x: torch.Tensor, weight: float, to: torch.Tensor) -> torch.Tensor:
+        batch, total = Batch(("x",), [x]), to.clone()
+        kernels.add_scaled(batch, weight, batch.like([total]))
+        assert not batch.unchecked
+        return total
+
     x = heavy_tailed(size)
     for to in (torch.empty(size), x.clone()):
         assert found_finite(x, 1 / 3, to)
         assert torch.equal(to, x * torch.tensor(1 / 3))
+    assert torch.equal(added(x, 1 / 3, x), x + x * torch.tensor(1 / 3))
     assert native.all_finite(x)
     for place in (0, size // 2, size - 1) if size else ():
         for broken in BROKEN:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+
 import pytest
 import torch
-from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, built, play, without_times
+from tiny_run import (
+    PLAIN,
+    SETTINGS,
+    UNIFORM4_EF,
+    assert_same_state,
+    built,
+    play,
+    without_times,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from dgc_repro.train import step
 from dgc_repro.train.evaluate import evaluate
+from dgc_repro.train.loop import steps_left
+from dgc_repro.train.run import Run
+from dgc_repro.train.step import train_step
 
 FLOAT32_EPS = 2.0**-24
 
@@ -37,6 +53,42 @@ def test_bf16_autocast_trains_near_fp32_and_keeps_everything_else_in_float32() -
     assert {p.grad.dtype for p in run.module.parameters()} == {torch.float32}
     residuals = [state["residual"] for state in run.exchange.states[0].values()]
     assert {residual.dtype for residual in residuals} == {torch.float32}
+
+
+class Casts(TorchDispatchMode):
+    """Counts the casts of tensors to bf16, by address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if function is torch.ops.aten._to_copy.default and kwargs.get("dtype") is torch.bfloat16:
+            self.counts[args[0].data_ptr()] += 1
+        return function(*args, **kwargs)
+
+
+def casts_of_a_step(*overrides: str) -> tuple[Run, int]:
+    """A run after one step of four workers, and how often the step has cast the first weight."""
+    run = built("train.precision=bf16", "launch.workers=4", "train.batch_size=8", *overrides)
+    batches = next(iter(steps_left(run)))
+    weight = next(run.module.parameters()).data_ptr()
+    with Casts() as casts:
+        train_step(run, batches)
+    return run, casts.counts[weight]
+
+
+def test_a_weight_is_cast_once_for_all_simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, casts = casts_of_a_step()
+    monkeypatch.setattr(step, "casts_kept", lambda run: nullcontext())
+    other, casts_apart = casts_of_a_step()
+    assert (casts, casts_apart) == (1, 4)
+    assert_same_state(run, other)
+
+
+def test_sam_casts_the_weights_that_it_has_moved() -> None:
+    assert casts_of_a_step("optimizer=sam")[1] == 2 * 4
 
 
 def test_channels_last_gives_the_same_losses_but_for_rounding() -> None:

@@ -81,8 +81,9 @@ int dgc_add_all(int64_t count, const int64_t *n, float *const *to, const float *
     return !bad;
 }
 
-/* to = weight * from (both may be one); whether no value of `from` is a NaN or an infinity. */
-static int scale(float *to, const float *from, int64_t n, float weight, int threads) {
+/* to = weight * from (both may be one), or, if it adds, to += weight * from with the product rounded first;
+ * whether no value of `from` is a NaN or an infinity. */
+static int scale(float *to, const float *from, int64_t n, float weight, int adds, int threads) {
     const int parallel = n >= PARALLEL_FROM && threads > 1;
     int32_t largest = 0;
 #pragma omp parallel for reduction(max : largest) num_threads(threads) if (parallel) schedule(static)
@@ -90,7 +91,10 @@ static int scale(float *to, const float *from, int64_t n, float weight, int thre
         const int64_t m = n - start < 4096 ? n - start : 4096;
         int32_t here = largest_magnitude(from + start, m);
         largest = here > largest ? here : largest;
-        for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
+        if (adds)
+            for (int64_t i = start; i < start + m; i++) to[i] += from[i] * weight;
+        else
+            for (int64_t i = start; i < start + m; i++) to[i] = from[i] * weight;
     }
     return largest < INFINITE;
 }
@@ -98,7 +102,14 @@ static int scale(float *to, const float *from, int64_t n, float weight, int thre
 /* to = weight * from for every tensor; whether all values of `from` are finite. */
 int dgc_scale_all(int64_t count, const int64_t *n, float *const *to, const float *const *from, float weight,
                   int threads) {
-    EACH_TENSOR(count, n, threads, bad |= !scale(to[s], from[s], n[s], weight, inner))
+    EACH_TENSOR(count, n, threads, bad |= !scale(to[s], from[s], n[s], weight, 0, inner))
+    return !bad;
+}
+
+/* to += weight * from for every tensor; whether all values of `from` are finite. */
+int dgc_add_scaled_all(int64_t count, const int64_t *n, float *const *to, const float *const *from,
+                       float weight, int threads) {
+    EACH_TENSOR(count, n, threads, bad |= !scale(to[s], from[s], n[s], weight, 1, inner))
     return !bad;
 }
 
