@@ -91,7 +91,7 @@ class Claim:
     margin           who chose the range of the checks: ``printed`` (a direction or a printed number) or
                      ``ours`` (a tolerance that this project chose)
     cannot_follow    arithmetic that shows that the printed numbers contradict each other
-    assumed          an input of the result that nobody has measured: then at most *indicative*
+    assumed          an input of the result that nobody has measured: "agrees, given ..." it
     by_construction  two formulas are compared, so that only a defect could make it fail
     """
 

@@ -15,19 +15,17 @@ from urllib.parse import quote
 import pandas as pd
 
 from dgc_repro.paper.page import PAGE_FILE, VERDICTS_FILE, markdown_table, plain
+from dgc_repro.paper.verdict import WORDS
 
-WORDS = (
-    *("agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested"),
-    *("by construction", "cannot follow", "not run"),
-)
 BENCHMARK = "benchmark"
 COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
-lies wholly inside or outside the claimed range. *inconclusive*: neither. *indicative*: fewer than 3 seeds, or
-an assumed input; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs,
-or the data set is not the paper's. *by construction*: two formulas agree, which is no finding. *cannot
-follow*: the paper's own numbers contradict each other. *not run*: a row has no finished run."""
+lies wholly inside or outside the claimed range. *agrees (given)* and *differs (given)*: the same, given an
+input that nobody has measured, such as a compute time. *inconclusive*: neither. *indicative*: fewer than 3
+seeds; + where the mean lies inside the range. *not tested*: a premise does not hold of these runs, or the
+data set is not the paper's. *by construction*: two formulas agree, which is no finding. *cannot follow*: the
+paper's own numbers contradict each other. *not run*: a row has no finished run."""
 
 
 class Entry(NamedTuple):
@@ -129,8 +127,12 @@ def _select(name: str, values: Sequence[str]) -> str:
 
 def _card(entry: Entry) -> str:
     verdicts = [{k: escape(str(v)) for k, v in of.items()} for of in entry.record["verdicts"]]
+
+    def colour(word: str) -> str:
+        return COLOURS.get(word.removesuffix(" (given)"), "#444")
+
     rows = "".join(
-        f"<tr data-verdict='{v['verdict']}'><td style='color:{COLOURS.get(v['verdict'], '#444')}'>"
+        f"<tr data-verdict='{v['verdict']}'><td style='color:{colour(v['verdict'])}'>"
         f"{v['shown']}</td><td>{v['text']}<br><small>{v['detail']}</small></td></tr>"
         for v in verdicts
     )

@@ -7,6 +7,7 @@ the part that fits a terminal.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,15 @@ from dgc_repro.paper.claims import Choice, Claim, Note
 from dgc_repro.paper.facts import data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
-from dgc_repro.paper.verdict import Verdict, by_chance, excluding, judge, judged, tally
+from dgc_repro.paper.verdict import (
+    Verdict,
+    by_chance,
+    excluding,
+    group_of,
+    judge,
+    judged,
+    tally,
+)
 from dgc_repro.progress import console_of
 
 PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
@@ -183,7 +192,8 @@ def markdown(page: Page) -> str:
         if section.table is not None:
             parts.append(markdown_table(section.table))
     if page.verdicts:
-        parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), count_text(page)]
+        counted = [count_text(page), prior_text(page.verdicts)]
+        parts += ["## Verdicts", markdown_table(_verdict_table(page.verdicts)), *counted]
         readings: dict[str, list[str]] = {}
         for verdict in page.verdicts:
             readings.setdefault(verdict.claim.reading, []).append(verdict.claim.id)
@@ -234,19 +244,39 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
 
 
 def count_text(page: Page) -> str:
-    """How many verdicts of each word, and how many agreements chance would give."""
+    """How many verdicts of each word, and how many agreements and differences chance would give."""
     counts = tally(page.verdicts)
     words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     repeated = sum(bool(v.repeats) for v in page.verdicts)
     more = f" {repeated} more compare the same trainings again." if repeated else ""
     count, several = len(excluding(page.verdicts)), len(judged(page.verdicts))
+    agreements, differences = by_chance(page.verdicts)
     chance = (
         f" {count} of the {several} judged claims exclude 'no effect'; if no row differed from another, at "
-        f"most {by_chance(page.verdicts):.1f} of these would agree by chance."
+        f"most {agreements:.1f} of these would agree by chance. If all claims were true, at most "
+        f"{differences:.1f} of the {several} would differ by chance."
         if several
         else ""
     )
     return f"Of {sum(counts.values())} claims: {words}.{more}{chance}"
+
+
+def prior_text(verdicts: Sequence[Verdict]) -> str:
+    """Where intervals are moderated, and the degrees of freedom of each prior; empty where none is."""
+    found = {}
+    for effect in (effect for verdict in verdicts for effect in verdict.effects):
+        if (prior := effect.prior) is not None:
+            check, model = effect.check, group_of(effect.check)[-1]
+            kind = "ratios" if check.ratio else "values" if check.lesser is None else "differences"
+            what = ", ".join(part for part in (check.quantity, check.setting, kind, model) if part)
+            df = "infinitely many" if math.isinf(prior.df) else f"{prior.df:.2g}"
+            found[what] = f"{what}: {df} from {prior.rows} comparisons"
+    if not found:
+        return ""
+    return (
+        "Intervals of these comparisons are moderated (statistics.py); degrees of freedom of the prior of "
+        f"their variances: {'; '.join(found.values())}. All others are Student's."
+    )
 
 
 def verdicts_json(page: Page) -> str:

@@ -84,19 +84,46 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the variances of ``rows`` rows have in common: degrees of freedom (infinite: all rows have one
-    variance), and standard deviation (of logarithms, for ratios)."""
+    """What the variances of ``rows`` rows have in common.
+
+    df         its degrees of freedom; infinite: the rows do not differ more than by chance
+    sd         its standard deviation (of logarithms, for ratios)
+    counted    the degrees of freedom that it adds to those of a row
+    most       degrees of freedom of all rows together, which no interval exceeds
+    """
 
     rows: int
     df: float
     sd: float
+    counted: float
+    most: float
 
 
-def estimate(values: Sequence[float] | Values, *, ratio: bool = False) -> Estimate:
-    """Estimate a mean with Student's 95 % interval; of ratios the geometric mean. Where only some values are
-    infinite, or a ratio is negative, there is neither a mean nor an interval."""
-    (found,), _ = moderated([values], ratio=ratio)
-    return found
+def estimate(
+    values: Sequence[float] | Values, *, ratio: bool = False, prior: Prior | None = None
+) -> Estimate:
+    """Estimate a mean (of ratios the geometric one) with Student's 95 % interval, or with a variance that is
+    shrunk to a ``prior``. Where only some values are infinite, or a ratio is negative, there is neither a
+    mean nor an interval. Values without a variance (one, or equal, or infinite ones) are not shrunk."""
+    found = _numbers(values, ratio)
+    n, df = len(found), len(found) - 1.0
+    is_finite = bool(np.isfinite(found).all())
+    if not n or not (is_finite or (found == found[0]).all()):
+        return Estimate(math.nan, -math.inf, math.inf, n, df, 0.0, ratio)
+    mean = float(found.mean()) if is_finite else float(found[0])
+    error = half = 0.0
+    if _has_variance(found):
+        variance = float(found.var(ddof=1))
+        if prior is not None:
+            own = df / (df + prior.df)
+            variance = own * variance + (1 - own) * prior.sd**2
+            df = max(df, min(df + prior.counted, prior.most))
+        error = math.sqrt(variance / n)
+        half = float(special.stdtrit(df, (1 + COVERAGE) / 2)) * error
+    low, high = mean - half, mean + half
+    if ratio:
+        mean, low, high = _exp(mean), _exp(low), _exp(high)
+    return Estimate(mean, low, high, n, df, error, ratio)
 
 
 def interval(
@@ -110,32 +137,36 @@ def interval(
 def moderated(
     rows: Sequence[Sequence[float] | Values], *, ratio: bool = False, overlap: float = 0.0
 ) -> tuple[list[Estimate], Prior | None]:
-    """Estimate the mean of each row, with variances that are shrunk to a common prior.
+    """Estimate the mean of each row, with variances that are shrunk to their `prior_of`."""
+    prior = prior_of(rows, ratio=ratio, overlap=overlap)
+    return [estimate(row, ratio=ratio, prior=prior) for row in rows], prior
+
+
+def prior_of(
+    rows: Sequence[Sequence[float] | Values], *, ratio: bool = False, overlap: float = 0.0
+) -> Prior | None:
+    """Fit the prior of the rows' variances by the moments of their logarithms. None: fewer than `MIN_ROWS`
+    rows have a variance.
 
     overlap  mean squared correlation of the errors of two rows: 0 for independent rows, `SHARED_BASELINE` for
              differences from one baseline
-
-    A row of one value, of equal values, or with a value that is not finite, has no variance to shrink: it is
-    estimated alone. Without `MIN_ROWS` other rows there is no prior (None), and intervals are Student's.
     """
-    numbers = [_numbers(row, ratio) for row in rows]
-    has_variance = [
-        len(row) > 1 and bool(np.isfinite(row).all() and np.ptp(row) > _EQUAL * np.abs(row).max())
-        for row in numbers
-    ]
-    varied = [row for row, has_one in zip(numbers, has_variance, strict=True) if has_one]
+    varied = [found for row in rows if _has_variance(found := _numbers(row, ratio))]
+    if (count := len(varied)) < MIN_ROWS:
+        return None
     df = np.array([len(row) - 1.0 for row in varied])
     variances = np.array([row.var(ddof=1) for row in varied])
-    prior, totals = _shrunk(variances, df, overlap) if len(varied) >= MIN_ROWS else (None, df)
-    if prior is not None:
-        share = df / (df + prior.df)  # of the row's own variance
-        variances = share * variances + (1 - share) * prior.sd**2
-    shrunk = iter(zip(variances, totals, strict=True))
-    found = []
-    for row, has_one in zip(numbers, has_variance, strict=True):
-        variance, total = next(shrunk) if has_one else (0.0, len(row) - 1.0)
-        found.append(_estimate(row, float(variance), float(total), ratio))
-    return found, prior
+    logs = np.log(variances) - special.digamma(df / 2) + np.log(df / 2)
+    noise = float(special.polygamma(1, df / 2).mean())  # the scatter by sampling alone
+    scatter = float(logs.var(ddof=1)) / (1 - overlap) - noise
+    error = math.sqrt(special.polygamma(3, df / 2).mean() / count + 2 * noise**2 / (count - 1))
+    own = 2 * _trigamma_inverse(scatter)
+    if math.isinf(own):  # one variance for all: pooled
+        sd = math.sqrt(float(df @ variances) / float(df.sum()))
+    else:
+        sd = math.exp((float(logs.mean()) + special.digamma(own / 2) - math.log(own / 2)) / 2)
+    counted = 2 * _trigamma_inverse(scatter + error)
+    return Prior(count, own, sd, counted, float(df.sum()) / (1 + (count - 1) * overlap))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -149,21 +180,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in found]
 
 
-def _shrunk(variances: Values, df: Values, overlap: float) -> tuple[Prior, Values]:
-    """The prior, by the moments of the log variances, and the degrees of freedom of each row's interval."""
-    count = len(variances)
-    logs = np.log(variances) - special.digamma(df / 2) + np.log(df / 2)
-    noise = float(special.polygamma(1, df / 2).mean())  # trigamma: what sampling alone scatters
-    scatter = float(logs.var(ddof=1)) / (1 - overlap) - noise
-    error = math.sqrt(special.polygamma(3, df / 2).mean() / count + 2 * noise**2 / (count - 1))
-    own = 2 * _trigamma_inverse(scatter)
-    if math.isinf(own):  # one variance for all: pooled
-        sd = math.sqrt(float(df @ variances) / float(df.sum()))
-    else:
-        sd = math.exp((float(logs.mean()) + special.digamma(own / 2) - math.log(own / 2)) / 2)
-    pooled = float(df.sum()) / (1 + (count - 1) * overlap)
-    careful = 2 * _trigamma_inverse(scatter + error)
-    return Prior(count, own, sd), np.maximum(df, np.minimum(df + careful, pooled))
+def _has_variance(row: Values) -> bool:
+    """Whether there are several values, finite and not all equal."""
+    is_finite = len(row) > 1 and bool(np.isfinite(row).all())
+    return is_finite and bool(np.ptp(row) > _EQUAL * np.abs(row).max())
 
 
 def _trigamma_inverse(value: float) -> float:
@@ -187,18 +207,6 @@ def _numbers(row: Sequence[float] | Values, ratio: bool) -> Values:
         return found
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(found))
-
-
-def _estimate(row: Values, variance: float, df: float, ratio: bool) -> Estimate:
-    if not len(row) or np.isnan(row).any() or (np.isinf(row).any() and not (row == row[0]).all()):
-        return Estimate(math.nan, -math.inf, math.inf, len(row), df, 0.0, ratio)
-    mean = float(row.mean()) if np.isfinite(row).all() else float(row[0])
-    error = math.sqrt(variance / len(row))
-    half = float(special.stdtrit(df, (1 + COVERAGE) / 2)) * error if error else 0.0
-    low, high = mean - half, mean + half
-    if ratio:
-        mean, low, high = _exp(mean), _exp(low), _exp(high)
-    return Estimate(mean, low, high, len(row), df, error, ratio)
 
 
 def _log(value: float) -> float:

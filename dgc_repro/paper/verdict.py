@@ -2,29 +2,39 @@
 
 agrees           the 95 % interval lies wholly inside the claimed range
 differs          the interval lies wholly outside
+agrees (given)   the same, given an input that nobody has measured: shown as "agrees, given compute times"
+differs (given)  the same, given such an input
 inconclusive     neither: the runs cannot tell
-indicative (+)   fewer than 3 seeds, or an assumed input; + where the mean lies inside the range, else -
+indicative (+)   fewer than 3 seeds; + where the mean lies inside the range, else -
 not tested       a premise of the claim does not hold of these runs, no row of it ever reaches the target, or
                  the data set is not the paper's (what is sent, and times, are judged still)
 by construction  two formulas are compared, and they agree; no finding
 cannot follow    the paper's own numbers contradict each other
 not run          a row of the claim has no finished run
 
-The interval is Student's t interval of the mean over seeds, of paired differences or of the logarithms of
-paired ratios. A magnitude is a range around the printed number, so that *agrees* is an equivalence test. A
-claim of several checks agrees when all do and differs when one does.
+The interval is a t interval of the mean over seeds, of paired differences or of the logarithms of paired
+ratios (statistics.py). It is moderated: the comparisons of one quantity, setting, kind (value, difference,
+ratio) and model that the claims of a page make share a prior of their variances, if they are enough.
+Comparisons that have a row in common are correlated, which the prior takes into account.
+
+A magnitude is a range around the printed number, so that *agrees* is an equivalence test. A claim of several
+checks agrees when all do: an intersection-union test, which needs no correction, since each check must pass
+by itself. It differs when one does after Holm's correction over its checks.
 
 A row that never reaches a target has an infinite value. Against a row that reaches it in every seed, the
-comparison is decided; where only some seeds reach it, it is inconclusive.
+comparison is decided; where only some seeds reach it, it is inconclusive. Outcomes that are 0 or 1 in few
+runs decide nothing as a proportion: a claim should judge the distance from the target in their place.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from itertools import combinations
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,11 +42,19 @@ from scipy import stats
 
 from dgc_repro.paper.claims import EXPECTED, Check, Claim
 from dgc_repro.paper.frame import SENT, values
-from dgc_repro.paper.statistics import COVERAGE, Values, interval
+from dgc_repro.paper.statistics import (
+    COVERAGE,
+    SHARED_BASELINE,
+    Prior,
+    Values,
+    estimate,
+    holm,
+    prior_of,
+)
 
 Word = Literal[
-    "agrees", "differs", "inconclusive", "indicative (+)", "indicative (-)", "not tested",
-    "by construction", "cannot follow", "not run",
+    "agrees", "differs", "agrees (given)", "differs (given)", "inconclusive", "indicative (+)",
+    "indicative (-)", "not tested", "by construction", "cannot follow", "not run",
 ]  # fmt: skip
 MIN_SEEDS = 3
 UNTIL = ("to the target", "to the plateau")
@@ -45,10 +63,16 @@ YES_OR_NO = "runs"
 """Unit of quantities that are 0 or 1 of each run (failed, target reached)."""
 
 
+WORDS: tuple[Word, ...] = get_args(Word)
+GIVEN: Mapping[Word, Word] = {"agrees": "agrees (given)", "differs": "differs (given)"}
+"""What a decided claim is called that has an assumed input."""
+
+
 @dataclass(frozen=True)
 class Effect:
     """One check, measured: ``mean`` over ``n`` seeds with its interval. A NaN ``mean``: undefined in some
-    seed."""
+    seed. ``p``: of the hypothesis that the value lies in the claimed range, where there is an interval.
+    ``prior``: of the variances, in whose group of comparisons the check is (see `group_of`)."""
 
     check: Check
     n: int
@@ -57,6 +81,8 @@ class Effect:
     high: float
     unit: str
     labels: Mapping[str, str]
+    p: float | None = None
+    prior: Prior | None = None
 
     @property
     def inside(self) -> bool:
@@ -68,6 +94,11 @@ class Effect:
         """Whether the whole interval lies outside."""
         overlaps = self._sides(self.high)[0] and self._sides(self.low)[1]
         return not (overlaps or math.isnan(self.mean))
+
+    @property
+    def p_outside(self) -> float:
+        """The p-value of "it lies in the claimed range"; 0 or 1 for a number without a spread."""
+        return float(not self.outside) if self.p is None else self.p
 
     @property
     def points_inside(self) -> bool:
@@ -146,13 +177,15 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The word with what qualifies it."""
+        """The word with what qualifies it: "agrees, given compute times (modelled)"."""
+        is_given = self.word in GIVEN.values()
+        word = self.word.replace(" (given)", f", given {self.claim.assumed}")
         parts = [
             *(["modelled"] if self.modelled else []),
-            *([f"assumed: {self.claim.assumed}"] if self.claim.assumed else []),
+            *([f"assumed: {self.claim.assumed}"] if self.claim.assumed and not is_given else []),
             *([f"same runs as {self.repeats}"] if self.repeats else []),
         ]
-        return f"{self.word} ({'; '.join(parts)})" if parts else self.word
+        return f"{word} ({'; '.join(parts)})" if parts else word
 
 
 def judge(
@@ -171,10 +204,11 @@ def judge(
     rows of another data set than the paper's, and of which: "digits, not CIFAR-10".
     """
     labels, same = labels or {}, same or {}
+    measure = partial(_effect, frame=frame, labels=labels, priors=_priors(claims, frame, same))
     found: list[Verdict] = []
     seen: dict[object, str] = {}
     for claim in claims:
-        verdict = _verdict(claim, frame, labels, same, modelled, other_data or {})
+        verdict = _verdict(claim, frame, labels, same, modelled, other_data or {}, measure)
         key = tuple(_identity(check, frame, same) for check in claim.checks)
         first = seen.setdefault(key, claim.id)
         repeats = first if first != claim.id and verdict.n else ""
@@ -189,7 +223,7 @@ def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 def judged(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts that rest on an interval. Modelled numbers have none."""
-    words = ("agrees", "differs", "inconclusive")
+    words = (*GIVEN, *GIVEN.values(), "inconclusive")
     return [v for v in verdicts if v.word in words and not v.repeats and not v.modelled]
 
 
@@ -204,9 +238,22 @@ def excluding(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [v for v in judged(verdicts) if any(map(excludes, v.claim.checks))]
 
 
-def by_chance(verdicts: Sequence[Verdict]) -> float:
-    """Agreements to expect, at most, of the `excluding` claims if no row differed from any other."""
-    return (1 - COVERAGE) / 2 * len(excluding(verdicts))
+def by_chance(verdicts: Sequence[Verdict]) -> tuple[float, float]:
+    """What to expect, at most, by chance: agreements of the `excluding` claims if no row differed from any
+    other, and differences of the judged claims if all were true. The tail of an interval is 2.5 %; a range
+    with two ends has two."""
+
+    def tails(claim: Claim) -> int:
+        return 2 if any(_has_two_ends(check) for check in claim.checks) else 1
+
+    tail = (1 - COVERAGE) / 2
+    differences = tail * sum(tails(verdict.claim) for verdict in judged(verdicts))
+    return tail * len(excluding(verdicts)), differences
+
+
+def _has_two_ends(check: Check) -> bool:
+    least = 0.0 if check.ratio else -math.inf
+    return check.above > least and check.below < math.inf
 
 
 def _common(check: Check, frame: pd.DataFrame) -> pd.DataFrame:
@@ -237,19 +284,64 @@ def proportion(outcomes: Sequence[float] | Values) -> tuple[float, float]:
     return low, high
 
 
+Group = tuple[str, str, str, str]
+
+
+def group_of(check: Check) -> Group:
+    """Quantity, setting, kind and model of a check: comparisons that are alike in these share a prior."""
+    kind = "ratio" if check.ratio else "value" if check.lesser is None else "difference"
+    model = check.greater.partition(".")[0] if "." in check.greater else ""
+    return check.quantity, check.setting, kind, model
+
+
+def _priors(
+    claims: Sequence[Claim], frame: pd.DataFrame, same: Mapping[str, str]
+) -> dict[Group, Prior]:
+    """The prior of each group of comparisons that has one. Two checks on the same rows, either way round, are
+    one comparison, and so are checks on twins."""
+    found: dict[Group, dict[frozenset[str], Values]] = {}
+    for check in (check for claim in claims for check in (*claim.checks, *claim.premises)):
+        rows = frozenset(same.get(row, row) for row in check.rows)
+        if len(rows) == len(check.rows):
+            found.setdefault(group_of(check), {}).setdefault(rows, paired(check, frame))
+    fitted = {
+        group: prior_of(list(of.values()), ratio=group[2] == "ratio", overlap=_overlap(list(of)))
+        for group, of in found.items()
+    }
+    return {group: prior for group, prior in fitted.items() if prior is not None}
+
+
+def _overlap(comparisons: Sequence[frozenset[str]]) -> float:
+    """The mean squared correlation of two comparisons: `SHARED_BASELINE` for two that share a row, else 0."""
+    pairs = [SHARED_BASELINE * bool(a & b) for a, b in combinations(comparisons, 2)]
+    return sum(pairs) / len(pairs) if pairs else 0.0
+
+
 def _effect(
-    check: Check, frame: pd.DataFrame, labels: Mapping[str, str], exact: bool
+    check: Check,
+    exact: bool,
+    *,
+    frame: pd.DataFrame,
+    labels: Mapping[str, str],
+    priors: Mapping[Group, Prior],
 ) -> Effect | None:
+    """The check's value with its interval; ``exact``: a number that is judged without one."""
     found = paired(check, frame)
     if not len(found):
         return None
-    unit = str(frame.loc[frame["quantity"] == check.quantity, "unit"].iloc[0])
-    mean, low, high = interval(found, ratio=check.ratio)
-    if exact or len(found) < MIN_SEEDS:
-        low = high = mean
-    elif unit == YES_OR_NO and check.lesser is None:
-        low, high = proportion(found)
-    return Effect(check, len(found), mean, low, high, unit, labels)
+    is_own = (frame["quantity"] == check.quantity) & (frame["row"] == check.greater)
+    unit = str(frame.loc[is_own, "unit"].iloc[0])
+    prior = priors.get(group_of(check))
+    one = estimate(found, ratio=check.ratio, prior=prior)
+    mean, low, high, n = one.mean, one.low, one.high, one.n
+    if exact or n < MIN_SEEDS:
+        return Effect(check, n, mean, mean, mean, unit, labels)
+    if unit == YES_OR_NO and check.lesser is None:
+        return Effect(check, n, mean, *proportion(found), unit, labels)
+    if not one.error:
+        return Effect(check, n, mean, low, high, unit, labels)
+    p = one.p_outside(check.above, check.below)
+    return Effect(check, n, mean, low, high, unit, labels, p, prior)
 
 
 def _verdict(
@@ -259,14 +351,17 @@ def _verdict(
     same: Mapping[str, str],
     modelled: bool,
     other_data: Mapping[str, str],
+    measure: Callable[[Check, bool], Effect | None],
 ) -> Verdict:
     exact = modelled or claim.by_construction
-    effects = [_effect(check, frame, labels, exact) for check in claim.checks]
+    effects = [measure(check, exact) for check in claim.checks]
     measured = [effect for effect in effects if effect is not None]
     numbers = "; ".join(effect.text for effect in measured)
     n = min((effect.n for effect in measured), default=0)
     points_inside = all(effect.points_inside for effect in measured)
-    is_outside = any(effect.outside for effect in measured)
+    unknown = [1.0] * (len(effects) - len(measured))
+    p_values = holm([*(effect.p_outside for effect in measured), *unknown])
+    is_outside = min(p_values) < 1 - COVERAGE
 
     def say(word: Word, detail: str, count: int = n) -> Verdict:
         return Verdict(claim, word, count, detail, modelled, effects=tuple(measured))
@@ -289,7 +384,7 @@ def _verdict(
         if others and not is_judged and _depends_on_data(check, frame):
             return say("not tested", f"data: {others[0]}. Measured: {numbers}")
     for premise in claim.premises:
-        effect = _effect(premise, frame, labels, exact)
+        effect = measure(premise, exact)
         if effect is None:
             return say("not tested", f"premise unknown: no {premise.quantity}. Measured: {numbers}")
         if effect.outside or (effect.n < MIN_SEEDS and not effect.points_inside):
@@ -303,11 +398,14 @@ def _verdict(
         return say("inconclusive", f"{numbers}: {why}")
     dropped = [text for check in claim.checks if (text := _never(check, frame))]
     numbers = "; ".join((numbers, *dropped))
-    if claim.assumed or (n < MIN_SEEDS and not exact) or dropped:
+    if (n < MIN_SEEDS and not exact) or dropped:
         return say("indicative (+)" if points_inside else "indicative (-)", numbers)
+    given: Mapping[Word, Word] = GIVEN if claim.assumed else {}
     if all(effect.inside for effect in measured):
-        return say("agrees", numbers)
-    return say("differs" if is_outside else "inconclusive", numbers)
+        return say(given.get("agrees", "agrees"), numbers)
+    if is_outside:
+        return say(given.get("differs", "differs"), numbers)
+    return say("inconclusive", numbers)
 
 
 def _depends_on_data(check: Check, frame: pd.DataFrame) -> bool:

@@ -170,12 +170,18 @@ def test_premises(premise: Check, word: str, reason: str) -> None:
     assert reason in found.detail
 
 
-def test_an_assumed_input_is_at_most_indicative() -> None:
-    asked = claim(ABOVE, assumed="compute time")
-    assert judged(asked, a=[5] * 9, b=[4] * 9).text == "indicative (+) (assumed: compute time)"
-    assert judged(asked, a=[3] * 9, b=[4] * 9).word == "indicative (-)"
+def test_a_decided_claim_with_an_assumed_input_is_decided_given_that_input() -> None:
+    asked = claim(ABOVE, assumed="compute times")
+    found = judged(asked, a=[5, 5.1, 5.2], b=[4, 4, 4])
+    assert (found.word, found.text) == ("agrees (given)", "agrees, given compute times")
+    assert judged(asked, a=[3, 3.1, 3.2], b=[4, 4, 4]).text == "differs, given compute times"
+    unclear = judged(asked, a=[3.1, 4.9, 4.3], b=[4, 4, 4])
+    assert unclear.text == "inconclusive (assumed: compute times)"
+    few = judged(asked, a=[5, 5], b=[4, 4])
+    assert few.text == "indicative (+) (assumed: compute times)"
     modelled = judged(asked, a=[5], b=[4], modelled=True)
-    assert modelled.text == "indicative (+) (modelled; assumed: compute time)"
+    assert modelled.text == "agrees, given compute times (modelled)"
+    assert tally([found, few, modelled]) == {"agrees (given)": 2, "indicative (+)": 1}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_contradicting_numbers_cannot_be_followed_whether_run_or_not() -> None:
 def test_one_modelled_number_is_judged_as_it_is(value: float, word: str) -> None:
     found = judged(ABOVE, a=[value], b=[1.0], modelled=True)
     assert found.text == f"{word} (modelled)"
-    assert by_chance([found]) == 0.0
+    assert by_chance([found]) == (0.0, 0.0)
 
 
 def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> None:
@@ -239,7 +245,7 @@ def test_rows_that_are_the_same_training_are_not_compared_and_count_once() -> No
     assert found[1].text == "agrees (same runs as 1)"
     assert "same training" in found[3].detail
     assert tally(found) == {"agrees": 2, "not tested": 1}
-    assert by_chance(found) == pytest.approx(0.05)
+    assert by_chance(found) == pytest.approx((0.05, 0.05))
 
 
 def test_the_measured_text_has_the_rows_the_interval_and_the_claimed_range() -> None:
@@ -280,8 +286,48 @@ def test_seeds_in_which_neither_row_gets_there_are_counted_and_make_it_indicativ
     assert "in 1 of 4 seeds" in found.detail
 
 
-def test_chance_is_told_of_claims_that_exclude_no_effect_only() -> None:
+def test_chance_is_told_of_agreements_and_of_differences() -> None:
     near_zero = claim(Check("steps", "a", "b", above=-2.0, below=2.0))
     found = judged(near_zero, a=[5, 5, 5], b=[5.1, 4.9, 5.0])
     assert found.word == "agrees"
-    assert by_chance([found]) == 0.0
+    # It includes "no effect", so that no agreement is a false one. Its range has two ends to differ at.
+    assert by_chance([found]) == pytest.approx((0.0, 0.05))
+    given = judged(claim(ABOVE, assumed="a"), a=[5, 5.1, 5.3], b=[4, 4, 4])
+    assert by_chance([found, given]) == pytest.approx((0.025, 0.075))
+
+
+def test_a_claim_of_several_checks_differs_after_holm_only() -> None:
+    """One check of two is outside at p = 0.04: alone it differs, and beside another it does not."""
+    rows = {"a": [-1.05, -1.1, -0.54], "c": [-3, -3.1, -2.9]}
+    check, other = Check("steps", "a"), Check("steps", "c", below=0.0, above=-INF)
+    alone = judged(check, **rows)
+    assert alone.word == "differs"
+    assert alone.effects[0].p_outside == pytest.approx(0.038, abs=1e-3)
+    assert judged(claim(check, other), **rows).word == "inconclusive"
+    assert judged(claim(check, replace(other, above=-1.0)), **rows).word == "differs"
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_comparisons_of_one_quantity_share_a_prior(flipped: bool) -> None:
+    """Six rows whose spread is 1, and one whose three values are alike by chance."""
+    generator = np.random.default_rng(0)
+    spread = {f"m.r{place}": list(generator.normal(10, 1, 3)) for place in range(6)}
+    rows = {"m.dense": [10.0] * 3, **spread, "m.lucky": [10.0, 10.1, 10.2]}
+    pairs = [("m.dense", row) if flipped else (row, "m.dense") for row in rows if row != "m.dense"]
+    claims = [
+        Claim(str(pair), "as said", "Table I", (Check("steps", *pair, above=-9),)) for pair in pairs
+    ]
+    found = judge(claims, frame_of(**rows))
+    lucky = found[-1].effects[0]
+    assert lucky.prior is not None
+    assert lucky.prior.rows == 7
+    assert lucky.high - lucky.low > 1.5 * (2 * 4.303 * 0.1 / math.sqrt(3))  # Student's
+    again = judge([*claims, *(replace(one, id=f"{one.id}2") for one in claims)], frame_of(**rows))
+    assert again[0].effects[0].prior == lucky.prior  # a comparison counts once
+    (alone,) = judge(claims[-1:], frame_of(**rows))
+    assert alone.effects[0].prior is None
+    other_model = Claim("o", "as said", "Table I", (Check("steps", "n.a", "n.b"),))
+    (*_, other) = judge(
+        [*claims, other_model], frame_of(**rows, **{"n.a": [1, 2, 3], "n.b": [0] * 3})
+    )
+    assert other.effects[0].prior is None

@@ -173,7 +173,8 @@ _FIGURES = {RESNET101: 7, VGG16: 8, LSTM: 9}
 
 
 def _model_claims(model: str) -> tuple[Claim, ...]:
-    """The claims of a model's figure: its own, what is sent at both eps, and the sweep of eps."""
+    """The claims of a model's figure: its own, what is sent at both eps, and the sweep of eps. By how much
+    less is sent is judged on Table II's page, which has more seeds."""
     where, (loose, strict) = f"figure {_FIGURES[model]}", (GRAVAC, GRAVAC_STRICT)
     larger, smaller = (REDUCTIONS[model][method] for method in (loose, strict))
     rows = (row_id(model, strict), row_id(model, loose))
@@ -181,7 +182,7 @@ def _model_claims(model: str) -> tuple[Claim, ...]:
     lowest, high = next(iter(gravac.EPS_SWEEP)), gravac.norm_of(strict)
     return (
         *_OF_MODEL[model],
-        *(claim for method in (loose, strict) for claim in _volume_claims(model, method, where)),
+        *(_volume_claims(model, method, where)[0] for method in (loose, strict)),
         Claim(
             f"{model}.eps",
             f"{gravac.MODELS[model]}: eps 0.7 sends less than eps 0.9 ({larger:g}x and {smaller:g}x).", where,

@@ -71,7 +71,7 @@ CLAIMS = (
             _saturates(model, STATED),
             f"{_share} throughput at the largest factor, within a step of the factors 10, 20, 50, ... of the "
             "printed one. A step sends all tensors in one allgather. Compressing takes half of Table III's "
-            "direct DGC, at every factor. Indicative at most: compute times are assumed.",
+            "direct DGC, at every factor.",
             margin=OURS, assumed=fig1a.ASSUMED,
         )
         for model, name in MODELS.items()

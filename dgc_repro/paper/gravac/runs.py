@@ -36,6 +36,7 @@ from dgc_repro.paper.records import Run, require_alike
 Series = NDArray[np.float64]
 ALIKE = (*facts.ALIKE, "train.step_time", "stopping.metric")
 QUALITY, PERPLEXITY, TEST_LOSS, FAILED = "final accuracy", "final perplexity", "test loss", "failed"
+ABOVE_FAILING = "quality above the failing level"
 FLOATS = "floats sent"
 RUN_SECONDS, PLATEAU_SECONDS = "seconds of the run", "seconds to the plateau"
 TARGET_SECONDS, REACHED = "seconds to the target", "target reached"
@@ -51,8 +52,8 @@ CLOCK_TEXTS = {
     "for models of full size",
     MEASURED: "wall time here, where simulated workers take turns and no data moves",
 }
-ASSUMED = "compute, compression free"
-"""Nobody has measured the compute times behind modelled seconds: verdicts on them are indicative."""
+ASSUMED = "compute times and free compression"
+"""Nobody has measured these inputs of modelled seconds: verdicts on seconds hold given them."""
 HYPER = {
     "batch": "train.batch_size", "momentum": "optimizer.momentum",
     "weight decay": "optimizer.weight_decay", "lr": "optimizer.lr",
@@ -240,17 +241,24 @@ def chance(run: Run, metric: Metric) -> tuple[float, str] | None:
 
 def has_failed(run: Run, one: Course) -> bool:
     """The rule at the top of this file; without a target the way leads to a perfect answer."""
-    final, loss = one.last(run), run.last("train/loss")
-    if not (math.isfinite(final) and math.isfinite(loss)):
-        return True
+    return not _is_finite(run, one) or above_failing(run, one) <= 0
+
+
+def _is_finite(run: Run, one: Course) -> bool:
+    return math.isfinite(one.last(run)) and math.isfinite(run.last("train/loss"))
+
+
+def above_failing(run: Run, one: Course) -> float:
+    """How far a run came beyond the level at which it has failed: points, or nats a word. A run that is not
+    finite counts as guessing. NaN where chance is not known."""
     guess = chance(run, one.metric)
     if guess is None:
-        return False
+        return math.nan
     perfect = 100.0 if one.metric.sign > 0 else 1.0
     goal = perfect if math.isnan(one.target) else one.target
-    levels = (guess[0], goal, final)
+    levels = (guess[0], goal, one.last(run) if _is_finite(run, one) else guess[0])
     start, end, came = levels if one.metric.sign > 0 else (-math.log(v) for v in levels)
-    return came <= start + gravac.failed_share() * max(0.0, end - start)
+    return came - start - gravac.failed_share() * max(0.0, end - start)
 
 
 def failed_text(one: Course) -> str:
@@ -311,6 +319,9 @@ def measure(one: Course) -> pd.DataFrame:
     plain = {
         one.final: Quantity(metric.unit, one.last),
         FAILED: Quantity("runs", lambda run: float(has_failed(run, one))),
+        ABOVE_FAILING: Quantity(
+            "points" if metric.sign > 0 else "nats", partial(above_failing, one=one)
+        ),
         TEST_LOSS: Quantity("nats", lambda run: run.last("test/loss")),
         **SENT,
         **reached,

@@ -20,6 +20,7 @@ from dgc_repro.paper.frame import SENT, Column, Known, Quantity, pivot
 from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id, steps
 from dgc_repro.paper.gravac import runs as training
 from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
+from dgc_repro.paper.gravac.table2 import near_dense
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -95,11 +96,15 @@ _SENT = (
     "Floats of the whole run, Accordion's over GraVAC's, paired by seed, in the same number of steps. "
     "Accordion is as published, ranks 1 and 4, not tuned towards the printed floats."
 )
-_TIME = "Modelled seconds of the whole run, paired by seed, in the same number of steps."
+_TIME = (
+    "Modelled seconds of the whole run, paired by seed, in the same number of steps. Not tested where "
+    "GraVAC ends farther below dense than any row with a speedup in Table II misses its target."
+)
 
 
 def _claims(model: str) -> tuple[Claim, ...]:
-    name, premises = MODELS[model], training.compressed(model, GRAVAC)
+    name = MODELS[model]
+    premises = (*training.compressed(model, GRAVAC), near_dense(model, GRAVAC))
     rows = row_id(model, ACCORDION), row_id(model, GRAVAC)
     saving, quicker = TABLE_4(model, "communication"), TABLE_4(model, "time")
     floats = Check(FLOATS, *rows, above=1.0, ratio=True, printed=saving)
