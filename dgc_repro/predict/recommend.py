@@ -262,10 +262,10 @@ def _show(
     place = next(i for i, (one, _) in enumerate(rows) if one is None or one.is_shown)
     setting, best = rows[place]
     first = next(run for run in runs if run.method == methods.DENSE)
-    times = f"{dense.best_ms / best.best_ms:.2f} times as fast as dense,"
+    faster = f"{dense.best_ms / best.best_ms:.2f} times as fast as dense,"
     console.print(
-        f"{times if setting else 'dense training is'} the fastest of the settings measured and shown to lose "
-        f"at most {max_loss:g} {judged.workload.unit}:",
+        f"{faster if setting else 'dense training is'} the fastest of the settings measured and shown to "
+        f"lose at most {max_loss:g} {judged.workload.unit}:",
         soft_wrap=True,
     )
     console.print(_typed(setting, best), soft_wrap=True, style="bold", markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column(MINUTES, MINUTES, 2),
     ]
     table = pivot(found, rows, columns, "recipe").assign(n=[len(own[row]) for row in rows])
-    words = {
+    words: dict[str, Callable[[Sequence[Run]], str]] = {
         "data": facts.data_text,
         "model": lambda of: facts.model_text(of[0]),
         "epochs x global batch": lambda of: _length(of[0]),
@@ -97,5 +97,7 @@ def _curves(runs: Sequence[Run], scale: str) -> Figure:
 
         return [("", draw)] if own else []
 
-    panels = panel(ACCURACY, "test accuracy (%)", False) + panel(LOSS, "test loss (nats a token)", True)
+    panels = panel(ACCURACY, "test accuracy (%)", False) + panel(
+        LOSS, "test loss (nats a token)", True
+    )
     return plot.figure("Recipes", facts.caption(runs, scale), panels, size=(6.4, 3.8), legend=5)
