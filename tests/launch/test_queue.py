@@ -97,7 +97,7 @@ def test_runs_are_trained_once_in_the_order_of_the_list(
         f"[3/4] {custom} static8, seed 1: 6.0 core-minutes; 0.1 core-hours left",
         f"[4/4] {custom} none, seed 0: 6.0 core-minutes; 0.0 core-hours left",
     ]
-    assert priorities == [19]
+    assert priorities == [10]
     assert threads_of_worker({"workers": 1, "threads": None}) == 1
 
     assert run() == (0, ["0 of 4 runs to train, 0.0 core-hours left"], [])
