@@ -123,7 +123,9 @@ def _read_columns(file: Path, label_column: str) -> tuple[list[bytes | None], li
 
 def _decode(data: bytes | None, file: Path, row: int) -> Image.Image:
     try:
-        return Image.open(io.BytesIO(data or b"")).convert("RGB")
+        image = Image.open(io.BytesIO(data or b""))
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
     # PIL's decoders raise OSError, SyntaxError, ValueError and struct.error on damaged bytes.
     except Exception as error:
         raise UserError(
