@@ -41,6 +41,7 @@ from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import known_keys
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import _artifact, artifacts, runs_of
+from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.worker import make_sink
 from dgc_repro.measure import payloads
 from dgc_repro.optimizer.sgd import Optimizer
@@ -243,6 +244,13 @@ def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None
             assert (config["scale"]["name"], config["scale"]["family"]) == (name, "text")
             assert f"scale=text/{name}" in overrides
             assert config["model"]["_target_"].endswith("LSTM")
+
+
+def test_a_scale_of_a_recipe_takes_its_sizes_from_the_yaml_files() -> None:
+    config = configured("scale=air")
+    assert scale_line(config) == "scale=air: dataset=cifar10, sizes of the YAML files"
+    custom = {**config, "scale": {"name": "custom"}}
+    assert scale_line(custom).endswith(", sizes depart from every stated scale")
 
 
 def test_without_a_scale_sizes_are_the_components_and_what_is_given_wins_over_a_scale() -> None:

@@ -249,7 +249,7 @@ def scale_line(config: Mapping[str, Any]) -> str:
             words.append(f"{group}.{key}={_shown(now)}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
     unstated = (
-        "sizes of the YAML files" if name == "none" else "sizes depart from every stated scale"
+        "sizes of the YAML files" if stated.is_file() else "sizes depart from every stated scale"
     )
     what = ", ".join(words) or unstated
     return f"scale={name}: dataset={target}, {what}"

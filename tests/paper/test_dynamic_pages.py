@@ -109,6 +109,25 @@ def test_the_printed_order_agrees_where_dense_training_comes_as_far_as_the_paper
     assert "18-layer ResNet, width 8" in text
 
 
+def test_the_pages_of_the_recipes_have_their_models_name_and_data(tmp_path: Path) -> None:
+    for scale, model, data in (("air", "Air", "Cifar10"), ("fashion", "Low", "FashionMnist")):
+        recipe = {
+            "model": {"_target_": f"dgc_repro.model.whitened.{model}"},
+            "dataset": {"_target_": f"dgc_repro.dataset.images.{data}"},
+        }
+        runs = [
+            replace(run, config=run.config | recipe)
+            for run in made(tmp_path / scale, (NONE, STATIC, DYNAMIC), seeds=1)
+        ]
+        for module, own in ((table1, runs), (sensitivity, runs[:2])):
+            page = module.page(own, scale)
+            text = markdown(page)
+            assert f"- model: {model}, " in text
+            assert "ResNet" not in text.partition("## Verdicts")[0]
+            untested = "data: Fashion-MNIST, not CIFAR-10" in text
+            assert untested is (data == "FashionMnist")
+
+
 def test_on_other_data_only_bytes_and_times_are_judged(tmp_path: Path) -> None:
     dataset = {"dataset": {"_target_": "dgc_repro.dataset.digits.Digits"}}
     runs = [replace(run, config=run.config | dataset) for run in made(tmp_path)]
