@@ -238,6 +238,23 @@ def test_a_rate_that_falls_gradually_has_no_step_where_it_first_falls() -> None:
     assert math.isnan(fig7_10.decay_step(replace(run, epochs=falling)))
 
 
+def test_figure_7_at_scale_low_names_the_model_and_judges_no_dip_without_a_step() -> None:
+    settings = {"scale": {"name": "low"}, "model": {"_target_": "dgc_repro.model.whitened.Low"}}
+    rates = np.linspace(1.0, 0.1, EPOCHS)
+    runs = [
+        replace(run, config=run.config | settings, epochs=run.epochs.assign(lr=rates))
+        for run in as_printed("fig7")
+    ]
+    found = fig7_10.page(7, runs, "low")
+    text = page.markdown(found)
+    assert "- model: Low, 0.1 M parameters, in place of ResNet101 (44.5 M)" in text
+    assert "| low (ours)" in text or "low GraVAC eps 0.7" in text
+    says = words(found)
+    assert not [name for name in says if "dip" in name or "deeper" in name]
+    assert says["resnet101.mostly"] == "agrees"
+    assert "figure 7: low" in found.figures["fig7"]().get_suptitle()
+
+
 def made_page(name: str, runs: Sequence[Run], scale: str = "small") -> Page:
     module = artifact_of("gravac", name)
     assert module.POOL == "training"
