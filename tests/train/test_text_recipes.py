@@ -16,11 +16,8 @@ from dgc_repro.launch.build import validate
 from dgc_repro.train.run import Run
 
 SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0")
-FITTING = {
-    **dict.fromkeys(("dgc", "dgc clipped", "demo", "block momentum"), SGD),
-    "onebit_adam": ("optimizer.clip_norm=null",),
-}
-"""What a method asks of the optimizer: its own momentum in the place of Adam's, or no clipping behind it."""
+FITTING = dict.fromkeys(("dgc", "dgc clipped", "demo", "block momentum"), SGD)
+"""Methods that apply momentum on the workers, in the place of Adam's."""
 STEPS = 4  # 2 workers x 3 windows of 8 characters
 SAMPLE = "A thing of beauty is a joy for ever: its loveliness increases; it will never pass.\n"
 
@@ -149,7 +146,10 @@ def test_a_recipe_composes_with_every_launch(name: str, launch: str) -> None:
         (("dataset.bptt=65",), r"model\.context: at least dataset\.bptt=65, .* got 64"),
         (("dataset.epoch_size=767",), r"dataset\.epoch_size: 4 workers x 3 .* at least 768 .* got"),
         (("compressor=dgc",), r"optimizer\.momentum: Adam has no momentum, .*use optimizer=sgd"),
-        (("compressor=onebit_adam",), r"optimizer\.clip_norm: .*clip on the workers"),
+        (
+            ("compressor=onebit_adam", "optimizer=adamw"),
+            r"optimizer\.clip_norm: .*clip on the workers",
+        ),
         (("policy=gravac", "compressor=topk"), r"train\.step_time: "),
     ],
 )
