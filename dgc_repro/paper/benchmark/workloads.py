@@ -57,5 +57,5 @@ def artifacts() -> tuple[Mapping[str, Any], ...]:
 @functools.cache
 def workloads() -> dict[str, Workload]:
     """The workloads of all artifacts by name, in the order in which pages show them."""
-    stated = (item for node in artifacts() for item in node["workloads"].items())
+    stated = (item for node in artifacts() for item in node.get("workloads", {}).items())
     return {name: Workload(**settings) for name, settings in stated}
