@@ -85,6 +85,8 @@ FAMILIES = {
     **{f"lecture/linear_scaling{data}": "" for data in ("", "_cifar10")},
     **{f"recipe/{name}": "recipe/images/" for name in ("low", "air", "fashion")},
     **dict.fromkeys(("recipe/gpt", "recipe/char_lstm"), "recipe/text/"),
+    **dict.fromkeys(("benchmark/low", "benchmark/air"), "recipe/images/"),
+    **dict.fromkeys(("benchmark/gpt", "benchmark/char_lstm"), "recipe/text/"),
     "gravac/table3_lstm": "text/",
     **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},

@@ -140,11 +140,12 @@ def _planned(file: Path, given: Sequence[str]) -> list[Part]:
         ) from error
     parts: list[Part] = []
     seen: set[str] = set()
+    known: dict[str, Reproduction] = {}
     for number, node in enumerate(nodes, start=1):
         place = f"{file}, entry {number}"
         entry = made(Entry, node, place)
         with _naming(f"{place} ({entry.run})"):
-            parts.append(_part(entry, given, seen))
+            parts.append(_part(entry, given, seen, known))
         seen |= parts[-1].jobs.keys()
     return parts
 
@@ -160,12 +161,17 @@ def _naming(place: str) -> Iterator[None]:
         raise UserError(f"{place}: {error}") from error
 
 
-def _part(entry: Entry, given: Sequence[str], seen: set[str]) -> Part:
-    """The work of an entry; ``seen``: runs of earlier entries."""
+def _part(
+    entry: Entry, given: Sequence[str], seen: set[str], known: dict[str, Reproduction]
+) -> Part:
+    """The work of an entry; ``seen``: runs of earlier entries; ``known``: what they reproduce, by ``run``."""
     arguments = [*shlex.split(entry.run), *given]
     if not any(argument.startswith("sink") for argument in arguments):
         arguments.append("sink=none")
-    asked = prepared(arguments)
+    asked = known.get(entry.run) or prepared(
+        arguments
+    )  # a run of a long list takes 0.1 s to compose
+    known[entry.run] = asked
     for key in ("publish", "published", "share"):
         if key in asked.own:
             raise UserError(f"{key}: not for an entry; leave it out")

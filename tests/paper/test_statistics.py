@@ -19,6 +19,7 @@ from dgc_repro.paper.statistics import (
     holm,
     interval,
     moderated,
+    seeds_needed,
 )
 
 INF = math.inf
@@ -211,3 +212,18 @@ def test_false_statements_of_rows_that_share_a_baseline(
     if said.startswith("different"):
         uncorrected = sum(min(p(one) for one in page) < 0.05 for page in pages)
         assert not at_most(uncorrected, 0.05)
+
+
+@pytest.mark.parametrize(("sd", "margin", "rows"), [(0.4, 0.5, 1), (0.28, 0.5, 1), (0.28, 0.5, 30)])
+def test_the_planned_seeds_have_the_power(sd: float, margin: float, rows: int) -> None:
+    """The plan shows 80 % of simulated rows without an effect to be equivalent; one seed less shows fewer."""
+    planned = seeds_needed(sd, margin, rows=rows)
+    generator = np.random.default_rng(planned)
+    shown = {}
+    for n in (planned - 1, planned):
+        values = generator.normal(0, sd, (4000, n))
+        p = [estimate(row).p_inside(-margin, margin) for row in values]
+        shown[n] = sum(rows * one < 0.05 for one in p)
+    assert stats.binom.cdf(shown[planned], 4000, 0.8) > CHANCE
+    assert stats.binom.sf(shown[planned - 1], 4000, 0.8) > CHANCE
+    assert seeds_needed(sd, margin, rows=rows, power=0.9) > planned

@@ -26,6 +26,7 @@ from dgc_repro.paper.benchmark.workloads import ACCURACY, workloads
 from dgc_repro.paper.frame import Column, Quantity, amount, number, seeds
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, require_alike
+from dgc_repro.paper.statistics import seeds_needed
 from dgc_repro.paper.verdict import MIN_SEEDS
 
 ALIKE = ("scale.name", "train.on_nonfinite")
@@ -58,6 +59,8 @@ OTHER_OPTIMIZER = ("adam", "onebit_adam", "demo", "signsgd")
 alone."""
 TUNES = "_lr"
 """Part of the name of a row that only tunes the learning rate."""
+TUNED = "_tuned"
+"""End of the name of a setting that has its own rate beside dense training's."""
 LABELLED = (
     DENSE,
     "topk_0.01",
@@ -121,6 +124,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             "shows": _shows(judged),
             "margins": _list(f"{_title(name)} {_margin(name)}" for name in present),
             "priors": _list(f"{_title(name)} {one.prior_text}" for name, one in judged.items()),
+            "plan": _list(_plan(found, one, name) for name, one in judged.items()),
             "tuning": tried,
             "workers": speed.WORKERS,
             "seeds": MIN_SEEDS,
@@ -334,6 +338,18 @@ def _shows(judged: Mapping[str, Judged]) -> str:
     return "\n\n".join(said)
 
 
+def _plan(found: pd.DataFrame, judged: Judged, name: str) -> str:
+    """How many seeds show a setting without an effect to be equivalent, by the scatter of dense training."""
+    dense = np.array(frame.of(found, QUALITY, f"{name}.{DENSE}"))
+    margin = judged.workload.margin
+    if not judged.workload.is_difference:
+        dense, margin = np.log(dense), np.log1p(margin / 100)
+    if len(dense) < MIN_SEEDS or not (sd := float(dense.std(ddof=1))):
+        return f"{_title(name)} unknown"
+    rows = len(judged.shown) - 1
+    return f"{_title(name)} {seeds_needed(np.sqrt(2) * sd, margin, rows=rows)} seeds"
+
+
 def _classes(found: pd.DataFrame, judged: Mapping[str, Judged]) -> pd.DataFrame:
     """The settings of each workload and class, those that send the fewest bytes first."""
     lines = []
@@ -379,7 +395,8 @@ def _table(found: pd.DataFrame, judged: Judged, runs: Sequence[Run], name: str) 
     table.insert(5, "class", words)
     marks = [OTHER if _is_other(row) else _fronts(row in best, row in on_wire) for row in rows]
     table.insert(1, "front", marks)
-    borrowed = {row for row, method in rows.items() if tuned and method not in tuned}
+    methods = {row: method.removesuffix(TUNED) for row, method in rows.items()}
+    borrowed = {row for row, method in methods.items() if tuned and method not in tuned}
     table.insert(2, "rate", [rates[row] + (BORROWED if row in borrowed else "") for row in rows])
     return table
 
@@ -406,21 +423,27 @@ def _is_dense(row: str) -> bool:
 
 
 def _tuning(runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Every rate that was tried on seed 0, beside the one that is used: last validation and test."""
-    own = [run for run in runs if run.model == name and run.seed == 0]
+    """Every rate that was tried, beside the one that is used: means of the last validation and the last test
+    over the seeds that tried rates."""
+    own = [run for run in runs if run.model == name]
     families = dict.fromkeys(run.method.partition(TUNES)[0] for run in own if TUNES in run.method)
+    used_seeds = {run.seed for run in own if TUNES in run.method}
     lines = []
     for family in families:
-        tried = [run for run in own if run.method.partition(TUNES)[0] == family]
-        for run in sorted(tried, key=lambda run: float(run.setting("optimizer.lr"))):
+        rates: dict[tuple[float, bool], list[Run]] = {}
+        for run in own:
+            if run.method.partition(TUNES)[0] == family and run.seed in used_seeds:
+                key = (float(run.setting("optimizer.lr")), TUNES not in run.method)
+                rates.setdefault(key, []).append(run)
+        for (rate, is_used), tried in sorted(rates.items()):
             lines.append(
                 {
                     "workload": _title(name),
                     "setting": family,
-                    "learning rate": f"{run.setting('optimizer.lr'):g}",
-                    "used": "" if TUNES in run.method else "yes",
-                    "last validation": _last(run, "validation"),
-                    "last test": quality(run),
+                    "learning rate": f"{rate:g}",
+                    "used": "yes" if is_used else "",
+                    "last validation": float(np.mean([_last(run, "validation") for run in tried])),
+                    "last test": float(np.mean([quality(run) for run in tried])),
                 }
             )
     return pd.DataFrame(lines)
