@@ -428,6 +428,27 @@ def test_the_classes_are_those_of_the_seeds() -> None:
     assert "n = 6: of 3 settings 1 are shown to be equivalent" in page.sections[0].text
 
 
+def test_a_workload_is_judged_by_its_own_metric() -> None:
+    """The GPT's is the loss in nats, in percent; rates that two seeds tried have a mean."""
+    runs = [
+        replace(run, epochs=run.epochs.assign(**{"test/loss": loss, "validation/loss": loss + 0.1}))
+        for method, by_seed in (
+            ("dense", (1.8, 1.9)), ("topk_0.01", (1.818, 1.9)), ("topk_0.01_lr0.002", (1.7, 1.8)),
+            ("topk_0.01_tuned", (1.7, 1.8)),
+        )
+        for seed, loss in enumerate(by_seed)
+        for run in [_run(method, seed, quality=6.0, calls={"allgather": 400}, workload="gpt")]
+    ]  # fmt: skip
+    assert frame.of(methods.numbers(runs), methods.LOSS, "gpt.topk_0.01") == pytest.approx([1, 0])
+    page = methods.page(runs, "small")
+    text = markdown(page)
+    assert "# Benchmark: 3 settings on GPT, characters" in text
+    assert "| setting | front | rate | n | loss | loss, % | 95 % interval | class |" in text
+    assert "| GPT, characters | topk_0.01 | 0.002 |  | 1.85 | 1.75 |" in text
+    assert "| topk_0.01_tuned | payload, wire | 0.1 | 2 |" in text
+    page.figures["methods"]()
+
+
 def test_the_docs_count_the_classes_as_the_page_does() -> None:
     page = methods.RESULTS / "benchmark" / "small" / "methods" / "table.md"
     docs = methods.RESULTS.parent / "docs" / "benchmark.md"
