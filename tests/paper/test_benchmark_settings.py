@@ -13,11 +13,39 @@ from dgc_repro.paper.benchmark import methods
 from dgc_repro.paper.benchmark.workloads import workloads
 
 TINY = {
-    "images": ("dataset.train_size=256", "dataset.test_size=64", "dataset.validation=64"),
+    "images": ("dataset.train_size=1400", "dataset.test_size=64", "dataset.validation=64"),
     "text": ("dataset.epoch_size=null",),
 }
 SIZES = ("dataset", "model")
+SIGNSGD_RATE = 0.005
+"""In use; the others have the recipe's."""
 STEPS = 3
+
+
+@pytest.mark.parametrize("workload", ["low", "gpt", "char_lstm"])
+def test_grids_have_factors_of_sqrt_2_on_both_sides_of_the_rate_in_use(workload: str) -> None:
+    family = "images" if workload == "low" else "text"
+    config = configured(f"experiment=benchmark/{workload}", f"scale=recipe/{family}/small")
+    for name, tried in config["scale"]["rates"].items():
+        used = SIGNSGD_RATE if name == "signs" else config["optimizer"]["lr"]
+        rates = sorted([*tried, used])
+        assert rates[0] < used < rates[-1]
+        factors = np.divide(rates[1:], rates[:-1])
+        assert factors == pytest.approx(np.full(len(tried), np.sqrt(2)), rel=0.02), name
+
+
+@pytest.mark.parametrize(
+    ("workload", "examples"), [("low", 45_000), ("air", 45_000), ("char_lstm", 983_854)]
+)
+def test_dgc_warms_up_in_the_first_twelfth_of_a_run(workload: str, examples: int) -> None:
+    family = "text" if workload == "char_lstm" else "images"
+    config = configured(f"experiment=benchmark/{workload}", f"scale=recipe/{family}/small")
+    train, unit = config["train"], config["dataset"].get("bptt", 1)
+    steps = train["epochs"] * examples / (4 * train["batch_size"] * unit)
+    for rungs in config["scale"]["warmup"].values():
+        first, last = rungs[1][0], rungs[-1][0]
+        assert last == pytest.approx(steps / 12, rel=0.02)
+        assert first == pytest.approx(last / (len(rungs) - 1), abs=1)
 
 
 @pytest.mark.slow
