@@ -277,6 +277,7 @@ def test_mistakes_of_the_command_are_one_line(run: Queue, tmp_path: Path) -> Non
     assert run("list=true", "publish=true")[0] == 2
 
 
+@pytest.mark.slow  # the list has 900 runs, each composed and checked
 def test_the_committed_list_is_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
