@@ -68,7 +68,7 @@ def test_every_setting_starts_and_learns_something(artifact: str) -> None:
         own = tiny[config["experiment"]["workload"]]
         run = build(deepcopy({**config, **{group: own[group] for group in SIZES}}))
         losses = play(run, until=STEPS).losses
-        local_steps = config["train"]["local_steps"]  # a round of them is one exchange with one loss
+        local_steps = config["train"]["local_steps"]  # a round of them has one loss
         assert len(losses) == max(STEPS, local_steps), config["experiment"]["row"]
         assert np.isfinite(losses[local_steps - 1 :]).all(), config["experiment"]["row"]
         started.add(config["experiment"]["row"])
