@@ -342,6 +342,7 @@ def test_at_scale_low_table_2_has_the_rows_of_one_model_under_its_own_name() -> 
     assert words(table2.page(above, "low"))["resnet101.gravac.reaches.norm"] == "agrees"
     assert "resnet101.gravac.reaches" not in words(table2.page(pool(), "small"))
     assert made_page.figures["table2"]().axes
+    assert "## low: test accuracy" in page.markdown(table2.page(at_low(pool([0])), "custom"))
 
 
 def test_table_2_is_judged_against_dense_of_the_same_seed() -> None:

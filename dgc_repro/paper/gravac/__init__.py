@@ -7,13 +7,14 @@ trained runs form one pool (``experiment.artifact=training``); a row is ``<model
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Note, Paper, Printed
 from dgc_repro.paper.page import Template
 from dgc_repro.paper.plot import Look
+from dgc_repro.paper.records import Run
 
 PAPER = Paper(
     "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training "
@@ -30,8 +31,8 @@ MODELS = {RESNET101: "ResNet101", VGG16: "VGG16", LSTM: "LSTM"}
 FAMILIES = {RESNET101: "ResNet", VGG16: "VGG", LSTM: "LSTM"}
 """Names of our models in tables and figures; the head of a page gives layers, width and parameters."""
 LOW = "low"
-"""The scale that reaches the paper's target for ResNet101, with a small network in its place
-(conf/recipe/low.yaml). It has this one model."""
+"""The small network in ResNet101's place that reaches the paper's target (scale low); the other models have
+none."""
 PARAMETERS = {RESNET101: 44_549_160, VGG16: 138_365_992, LSTM: 66_034_000}
 """At full size; VGG16 with batch normalization."""
 SETUP = Printed(
@@ -119,22 +120,27 @@ def looks(model: str, methods: Iterable[str]) -> dict[str, Look]:
     return {row_id(model, method): LOOKS[method] for method in methods}
 
 
-def families(scale: str) -> dict[str, str]:
-    """The models of a scale with the names of ours: those of `FAMILIES`, but at scale low."""
-    return {RESNET101: "low"} if scale == LOW else FAMILIES
+def is_low(runs: Iterable[Run]) -> bool:
+    """Whether these runs train `LOW` in ResNet101's place."""
+    return any(str(run.setting("model._target_")).endswith(".Low") for run in runs)
 
 
-def labels(scale: str = "") -> dict[str, str]:
+def families(runs: Sequence[Run] = ()) -> dict[str, str]:
+    """The models that a page of these runs has, with the names of ours."""
+    return {RESNET101: LOW} if is_low(runs) else FAMILIES
+
+
+def labels(runs: Sequence[Run] = ()) -> dict[str, str]:
     """Rows in words, for verdicts."""
     return {
         row_id(model, method): f"{family} {look.label}"
-        for model, family in families(scale).items()
+        for model, family in families(runs).items()
         for method, look in LOOKS.items()
     }
 
 
 LABELS = labels()
-"""Rows in words at all scales but low."""
+"""Rows in words, but for runs of `LOW`."""
 
 _printed_reductions = {
     RESNET101: {GRAVAC: 163.0, GRAVAC_STRICT: 19.0, GEOMETRIC: 76.0},

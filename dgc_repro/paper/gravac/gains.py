@@ -114,7 +114,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         numbers,
         _sections(numbers, one),
         CLAIMS,
-        labels=gravac.labels(scale),
+        labels=gravac.labels(one.runs),
         data=gravac.DATA,
         head=[*training.head(one), *steps.recorded(one.runs)],
         said={"thinning": steps.thinning(one.runs), "eps": EPS, "found": _found(numbers)},

@@ -1,8 +1,8 @@
 """What all pages made of GraVAC's training runs share: metric, target, plateau, failed runs, clocks, claims.
 
 Target    of a model: the mean final quality of our dense runs less one standard deviation (a perplexity:
-          plus one); with one seed the mean. At scales paper and low also the paper's. For time to target
-          only: claims on quality compare a row with dense, paired by seed.
+          plus one); with one seed the mean. At scale paper and for `low` also the paper's. For time to
+          target only: claims on quality compare a row with dense, paired by seed.
 Reached   after the first epoch whose quality is the target or better: times are whole epochs.
 Plateau   the last epoch that beats the last counted one by more than a share (``stopping.plateau``)
           of the run's best; the first epoch counts.
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import SENT, Quantity
-from dgc_repro.paper.gravac import DENSE, LOW, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
+from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, SETUP, WORKERS, row_id
 from dgc_repro.paper.page import Section
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
@@ -41,7 +41,7 @@ FLOATS = "floats sent"
 RUN_SECONDS, PLATEAU_SECONDS = "seconds of the run", "seconds to the plateau"
 TARGET_SECONDS, REACHED = "seconds to the target", "target reached"
 PAPERS = ", the paper's target"
-"""Appended to the last two at scales paper and low."""
+"""Appended to the last two at scale paper and for `low`."""
 FEWER = {name: f"{name}, times less than dense" for name in SENT}
 WIRE_MANY = f"wire of {WORKERS} workers, times less than dense"
 MODELLED, WORKERS_HERE, MEASURED = "modelled", "modelled, workers as here", "measured"
@@ -93,13 +93,12 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Course:
-    """The runs of one model at a scale and how they are judged. ``target``: of our dense runs, NaN without
-    one; ``papers_target``: NaN but at scales paper and low."""
+    """The runs of one model and how they are judged. ``target``: of our dense runs, NaN without one;
+    ``papers_target``: NaN but at scale paper and for `low`."""
 
     model: str
     runs: tuple[Run, ...]
     metric: Metric
-    scale: str = ""
     target: float = math.nan
     papers_target: float = math.nan
 
@@ -111,7 +110,7 @@ class Course:
     @property
     def family(self) -> str:
         """The name of our model in tables and figures."""
-        return gravac.families(self.scale)[self.model]
+        return gravac.families(self.runs)[self.model]
 
     def of(self, method: str) -> list[Run]:
         """The runs of a row, by seed."""
@@ -132,10 +131,10 @@ def courses(
     models: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
 ) -> list[Course]:
-    """The runs of each model of the scale (``models``, ``methods``: only of these). Raises UserError where
-    those of one model are not alike."""
+    """The runs of each model (``models``, ``methods``: only of these). Raises UserError where those of one
+    model are not alike."""
     own = [run for run in runs if methods is None or run.method in methods]
-    shown = gravac.families(scale) if models is None else models
+    shown = gravac.families(runs) if models is None else models
     return [_course([run for run in own if run.model == model], model, scale) for model in shown]
 
 
@@ -143,12 +142,14 @@ def _course(runs: Sequence[Run], model: str, scale: str) -> Course:
     require_alike(runs, ALIKE)
     named = "perplexity" if model == LSTM else "accuracy"
     metric = METRICS[str(runs[0].setting("stopping.metric", named)) if runs else named]
-    one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric, scale)
+    one = Course(model, tuple(sorted(runs, key=lambda run: (run.row, run.seed))), metric)
     target = math.nan
     if dense := list(map(one.last, one.of(DENSE))):
         spread = float(np.std(dense, ddof=1)) if len(dense) > 1 else 0.0
         target = float(np.mean(dense)) - metric.sign * spread
-    papers = SETUP(model, "target") if scale in (facts.PAPER_SCALE, LOW) else math.nan
+    papers = (
+        SETUP(model, "target") if scale == facts.PAPER_SCALE or gravac.is_low(runs) else math.nan
+    )
     return replace(one, target=target, papers_target=papers)
 
 
@@ -426,10 +427,10 @@ def fewer_floats(model: str, method: str, reduction: float) -> Check:
 
 
 def head(one: Course) -> list[tuple[str, str]]:
-    """The model of a page at scale low, which is no smaller copy of the paper's."""
-    texts = facts.distinct(map(facts.model_text, one.runs))
-    if one.scale != LOW or not one.runs:
+    """The model of a page of `low`, which is no smaller copy of the paper's."""
+    if not gravac.is_low(one.runs):
         return []
+    texts = facts.distinct(map(facts.model_text, one.runs))
     full = gravac.PARAMETERS[one.model] / 1e6
     return [("model", f"{texts}, in place of {MODELS[one.model]} ({full:.3g} M)")]
 
@@ -451,7 +452,7 @@ def setup_section(found: Sequence[Course]) -> Section:
     """The paper's set-up and ours, two lines a model; and rows that are one training."""
     lines = [line for one in found for line in (_papers_setup(one.model), _our_setup(one))]
     twins = frame.twins(runs_of(found))
-    labels = gravac.labels(found[0].scale)
+    labels = gravac.labels(runs_of(found))
     same = [f"{labels[row]} is {labels[first]}" for row, first in twins.items()]
     title = "Set-up: the paper's and ours"
     text = gravac.WORDS.texts[title].format(same="; ".join(same) or "none")

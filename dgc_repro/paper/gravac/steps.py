@@ -236,7 +236,7 @@ def judged(
     GraVAC has compressed nothing, that is its answer."""
     on_volume = {c.id: all(check.quantity == FLOATS for check in c.checks) for c in claims}
     verdicts: dict[str, Verdict] = {}
-    other, labels = other_data(runs, DATA), gravac.labels(runs[0].scale if runs else "")
+    other, labels = other_data(runs, DATA), gravac.labels(runs)
     for is_volume, same in ((False, twins(runs)), (True, {})):
         own = [claim for claim in claims if on_volume[claim.id] == is_volume]
         judged = judge(own, found, labels=labels, same=same, other_data=other)

@@ -291,7 +291,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         table,
         _sections(found, table),
         claims,
-        labels=gravac.labels(scale),
+        labels=gravac.labels(training.runs_of(found)),
         data=gravac.DATA,
         head=[fact for one in found for fact in training.head(one)],
         said={"clocks": training.clocks_text(training.shown_clocks(table))},
@@ -363,7 +363,7 @@ def _sections(found: Sequence[Course], table: pd.DataFrame) -> list[Section]:
         *(Column(unit, FEWER[unit], frame.times) for unit in ("payload", "wire")),
         Column("wire, N = 32", training.WIRE_MANY, frame.times),
     )
-    labels = gravac.labels(found[0].scale)
+    labels = gravac.labels(training.runs_of(found))
     names = [row_id(one.model, method) for one in found for method in METHODS]
     volume = pivot(table, {row: labels[row] for row in names}, compared, "row")
     sent = Section("What is sent: times less than dense", volume)
