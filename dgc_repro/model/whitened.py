@@ -144,8 +144,7 @@ def _widths(settings: Low | Air, patch_values: int) -> Widths:
 class Low:
     """Settings of `low`. width, width2, width3: channels of the whitening and the first stage, of the second,
     of the third. norm_momentum: the weight of a worker's batch in batch norm's running statistics, torch's
-    convention. airbench has 0.4 for batches of 1,024 images; with the 32 images of a worker that costs 1.3
-    points of accuracy (docs/recipes.md). num_classes: outputs; None takes the data set's.
+    convention (airbench's 0.6 is the weight of the past). num_classes: outputs; None takes the data set's.
 
     Raises ValueError for a value out of range.
     """
@@ -153,7 +152,7 @@ class Low:
     width: Count = 48
     width2: Count = 96
     width3: Count = 192
-    norm_momentum: NormMomentum = 0.05
+    norm_momentum: NormMomentum = 0.4
     num_classes: Classes | None = None
 
     def __post_init__(self) -> None:
@@ -183,7 +182,7 @@ class Air:
     width: Count = 24
     width2: Count = 96
     width3: Count = 128
-    norm_momentum: NormMomentum = 0.05
+    norm_momentum: NormMomentum = 0.4
     num_classes: Classes | None = None
 
     def __post_init__(self) -> None:

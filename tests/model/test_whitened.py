@@ -140,7 +140,9 @@ def test_a_width_without_eigenvectors_is_refused(make: type[Low] | type[Air], wi
 
 @pytest.mark.parametrize("momentum", [0, -0.1, 1.5])
 def test_statistics_without_a_batch_are_refused(momentum: float) -> None:
-    with pytest.raises(ValueError, match=rf"^norm_momentum: a number above 0 and at most 1, got {momentum}$"):
+    with pytest.raises(
+        ValueError, match=rf"^norm_momentum: a number above 0 and at most 1, got {momentum}$"
+    ):
         Low(norm_momentum=momentum)
 
 
