@@ -72,9 +72,9 @@ class Estimate:
         return self._tail(bound, -1.0)
 
     def _tail(self, bound: float, sign: float) -> float:
-        mean, bound = (self.mean, bound) if not self.is_log else (_log(self.mean), _log(bound))
-        if math.isnan(mean):
+        if math.isnan(self.mean):
             return 1.0
+        mean, bound = (self.mean, bound) if not self.is_log else (_log(self.mean), _log(bound))
         if mean == bound:
             return 0.5
         if not self.error or math.isinf(bound):
@@ -112,7 +112,7 @@ def estimate(
         return Estimate(math.nan, -math.inf, math.inf, n, df, 0.0, ratio)
     mean = float(found.mean()) if is_finite else float(found[0])
     error = half = 0.0
-    if _has_variance(found):
+    if _has_variance(found, ratio):
         variance = float(found.var(ddof=1))
         if prior is not None:
             own = df / (df + prior.df)
@@ -151,7 +151,7 @@ def prior_of(
     overlap  mean squared correlation of the errors of two rows: 0 for independent rows, `SHARED_BASELINE` for
              differences from one baseline
     """
-    varied = [found for row in rows if _has_variance(found := _numbers(row, ratio))]
+    varied = [found for row in rows if _has_variance(found := _numbers(row, ratio), ratio)]
     if (count := len(varied)) < MIN_ROWS:
         return None
     df = np.array([len(row) - 1.0 for row in varied])
@@ -180,10 +180,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in found]
 
 
-def _has_variance(row: Values) -> bool:
-    """Whether there are several values, finite and not all equal."""
-    is_finite = len(row) > 1 and bool(np.isfinite(row).all())
-    return is_finite and bool(np.ptp(row) > _EQUAL * np.abs(row).max())
+def _has_variance(row: Values, is_log: bool) -> bool:
+    """Whether there are several values, finite and not all equal. Logarithms differ by what their ratios
+    differ relatively."""
+    if len(row) < 2 or not np.isfinite(row).all():
+        return False
+    scale = 1.0 if is_log else np.abs(row).max()
+    return bool(np.ptp(row) > _EQUAL * scale)
 
 
 def _trigamma_inverse(value: float) -> float:

@@ -95,6 +95,14 @@ def test_a_row_without_a_variance_is_estimated_alone_and_moves_no_other(odd: lis
     assert alone.low == alone.high or math.isnan(alone.mean)
 
 
+def test_ratios_that_differ_by_rounding_alone_move_no_prior() -> None:
+    rows = [np.exp(row) for row in varied(4.0, 1.0, 8, 3, seed=3)]
+    rounded = np.array([1.0, np.nextafter(1.0, 2.0), 1.0])
+    (*others, alone), prior = moderated([*rows, rounded], ratio=True)
+    assert (others, prior) == moderated(rows, ratio=True)
+    assert alone.low == alone.high
+
+
 def test_few_rows_have_no_prior() -> None:
     rows = varied(4.0, 1.0, MIN_ROWS - 1, 3, seed=4)
     found, prior = moderated(rows)
@@ -127,6 +135,8 @@ def test_p_values_of_numbers_without_an_interval() -> None:
     assert (one.p_inside(5, 7), one.p_outside(5, 7)) == (1.0, 1.0)  # on the bound
     assert never.p_outside(0, 1) == 0.0
     assert (unclear.p_inside(0, 9), unclear.p_outside(0, 9)) == (1.0, 1.0)
+    unclear = estimate([INF, 1.0], ratio=True)
+    assert (unclear.p_inside(0.5, 2), unclear.p_outside(0.5, 2)) == (1.0, 1.0)
 
 
 def test_holm_is_that_of_the_textbook() -> None:
