@@ -72,7 +72,7 @@ class SGD(Optimizer):
     def _groups(self, module: nn.Module) -> Iterable[Any]:
         factor = self.norm_bias_factor
         norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
-        biases = [layer.bias for layer in norms]
+        biases = [layer.bias for layer in norms if layer.affine]
         if factor == 1 or not biases:
             return module.parameters()
         known = {id(bias) for bias in biases}

@@ -411,8 +411,10 @@ def _load_state(part: Any, state: Mapping[str, Any], *, is_outer: bool = False) 
     the others take it from the schedule at each step. Raises ValueError for another optimizer."""
     is_optimizer = isinstance(part, torch.optim.Optimizer)
     groups = part.param_groups if is_optimizer else []
+    own_keys = [*part.defaults, "lr_factor"] if is_optimizer else []
     settings = [
-        {key: group[key] for key in part.defaults if key != "lr" or is_outer} for group in groups
+        {key: group[key] for key in own_keys if key in group and (key != "lr" or is_outer)}
+        for group in groups
     ]
     for group, saved in zip(groups, state.get("param_groups", ()), strict=False):
         if group.keys() - saved.keys() and saved.keys() - group.keys():

@@ -48,9 +48,18 @@ def test_every_parameter_is_in_one_group() -> None:
     assert sorted(ids) == sorted(id(p) for p in trained.parameters())
 
 
-@pytest.mark.parametrize("trained", [nn.Linear(2, 2), module()], ids=["no norm", "factor 1"])
-def test_without_a_factor_or_batch_norm_there_is_one_group(trained: nn.Module) -> None:
-    factor = FACTOR if isinstance(trained, nn.Linear) else 1.0
+@pytest.mark.parametrize(
+    ("trained", "factor"),
+    [
+        (nn.Linear(2, 2), FACTOR),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)), FACTOR),
+        (module(), 1.0),
+    ],
+    ids=["no norm", "norm without bias", "factor 1"],
+)
+def test_without_a_factor_or_batch_norm_there_is_one_group(
+    trained: nn.Module, factor: float
+) -> None:
     (group,) = SGD(norm_bias_factor=factor).build(trained, 128).param_groups
     assert "lr_factor" not in group
 

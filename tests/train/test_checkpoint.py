@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import PLAIN, SETTINGS, UNIFORM4_EF, assert_same_state, built, play
+from tiny_run import PLAIN, RECIPE, SETTINGS, UNIFORM4_EF, assert_same_state, built, play
 
 from dgc_repro.checksums import sealed
 from dgc_repro.errors import UserError
@@ -468,6 +468,16 @@ def test_a_run_that_goes_on_from_another_has_the_optimizer_settings_of_its_own_c
         assert (group["momentum"], group["weight_decay"]) == (0.5, 0.25)
         kept = zip(*(tensors_of(one.state_dict()) for one in (optimizer, before)), strict=True)
         assert [torch.equal(one, two) for one, two in kept] == [True] * len(run.parameters)
+
+
+def test_a_continued_run_keeps_its_own_rate_of_biases(tmp_path: Path) -> None:
+    old = built(*RECIPE, "optimizer.norm_bias_factor=64")
+    play(old, folder=tmp_path, until=2)
+    run = built(*RECIPE, "optimizer.norm_bias_factor=2")
+    checkpoint.load(run, tmp_path, None)
+    others, biases = run.optimizer.param_groups
+    assert biases["lr_factor"] == 2
+    assert biases["weight_decay"] == others["weight_decay"] / 2
 
 
 def test_the_time_of_earlier_processes_is_counted(
