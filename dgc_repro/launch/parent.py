@@ -1,19 +1,22 @@
-"""Whether this process is a rank, and when it ends with the process that started it (Linux).
+"""Whether this process is a rank, when it ends with the process that started it, and its priority (Linux).
 
 Imports the standard library alone, so that it can be called before torch is loaded, which takes seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 OWN_TARGETS = "DGC_REPRO_TARGETS"
 """Environment variable with the components outside this package that a command line names. Ranks import no
 others: the config in a run folder is data."""
 STARTED_BY = "DGC_REPRO_STARTED_BY"  # process id of the launcher, for its ranks
+AUTOGROUP = Path("/proc/self/autogroup")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -41,3 +44,13 @@ def end_with_starter() -> None:
         end_with_parent(signal.SIGTERM, int(starter))
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGKILL)
+
+
+def lower_session() -> None:
+    """Give the session that a launcher has started for this rank the niceness of the rank. Where the kernel
+    shares the cores among sessions first (``sched_autogroup``), a process is nice to those of its own session
+    alone."""
+    niceness = os.nice(0)
+    if niceness > 0 and os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # another kernel, or no right to it
+            AUTOGROUP.write_text(str(niceness), encoding="ascii")

@@ -39,7 +39,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.hang_report import HangReport, one_line
 from dgc_repro.launch.identity import RESULTS_VERSION, config_hash
 from dgc_repro.launch.netlab_config import lab_facts, schedule_of
-from dgc_repro.launch.parent import OWN_TARGETS
+from dgc_repro.launch.parent import OWN_TARGETS, lower_session
 from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
@@ -362,5 +362,6 @@ def main() -> None:
         print("usage: python -m dgc_repro worker <run folder>", file=sys.stderr)
         sys.exit(USER_ERROR)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    lower_session()
     code, _ = work(Path(sys.argv[1]), sys.stderr)
     leave(code)

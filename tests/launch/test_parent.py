@@ -1,0 +1,40 @@
+"""The priority of a rank: that of its session is the one that the kernel may go by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from commands import PATIENCE_SECONDS
+
+from dgc_repro.launch.parent import AUTOGROUP
+
+RANK = f"""
+import sys
+from pathlib import Path
+from dgc_repro.launch import worker
+
+def work(*_):
+    print(Path("{AUTOGROUP}").read_text(), flush=True)
+    return 0, None
+
+worker.work, sys.argv = work, ["dgc_repro", "folder"]
+worker.main()
+"""
+
+
+@pytest.mark.skipif(
+    not AUTOGROUP.is_file(), reason="this kernel does not group processes by session"
+)
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_nice_rank_lowers_its_own_session(leads: bool) -> None:
+    """The session of a rank in a shell, which it does not lead, has other processes too."""
+    script = RANK if leads else f"import os\nif os.fork():\n    os.wait()\n    os._exit(0)\n{RANK}"
+    rank = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True,
+        start_new_session=True, preexec_fn=lambda: os.nice(7) and None,
+    )  # fmt: skip
+    assert rank.stdout.split()[-2:] == ["nice", "7" if leads else "0"]
