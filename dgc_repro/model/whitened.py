@@ -28,6 +28,7 @@ from dgc_repro.model.resnet import Classes
 
 WHITENING_EPSILON = 5e-4  # airbench's, for images of unit variance
 OUTPUT_SCALE = 1 / 9
+IMAGES_AT_ONCE = 250  # whose patches of 4x4 are 81 MB
 NormMomentum = Annotated[float, within(above=0, most=1)]
 Widths = tuple[int, int, int]
 
@@ -58,10 +59,14 @@ class Whitening(nn.Conv2d):
         """Compute the filters. images: f32[n,3,H,W], normalized. The same images give the same filters on
         one machine; DDP broadcasts rank 0's."""
         side = self.kernel_size[0]
-        patches = images.double().unfold(2, side, 1).unfold(3, side, 1)  # f64[n,3,h,w,side,side]
-        patches = patches.movedim(1, 3).reshape(-1, 3 * side * side)
-        covariance = patches.T @ patches / len(patches)
-        variances, vectors = torch.linalg.eigh(covariance)  # ascending
+        products = torch.zeros((3 * side * side,) * 2, dtype=torch.float64)
+        count = 0
+        for part in images.split(IMAGES_AT_ONCE):
+            patches = part.double().unfold(2, side, 1).unfold(3, side, 1)  # f64[m,3,h,w,side,side]
+            patches = patches.movedim(1, 3).reshape(-1, 3 * side * side)
+            products += patches.T @ patches
+            count += len(patches)
+        variances, vectors = torch.linalg.eigh(products / count)  # ascending
         half = self.out_channels // 2
         vectors = vectors.T.flip(0)[:half]
         signs = vectors.gather(
