@@ -53,7 +53,7 @@ OVERLAYS = sorted(CONF.rglob("*.yaml"))
 COMPONENTS = sorted(
     path
     for path in OVERLAYS
-    if path.parent != CONF and "_target_" in path.read_text(encoding="utf-8")
+    if path.parent != CONF and "_target_:" in path.read_text(encoding="utf-8")
 )
 GROUPS = (
     *("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "network"),

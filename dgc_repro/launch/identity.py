@@ -43,7 +43,7 @@ ADDED = (
     ("goal", "every_steps", None, ""),
     ("model", "low_rank", {"from_epoch": None, "rank_ratio": 0.25, "keep_first": 1}, ""),
     ("wrapper.error_feedback", "decay", 1.0, ""),
-    ("schedule", "last", 0.0, ""),
+    ("schedule", "last", 0.0, ".Cosine"),
     ("train", "label_smoothing", 0.0, ""),
     ("optimizer", "norm_bias_factor", 1.0, ""),
     ("optimizer", "exempt_1d", False, ".Adam"),

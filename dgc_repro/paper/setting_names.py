@@ -21,7 +21,7 @@ MAY_NAME = (
     *("train.epochs", "train.batch_size", "train.accumulate", "train.local_steps"),
     *("train.outer_lr", "train.outer_momentum", "train.precision", "train.compile"),
     *("train.on_nonfinite", "train.step_time", "train.compute_ms", "train.channels_last"),
-    *("train.resume_from", "stopping"),
+    *("train.label_smoothing", "train.resume_from", "stopping"),
     *("launch.kind", "launch.workers", "launch.workers_per_node", "launch.device"),
     *("launch.backend", "launch.threads"),
     *("network.rate", "network.rates", "network.latency", "network.loss", "network.schedule"),

@@ -69,14 +69,15 @@ def quick_run(root: Path, **departs: dict[str, Any]) -> Run:
         "schedule": conf["schedule/cosine"],
         "train": conf["config"]["train"] | sizes["train"],
     }
-    settings |= {group: settings[group] | keys for group, keys in departs.items()}
+    for group, keys in departs.items():
+        settings[group] = keys if "_target_" in keys else settings[group] | keys
     return read_run(write_run(root, "none", 0, settings=settings))
 
 
 def test_a_page_lists_what_departs_from_its_scale(tmp_path: Path) -> None:
     names = [name for name, _ in page_with()([quick_run(tmp_path / "usual")], "quick").facts]
     assert not [name for name in names if name.startswith("differs")]
-    constant = {"_target_": "dgc_repro.train.schedule.Constant"}
+    constant = {"_target_": "dgc_repro.train.schedule.Constant", "warmup_epochs": 0.0}
     other = quick_run(
         tmp_path / "other", train={"epochs": 15}, optimizer={"lr": 0.05}, schedule=constant
     )
