@@ -56,7 +56,6 @@ from dgc_repro.launch.networks import (
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import conf_dir, option
 from dgc_repro.launch.typed import made
-from dgc_repro.model.whitened import Prepared
 from dgc_repro.network.lab import Lab
 from dgc_repro.optimizer.rounded import RoundedSGD
 from dgc_repro.optimizer.sam import SAM
@@ -72,7 +71,7 @@ from dgc_repro.train.run import Progress, Run, Trained
 from dgc_repro.train.settings import MEASURED, MODELLED, TrainSettings
 from dgc_repro.train.stopping import TOP5, Stopping
 from dgc_repro.train.stopping import refuse_misfit as refuse_stopping
-from dgc_repro.train.task import TOP, Task, refuse_misfit
+from dgc_repro.train.task import TOP, Prepared, Task, refuse_misfit
 
 Config = Mapping[str, Any]
 PROCESS_BYTES = (

@@ -18,7 +18,7 @@ Each convolution is 3x3 and followed by batch norm and the nonlinearity. Legend:
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -31,16 +31,6 @@ OUTPUT_SCALE = 1 / 9
 IMAGES_AT_ONCE = 250  # whose patches of 4x4 are 81 MB
 NormMomentum = Annotated[float, within(above=0, most=1)]
 Widths = tuple[int, int, int]
-
-
-@runtime_checkable
-class Prepared(Protocol):
-    """A network that needs ``prepared_from`` training images before training."""
-
-    prepared_from: int
-
-    def prepare(self, images: Tensor) -> None:
-        """Compute what depends on the images, f32[n,3,H,W], normalized."""
 
 
 class Whitening(nn.Conv2d):

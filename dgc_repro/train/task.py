@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -77,3 +77,13 @@ def refuse_misfit(model: object, dataset: object) -> None:
     reads, gives = getattr(model, "reads", "images"), getattr(dataset, "gives", "images")
     if reads != gives:
         raise ValueError(f"{reads} are what this model reads, and the dataset gives {gives}")
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A network that needs ``prepared_from`` training images before training."""
+
+    prepared_from: int
+
+    def prepare(self, images: Tensor) -> None:
+        """Compute what depends on the images, f32[n,3,H,W], normalized."""

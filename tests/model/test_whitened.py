@@ -9,7 +9,8 @@ import torch
 from tiny_run import RECIPE, assert_continues, built, play
 from torch import Tensor, nn
 
-from dgc_repro.model.whitened import WHITENING_EPSILON, Air, Low, Prepared, Whitening
+from dgc_repro.model.whitened import WHITENING_EPSILON, Air, Low, Whitening
+from dgc_repro.train.task import Prepared
 
 
 def images(count: int = 40) -> Tensor:
