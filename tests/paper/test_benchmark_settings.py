@@ -66,7 +66,9 @@ def test_every_setting_starts_and_learns_something(artifact: str) -> None:
         if methods.TUNES in config["experiment"]["method"]:
             continue
         own = tiny[config["experiment"]["workload"]]
-        run = build(deepcopy({**config, **{group: own[group] for group in SIZES}}))
+        # A round of ten local steps fits an epoch of half batches.
+        train = {**config["train"], "batch_size": config["train"]["batch_size"] // 2}
+        run = build(deepcopy({**config, **{group: own[group] for group in SIZES}, "train": train}))
         losses = play(run, until=STEPS).losses
         local_steps = config["train"]["local_steps"]  # a round of them has one loss
         assert len(losses) == max(STEPS, local_steps), config["experiment"]["row"]
