@@ -7,8 +7,10 @@ operation on them:
   and Triton launches;
 - collectives of `torch.distributed`, which the `fake` process group answers at once. Every worker is taken
   to send what this one sends;
-- host syncs: where the host waits for the device. That is every read of a value, every copy to the host, and
-  a copy from the host that is not ``non_blocking``;
+- host syncs: where the host waits for the device. That is every read of a value, every copy to the host (but
+  a ``non_blocking`` one into pinned memory), a copy from the host that is not ``non_blocking``, a barrier,
+  and a wait for an event, a stream or the device (bench/waits.py). All work is taken to be on one stream: an
+  event is over when the host has waited for something that was begun later;
 - bytes: what operations read and write (inputs and outputs, whole), and what Triton kernels are handed
   (kernel/gpu/launch.py). Collectives are not among them.
 
@@ -32,6 +34,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from dgc_repro.bench.waits import event_waits
 from dgc_repro.kernel.batch import on_gpu
 
 CUDA = torch.device("cuda", 0)
@@ -52,13 +55,16 @@ class Counting(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._values: dict[int, bytes] = {}  # by storage: what the host has sent there
+        self._pinned: set[int] = set()  # addresses on the host
+        self._begun = self._over = 0  # events that were recorded, and those of them that are over
+        self.waits: list[str] = []  # for the device, but those of `triton_counts`
         self._inside = ExitStack()
         self.clear()
 
     def clear(self) -> None:
         """Count from zero."""
         self.operations: list[str] = []
-        self.waits: list[str] = []  # for the device, but those of `triton_counts`
+        self.waits.clear()
         self.unanswered = ""  # an operation whose result has a size that depends on values
         self.collectives = self._bytes = 0
         self._before = triton_counts()
@@ -88,11 +94,33 @@ class Counting(TorchDispatchMode):
 
     def sync(self, *_: object) -> None:
         """The host waits for the device."""
-        self.waits.append("synchronize")
+        self._wait("device")
 
-    def read(self, tensor: Tensor, by: str) -> Tensor:
-        """The values of a tensor on the device, on the CPU."""
+    def record(self) -> tuple[int, int]:
+        """Begin an event: how `is_over` knows it."""
+        self._begun += 1
+        return self._begun, self._of_triton(2)
+
+    def is_over(self, event: tuple[int, int]) -> bool:
+        """Whether the host has waited for the event, or for something that was begun later."""
+        return event[0] <= self._over or self._of_triton(2) > event[1]
+
+    def end(self, event: tuple[int, int]) -> None:
+        """The host has waited for the event."""
+        self._over = max(self._over, event[0])
+
+    def _wait(self, by: str) -> None:
+        """The host waits for all that was begun."""
         self.waits.append(by)
+        self._end_all()
+
+    def _end_all(self, *_: object) -> None:
+        self._over = self._begun
+
+    def read(self, tensor: Tensor, by: str, *, waits: bool = True) -> Tensor:
+        """The values of a tensor on the device, on the CPU."""
+        if waits:
+            self._wait(by)
         known = self._known(tensor)
         with _disable_current_modes():
             if (
@@ -112,14 +140,23 @@ class Counting(TorchDispatchMode):
         def numbers(tensor: Tensor) -> Any:
             return self.numbers(tensor)
 
+        def pinned(tensor: Tensor) -> Tensor:
+            self._pinned.add(tensor.data_ptr())
+            return tensor
+
         self._inside.enter_context(FAKE)
         for owner, name, function in (
+            (torch.cuda, "Event", _events(self)),
+            (torch.cuda, "current_stream", lambda device=None: _Stream()),
+            (torch.Tensor, "pin_memory", pinned),
             (FakeTensor, "tolist", numbers),
             (FakeTensor, "data_ptr", lambda x: _storage(x) + x.storage_offset() * x.itemsize),
             (torch.UntypedStorage, "data_ptr", lambda storage: storage._cdata << STORAGE),
-            (torch.cuda, "synchronize", self.sync),
+            (torch.cuda, "synchronize", self._end_all),
         ):
             self._inside.enter_context(patch.object(owner, name, function, create=True))
+        waits, self.waits = self.waits, self._inside.enter_context(event_waits())
+        self.waits += waits
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -142,6 +179,13 @@ class Counting(TorchDispatchMode):
             values = self.read(inputs[0], name)
             with _disable_current_modes():
                 return values.to(named.get("dtype") or values.dtype)
+        if name == "copy_" and not _on_gpu(given[0]):
+            is_pinned = given[0].data_ptr() in self._pinned and (
+                named.get("non_blocking") or True in given[2:]
+            )
+            values = self.read(given[1], name, waits=not is_pinned)
+            with _disable_current_modes():
+                return given[0].copy_(values)
         try:
             answer = function(*given, **named)
         except DynamicOutputShapeException:
@@ -150,6 +194,8 @@ class Counting(TorchDispatchMode):
         outputs = _tensors(answer)
         if function.namespace == "c10d":
             self.collectives += 1
+            if name == "barrier":
+                self._wait(name)
             if name == "_allgather_base_":
                 everybody, own = inputs
                 self._remember(everybody, self._known(own), everybody.nbytes // max(1, own.nbytes))
@@ -162,7 +208,7 @@ class Counting(TorchDispatchMode):
                 self.operations += [name] * _kernels(name, given)
                 self._bytes += _touched(function, given, named, outputs)
                 if _waits(name, inputs, given, named):
-                    self.waits.append(name)
+                    self._wait(name)
         return answer
 
     def _known(self, tensor: Tensor) -> Tensor | None:
@@ -181,6 +227,44 @@ class Counting(TorchDispatchMode):
         if values is not None and values.numel():
             with _disable_current_modes():
                 self._values[_storage(tensor)] = values.numpy().tobytes() * times
+
+
+def _events(counting: Counting) -> type:
+    """A class in place of `torch.cuda.Event`."""
+
+    class Event:
+        def __init__(self, **_: bool) -> None:
+            self.record()
+
+        def record(self, stream: object = None) -> None:
+            self._event = counting.record()
+
+        def query(self) -> bool:
+            return counting.is_over(self._event)
+
+        def synchronize(self) -> None:
+            counting.end(self._event)
+
+        def elapsed_time(self, end: Event) -> float:
+            if not (self.query() and end.query()):
+                raise RuntimeError("device not ready")  # as CUDA says
+            return 1.0
+
+    return Event
+
+
+class _Stream:
+    """The one stream of the fake device."""
+
+    cuda_stream = 0
+
+    def record_event(self) -> Any:
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        """All is on this stream."""
 
 
 def triton_counts() -> tuple[int, int, int]:

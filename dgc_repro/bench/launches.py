@@ -1,10 +1,10 @@
 """What a step of each method would ask of a GPU: launches, host syncs, collectives and bytes.
 
 Counted on fake CUDA tensors (bench/counting.py), so that no GPU is needed and nothing is measured. A method
-is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is the one of
-`attach` and of the trainer: `AfterBackward.open` of gradients that are there, and `settle`, which agrees and
-exchanges. torch's communication hooks get the buckets that DDP makes, and so does plain DDP: its reducer is
-C++ behind autograd, which does not run on fake tensors, so `plain` repeats what it does to a bucket.
+is what its YAML in conf/compressor/ says, with its wrappers and without a policy. Its step is
+`Attached.step` of gradients that are there: it compresses, agrees, exchanges and reads the clock. torch's
+communication hooks get the buckets that DDP makes, and so does plain DDP: its reducer is C++ behind autograd,
+which does not run on fake tensors, so `plain` repeats what it does to a bucket.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dgc_repro.compressor.interface import nested
 from dgc_repro.compressor.powersgd import PowerSGD
 from dgc_repro.compressor.sparseloco import SparseLoCo
 from dgc_repro.compressor.sparsifier import Selecting
+from dgc_repro.exchange.attached import Attached
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.components import build_compressor, build_policy, component
@@ -138,20 +138,18 @@ def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
     leaf = list(nested(compressor))[-1]
     with Counting() as counting:
         parameters = {n: nn.Parameter(torch.empty(s, device=CUDA)) for n, s in shapes.items()}
-        for parameter in parameters.values():
-            parameter.grad = torch.empty_like(parameter)
-        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(torch.device("cpu")))
+        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
         unit = config["exchange"]["unit"]
         exchange = GradientExchange(compressor, parameters, link, unit=unit)
-        junction, plan = AfterBackward(exchange, parameters), policy.plan(policy.init(), 0)
-        junction.begin(plan)
+        attached = Attached(exchange, AfterBackward(exchange, parameters), policy, parameters)
         for _ in range(STEPS):
+            for parameter in parameters.values():
+                parameter.grad = torch.empty_like(parameter)
             counting.clear()
             link.ledger.clear()
             happened = False
             with suppress(DynamicOutputShapeException):
-                finite = junction.open(0) is None
-                happened, *_ = settle(link, exchange, junction, [], plan, finite=finite)
+                happened = attached.step()
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
             assert happened

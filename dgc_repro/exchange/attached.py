@@ -182,11 +182,14 @@ class Attached:
         if happened and scale != 1:
             self._multiply(scale)
         self._guard.after_step(scaler)
-        exchange.link.clock.end_step(0.0)
+        clock = exchange.link.clock
+        if steps.times_steps:
+            clock.drain()
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
-        if steps.excludes_compression:
-            seconds -= exchange.link.clock.last["compress"]
+        clock.end_step(0.0)
+        if steps.times_steps and steps.excludes_compression:
+            seconds -= clock.last["compress"]
         steps.end(samples, seconds if happened else None)
         steps.begin(exchange.step)
         if happened:

@@ -1,7 +1,8 @@
 """Time: compute, compress, communicate, decompress, wait.
 
-On a GPU the spans are CUDA events, read once when the step is over: nothing waits for the device
-inside a step. ``wait`` is measured by a barrier before the signals on one step in
+On a GPU the spans are CUDA events on the current stream of the clock's own device. The events of a step are
+read when the next step ends, or earlier where somebody asks for the times: until then nothing waits for the
+device. ``wait`` is measured by a barrier before the signals on one step in
 ``WAIT_EVERY``: the time this worker stood waiting for the slowest one. With local steps the barrier
 comes once a round and the mean of ``wait`` is per round; means of the other spans are per step.
 Warm-up steps, in which kernels compile and buffers are made, are discarded.
@@ -33,10 +34,13 @@ class Clock:
     """Adds up spans of a step, and their means over the steps since the last report."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._cuda = device.type == "cuda"
         self._now = dict.fromkeys(SPANS, 0.0)
         self._events: list[tuple[str, Any, Any]] = []
-        self.last = dict.fromkeys(SPANS, 0.0)  # seconds by span, of the last step
+        # Of a step that has ended and was not read: its events, and whether it is a step of the warm-up.
+        self._unread: tuple[list[tuple[str, Any, Any]], bool] | None = None
+        self._last = dict.fromkeys(SPANS, 0.0)
         self._sums = dict.fromkeys(SPANS, 0.0)
         self._steps = 0
         self._steps_waited = 0
@@ -65,7 +69,7 @@ class Clock:
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     @property
@@ -76,22 +80,58 @@ class Clock:
     def end_step(self, seconds: float) -> None:
         """Close a step that took ``seconds`` of wall time."""
         self.seconds += seconds
-        if self._events:
-            self._events[-1][2].synchronize()
-            for name, start, end in self._events:
-                self._now[name] += start.elapsed_time(end) / 1e3
-            self._events.clear()
-        if self._seen >= WARMUP_STEPS:
-            self._steps += 1
-            self._steps_waited += self._now["wait"] > 0
-            for name in SPANS:
-                self._sums[name] += self._now[name]
+        self._read()  # the step before: its events are over long since
+        is_warm_up = self._seen < WARMUP_STEPS
         self._seen += 1
-        self.last = self._now
-        self._now = dict.fromkeys(SPANS, 0.0)
+        if self._cuda:
+            self._unread, self._events = (self._events, is_warm_up), []
+        else:
+            self._take(self._now, is_warm_up)
+            self._now = dict.fromkeys(SPANS, 0.0)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """Seconds by span, of the last step. On a GPU this waits until that step is over."""
+        self._read()
+        return self._last
+
+    def catch_up(self) -> None:
+        """Wait until the device has done the last step. That is a part of the training time."""
+        if self._unread is not None:
+            begin = time.perf_counter()
+            self._read()
+            self.seconds += time.perf_counter() - begin
+
+    def drain(self) -> None:
+        """Wait until the device has done the spans of this step."""
+        for _, _, end in self._events:
+            end.synchronize()
+
+    def _read(self) -> None:
+        """Read the events of the last step, unless they have been read."""
+        if self._unread is None:
+            return
+        (events, is_warm_up), self._unread = self._unread, None
+        spans = dict.fromkeys(SPANS, 0.0)
+        for name, begin, end in events:
+            end.synchronize()
+            spans[name] += begin.elapsed_time(end) / 1e3
+        self._take(spans, is_warm_up)
+
+    def _take(self, spans: dict[str, float], is_warm_up: bool) -> None:
+        """Count the seconds of a step."""
+        self._last = spans
+        if is_warm_up:
+            return
+        self._steps += 1
+        self._steps_waited += spans["wait"] > 0
+        for name in SPANS:
+            self._sums[name] += spans[name]
 
     def report(self) -> dict[str, float]:
-        """Mean milliseconds a step by span since the last report; empty when all were warm-up."""
+        """Mean milliseconds a step by span since the last report; empty when all were warm-up. On a GPU this
+        waits until the last step is over."""
+        self._read()
         if not self._steps:
             return {}
         steps = dict.fromkeys(SPANS, self._steps) | {"wait": self._steps_waited}

@@ -212,7 +212,8 @@ class PerBucket(Junction):
             self.refuse_another()
         self.pending = True
         self.has_all = bucket.is_last()
-        filled = torch.cuda.current_stream().record_event() if bucket.buffer().is_cuda else None
+        buffer = bucket.buffer()
+        filled = torch.cuda.current_stream(buffer.device).record_event() if buffer.is_cuda else None
         self._buckets.put((bucket, future, filled))
 
     def refuse_another(self) -> NoReturn:

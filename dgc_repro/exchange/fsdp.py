@@ -162,7 +162,7 @@ class PerUnit:
         gradients = self._units[index].parts(shard)
         self._handed_over.add(index)
         if shard.is_cuda:  # not every torch keeps the shard until this stream has read it
-            shard.record_stream(torch.cuda.current_stream())
+            shard.record_stream(torch.cuda.current_stream(shard.device))
         if not gradients:
             return
         exchange = self._exchange

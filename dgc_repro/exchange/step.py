@@ -118,7 +118,7 @@ class Stepper:
         watched, inputs = self.progress.watched, self.inputs
         kept, self._kept = self._kept, []
         about: list[float] = []
-        if measures(self.policy) or self.policy.watches == SPREAD:
+        if self.times_steps:
             sketched = [] if self._sketch is None else self._sketch.tolist()
             squares = [inputs.own_square, *sketched]
             about = [watched.seconds, *([watched.samples] if self.samples_by_rank else squares)]
@@ -169,6 +169,12 @@ class Stepper:
         progress = self.progress
         progress.watched.chosen, progress.policy = self.policy.choose(progress.policy, energies)
         return int(progress.watched.chosen)
+
+    @property
+    def times_steps(self) -> bool:
+        """Whether the policy gets the time of each step. On a GPU such a step ends when the device has done
+        it: otherwise its end would count as time of the next step."""
+        return measures(self.policy) or self.policy.watches == SPREAD
 
     @property
     def excludes_compression(self) -> bool:

@@ -40,6 +40,7 @@ def train(
             on_step(step_record(run))
             look_for_target(run)
             if not goes_on:
+                run.link.clock.catch_up()
                 run.meter.stop()
                 checkpoint()
                 return False
@@ -67,6 +68,7 @@ def look_for_target(run: Run) -> None:
     is_due = progress.step // every > (progress.step - steps) // every
     if not is_due or progress.step == (progress.epoch + 1) * run.steps_per_epoch:
         return  # the end of an epoch evaluates by itself
+    run.link.clock.catch_up()
     broadcast_buffers(run.link, run.module)
     record = {
         "epoch": progress.epoch + 1,
@@ -96,6 +98,7 @@ def steps_left(run: Run) -> Iterator[tuple[Batch, ...]]:
 def end_epoch(run: Run) -> dict[str, Any]:
     """Evaluate, let the policy see the agreed numbers, and return the record of this epoch."""
     progress = run.progress
+    run.link.clock.catch_up()
     rung = run.policy.plan(progress.policy, progress.step - 1).rung
     broadcast_buffers(run.link, run.module)
     compare_replicas(run)

@@ -37,12 +37,15 @@ def train_step(run: Run, batches: Sequence[Batch]) -> bool:
     take = exchanged_step if run.local is None else local_step
     happened, count, stop = take(run, batches, learning_rate)
 
+    if run.times_steps:
+        clock.drain()
     wall = time.perf_counter() - begin
     clock.end_step(wall)
     modelled = (run.link.ledger.step_seconds or 0.0) - modelled_before
     if run.link.ledger.step_seconds is not None:
         progress.modelled_seconds += modelled_seconds(run, modelled)
-    run.end(count, seconds_of(run, wall, modelled) if happened else None)
+    seconds = seconds_of(run, wall, modelled) if run.times_steps else wall
+    run.end(count, seconds if happened else None)
     progress.step += 1
     return not stop
 

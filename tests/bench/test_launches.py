@@ -36,6 +36,33 @@ def test_operations_are_launches_and_reads_are_syncs() -> None:
         assert counting.launches == 2
 
 
+def test_an_event_is_waited_for_until_the_host_has_waited_for_something_later() -> None:
+    with Counting() as counting:
+        first, second, third = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        for event in (first, second):
+            event.record(torch.cuda.current_stream(CUDA))
+        with pytest.raises(RuntimeError, match="not ready"):
+            first.elapsed_time(second)
+        second.synchronize()
+        assert counting.waits == ["event"]
+        first.synchronize()  # over long since
+        assert first.elapsed_time(second) > 0
+        third.record()
+        torch.empty(3, device=CUDA).tolist()
+        third.synchronize()
+        assert counting.waits == ["event", "tolist"]
+        torch.cuda.synchronize()
+        assert counting.waits[2:] == ["device"]
+        pinned, on_device = torch.ones(3).pin_memory(), torch.empty(3, device=CUDA)
+        pinned.copy_(on_device, non_blocking=True)
+        assert counting.syncs == 3
+        assert not pinned.any()
+        for target, non_blocking in ((torch.ones(3), True), (pinned, False)):
+            before = counting.syncs
+            target.copy_(on_device, non_blocking=non_blocking)
+            assert counting.syncs == before + 1
+
+
 def test_every_worker_sends_what_this_one_sends() -> None:
     with fake_workers(2), Counting() as counting:
         own = torch.tensor([3, 4]).to(CUDA)
