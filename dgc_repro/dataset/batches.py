@@ -22,7 +22,9 @@ from torch import Tensor
 
 from dgc_repro.errors import UserError
 
-AUGMENTATIONS = ("none", "crop", "crop_flip", "shift_flip")
+ALTERNATES = "shift_flip"
+"""The augmentation that takes `alternating_flips`."""
+AUGMENTATIONS = ("none", "crop", "crop_flip", ALTERNATES)
 CROP_PADDING_PIXELS = 4  # He et al. 2016, section 4.2: 4 pixels a side, black before normalization
 
 _MASK = (1 << 64) - 1
@@ -120,7 +122,7 @@ def augment_and_normalize(
     `normalize`.
     """
     assert mode in AUGMENTATIONS, mode
-    if mode == "shift_flip":
+    if mode == ALTERNATES:
         assert mirrored is not None
         return normalize(_random_shift(images, mirrored, generator), mean, std)
     if mode != "none":

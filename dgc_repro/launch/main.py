@@ -38,7 +38,14 @@ from dgc_repro.launch.local import STOP_SIGNALS, RunFailed, RunStopped
 from dgc_repro.launch.networks import with_profiles
 from dgc_repro.launch.new_paper import new_paper
 from dgc_repro.launch.optimized import KEY, objectives
-from dgc_repro.launch.overrides import check_overrides, in_one_line, plain_value, resolved, sets
+from dgc_repro.launch.overrides import (
+    check_overrides,
+    in_one_line,
+    key_of,
+    plain_value,
+    resolved,
+    sets,
+)
 from dgc_repro.launch.parent import inside_torchrun
 from dgc_repro.launch.paths import add_conf_dirs, composing, conf_dir, conf_dirs_apart
 from dgc_repro.launch.queue import queue
@@ -101,7 +108,7 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
     with composing():
         check_overrides(settings)
         _refuse_run_dir(settings)
-        settings = with_profiles(settings)
+        settings = _with_own_sizes(with_profiles(settings))
         if set(torchrun.SWEEPS) & set(arguments):
             settings = sweep.with_choices(settings)
     sys.argv[1:] = [*settings, *flags]  # Hydra's parser wants settings in one piece
@@ -121,6 +128,12 @@ def dispatch(execute: torchrun.Execute | None = None) -> None:
             raise RunFailed(f"the sweep or search has no result ({why})") from error
         raise
     sweep.finish()
+
+
+def _with_own_sizes(settings: list[str]) -> list[str]:
+    """The settings, with ``scale=none`` for a recipe without a scale: the default would replace its sizes."""
+    chosen = [one for one in settings if key_of(one) == "recipe" and one != "recipe=none"]
+    return [*settings, "scale=none"] if chosen and not sets(settings, "scale") else settings
 
 
 def _refuse_run_dir(settings: Sequence[str]) -> None:

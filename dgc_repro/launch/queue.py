@@ -118,6 +118,8 @@ def queue(arguments: Sequence[str]) -> None:
     own, given = read(others, "queue", KEYS, GROUPS)
     if own["list"] and own["publish"]:
         raise UserError("list: prints and publishes nothing; give list or publish")
+    if not (own["list"] or own["publish"]):
+        os.nice(NICENESS)  # before the runs of the list are composed, which takes minutes
     parts = _planned(Path(own["file"] or conf_dir() / "queue.yaml"), given)
     if own["list"]:
         _show(parts)
@@ -157,7 +159,7 @@ def _naming(place: str) -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{place}: {in_one_line(error)}") from error
-    except ValueError as error:  # UserError, and quotes that shlex misses
+    except UserError as error:
         raise UserError(f"{place}: {error}") from error
 
 
@@ -165,13 +167,14 @@ def _part(
     entry: Entry, given: Sequence[str], seen: set[str], known: dict[str, Reproduction]
 ) -> Part:
     """The work of an entry; ``seen``: runs of earlier entries; ``known``: what they reproduce, by ``run``."""
-    arguments = [*shlex.split(entry.run), *given]
+    try:
+        arguments = [*shlex.split(entry.run), *given]
+    except ValueError as error:
+        raise UserError(f"run: {error}; close the quotes, or leave them out") from error
     if not any(argument.startswith("sink") for argument in arguments):
         arguments.append("sink=none")
-    asked = known.get(entry.run) or prepared(
-        arguments
-    )  # a run of a long list takes 0.1 s to compose
-    known[entry.run] = asked
+    # To compose a run takes 0.1 s, so entries with the same runs share them.
+    asked = known[entry.run] = known.get(entry.run) or prepared(arguments)
     for key in ("publish", "published", "share"):
         if key in asked.own:
             raise UserError(f"{key}: not for an entry; leave it out")
@@ -236,7 +239,6 @@ def _train(parts: Sequence[Part]) -> None:
     _validate(parts)
     if code_has_changed():
         print("the code has changes that are not committed, which the records will say", flush=True)
-    os.nice(NICENESS)
     os.environ[RUNS_AT_ONCE] = str(available_cores())  # a thread for a run that states no number
     total, number, failed = sum(len(part.jobs) for part in parts), 0, []
     print(

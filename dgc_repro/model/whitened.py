@@ -18,7 +18,7 @@ Each convolution is 3x3 and followed by batch norm and the nonlinearity. Legend:
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ WHITENING_EPSILON = 5e-4  # airbench's, for images of unit variance
 OUTPUT_SCALE = 1 / 9
 IMAGES_AT_ONCE = 250  # whose patches of 4x4 are 81 MB
 NormMomentum = Annotated[float, within(above=0, most=1)]
-Widths = tuple[int, int, int]
 
 
 class Whitening(nn.Conv2d):
@@ -125,40 +124,58 @@ class _Whitened(nn.Module):
         return logits
 
 
-def _widths(settings: Low | Air, patch_values: int) -> Widths:
-    first, *_ = widths = (settings.width, settings.width2, settings.width3)
-    if first % 2 or first > 2 * patch_values:
-        raise ValueError(
-            f"width: an even number up to {2 * patch_values} (both signs of each eigenvector of a patch), "
-            f"got {first}"
-        )
-    return widths
-
-
 @checked
-class Low:
-    """Settings of `low`. width, width2, width3: channels of the whitening and the first stage, of the second,
-    of the third. norm_momentum: the weight of a worker's batch in batch norm's running statistics, torch's
-    convention (airbench's 0.6 is the weight of the past). num_classes: outputs; None takes the data set's.
+class _Settings:
+    """What `low` and `air` have in common. width, width2, width3: channels of the whitening and the first stage,
+    of the second, of the third. norm_momentum: the weight of a worker's batch in batch norm's running
+    statistics, torch's convention (airbench's 0.6 is the weight of the past). num_classes: outputs; None takes
+    the data set's.
 
     Raises ValueError for a value out of range.
     """
 
-    width: Count = 48
-    width2: Count = 96
-    width3: Count = 192
+    side: ClassVar[int]
+    """Pixels on a side of a whitened patch."""
+    width: Count
+    width2: Count
+    width3: Count
     norm_momentum: NormMomentum = 0.4
     num_classes: Classes | None = None
 
     def __post_init__(self) -> None:
-        _widths(self, 3 * 4 * 4)
+        most = 2 * 3 * self.side**2
+        if self.width % 2 or self.width > most:
+            raise ValueError(
+                f"width: an even number up to {most} (both signs of each eigenvector of a patch), "
+                f"got {self.width}"
+            )
 
     def build(self, num_classes: int) -> nn.Module:
         """Return a freshly initialized network; its `prepare` fits the whitening. `num_classes` is the data
         set's; the field of the same name wins over it."""
-        one, two, three = _widths(self, 3 * 4 * 4)
-        relu, momentum = nn.ReLU(), self.norm_momentum
-        stages = nn.Sequential(
+        classes = num_classes if self.num_classes is None else self.num_classes
+        nonlinearity, stages = self._stages()
+        whitening = Whitening(self.width, self.side, self.side // 2)
+        return _Whitened(whitening, nonlinearity, stages, self.width3, classes)
+
+    def _stages(self) -> tuple[nn.Module, nn.Sequential]:
+        """The nonlinearity, and the three stages that use it."""
+        raise NotImplementedError
+
+
+@checked
+class Low(_Settings):
+    """Settings of `low`, as `_Settings` describes them."""
+
+    side: ClassVar[int] = 4
+    width: Count = 48
+    width2: Count = 96
+    width3: Count = 192
+
+    def _stages(self) -> tuple[nn.Module, nn.Sequential]:
+        one, two, three, momentum = self.width, self.width2, self.width3, self.norm_momentum
+        relu = nn.ReLU()
+        return relu, nn.Sequential(
             _Conv(one, one, relu, momentum, pools=True),
             _Conv(one, two, relu, momentum, pools=False),
             _Skip(two, relu, momentum),
@@ -166,28 +183,21 @@ class Low:
             _Conv(two, three, relu, momentum, pools=False),
             _Skip(three, relu, momentum),
         )
-        classes = num_classes if self.num_classes is None else self.num_classes
-        return _Whitened(Whitening(one, 4, 2), relu, stages, three, classes)
 
 
 @checked
-class Air:
-    """Settings of `air`; see `Low`."""
+class Air(_Settings):
+    """Settings of `air`, as `_Settings` describes them."""
 
+    side: ClassVar[int] = 2
     width: Count = 24
     width2: Count = 96
     width3: Count = 128
-    norm_momentum: NormMomentum = 0.4
-    num_classes: Classes | None = None
 
-    def __post_init__(self) -> None:
-        _widths(self, 3 * 2 * 2)
-
-    def build(self, num_classes: int) -> nn.Module:
-        """As `Low.build`."""
-        widths = _widths(self, 3 * 2 * 2)
+    def _stages(self) -> tuple[nn.Module, nn.Sequential]:
+        widths = (self.width, self.width2, self.width3)
         gelu = nn.GELU()
-        stages = nn.Sequential(
+        return gelu, nn.Sequential(
             *(
                 conv
                 for before, after in zip((widths[0], *widths), widths, strict=False)
@@ -197,5 +207,3 @@ class Air:
                 )
             )
         )
-        classes = num_classes if self.num_classes is None else self.num_classes
-        return _Whitened(Whitening(widths[0], 2, 1), gelu, stages, widths[2], classes)

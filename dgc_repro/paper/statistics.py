@@ -229,6 +229,8 @@ def seeds_needed(sd: float, margin: float, *, rows: int = 1, power: float = 0.8)
 
     The degrees of freedom are those of the row itself. What a prior adds makes the plan safer.
     """
+    if not sd:
+        return 2
     level = (1 - COVERAGE) / 2 / rows  # of each of the two one-sided tests
     n = 2
     while _power(n, sd, margin, level) < power:

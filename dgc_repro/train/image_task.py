@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.dataset.batches import (
+    ALTERNATES,
     alternating_flips,
     augment_and_normalize,
     augment_generator,
@@ -40,24 +41,27 @@ class ImageTask:
     def batches(self, epoch: int, world_size: int, rank: int, start_step: int) -> Iterator[Batch]:
         size, n = self.settings.step_size, len(self.splits.train)
         chosen = epoch_batches(n, size, world_size, rank, self.seed, epoch, start_step)
-        flips = alternating_flips(n, self.seed, epoch)
+        alternates = self.splits.augment == ALTERNATES
+        flips = alternating_flips(n, self.seed, epoch) if alternates else None
         for step, indices in enumerate(chosen, start=start_step):
             generator = augment_generator(self.seed, epoch, rank, step)
-            yield Batch(len(indices), self._micro_batches(indices, flips[indices], generator))
+            mirrored = None if flips is None else flips[indices]
+            yield Batch(len(indices), self._micro_batches(indices, mirrored, generator))
 
     def _micro_batches(
-        self, indices: Tensor, mirrored: Tensor, generator: torch.Generator
+        self, indices: Tensor, mirrored: Tensor | None, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         splits, size = self.splits, self.settings.batch_size
         chosen = indices.to(splits.train.labels.device).split(size)
-        for micro, flips in zip(chosen, mirrored.split(size), strict=True):
+        flips = [None] * len(chosen) if mirrored is None else mirrored.split(size)
+        for micro, flipped in zip(chosen, flips, strict=True):
             images = augment_and_normalize(
                 splits.train.images[micro],
                 splits.augment,
                 splits.mean,
                 splits.std,
                 generator,
-                flips,
+                flipped,
             )
             yield self._in_memory_format(images), splits.train.labels[micro]
 

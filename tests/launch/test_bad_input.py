@@ -84,6 +84,13 @@ def test_without_a_scale_epochs_are_asked_for(scale: str, command: Command) -> N
     assert refused(command(scale)) == "train.epochs: has no value; give one"
 
 
+def test_a_recipe_keeps_its_sizes_unless_a_scale_is_given(command: Command) -> None:
+    line = refused(command("recipe=gpt", "train.epochs=0"))
+    assert line.startswith("train.epochs: a whole number from 1, got 0")
+    line = refused(command("recipe=gpt", "scale=quick"))
+    assert line.startswith("dataset.reading: no such key; ")
+
+
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_every_command_has_help(name: str, command: Command) -> None:
     assert command(name, "--help") == (0, [])

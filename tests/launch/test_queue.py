@@ -236,7 +236,10 @@ def test_a_run_of_another_process_is_left_to_it(
     [
         ({"run": "dynamic/tabel1"}, "entry 1 (dynamic/tabel1): reproduce: no artifact"),
         ({"run": f"{TABLE1} train.epoch=3"}, "did you mean train.epochs?"),
-        ({"run": f"{TABLE1} 'seed=1"}, "No closing quotation"),
+        (
+            {"run": f"{TABLE1} 'seed=1"},
+            "run: No closing quotation; close the quotes, or leave them out",
+        ),
         ({"run": f"{TABLE1} seed=0,1"}, "several are a list in quotes"),
         ({"run": f"{TABLE1} share=1/2"}, "share: not for an entry; leave it out"),
         ({"run": f"{TABLE1} launch=local"}, "launch: a queue has one core; add launch=simulated"),

@@ -35,7 +35,7 @@ def test_grids_have_factors_of_sqrt_2_on_both_sides_of_the_rate_in_use(workload:
 
 
 @pytest.mark.parametrize(
-    ("workload", "examples"), [("low", 45_000), ("air", 45_000), ("char_lstm", 983_854)]
+    ("workload", "examples"), [("low", 45_000), ("air", 49_500), ("char_lstm", 983_854)]
 )
 def test_dgc_warms_up_in_the_first_twelfth_of_a_run(workload: str, examples: int) -> None:
     family = "text" if workload == "char_lstm" else "images"
@@ -46,6 +46,19 @@ def test_dgc_warms_up_in_the_first_twelfth_of_a_run(workload: str, examples: int
         first, last = rungs[1][0], rungs[-1][0]
         assert last == pytest.approx(steps / 12, rel=0.02)
         assert first == pytest.approx(last / (len(rungs) - 1), abs=1)
+
+
+def test_all_numbers_of_workers_share_the_global_batch_of_the_recipe() -> None:
+    recipe = configured("recipe=low", "scale=none")
+    several = [
+        recipe,
+        *(config for config, _ in runs_of("benchmark/workers", ["scale=small", "seed=0"])),
+    ]
+    assert {config["launch"]["workers"] for config in several} == {2, 4, 8, 32}
+    assert (
+        len({config["launch"]["workers"] * config["train"]["batch_size"] for config in several})
+        == 1
+    )
 
 
 @pytest.mark.slow

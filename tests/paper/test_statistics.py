@@ -237,3 +237,4 @@ def test_the_planned_seeds_have_the_power(sd: float, margin: float, rows: int) -
     assert stats.binom.cdf(shown[planned], 4000, 0.8) > CHANCE
     assert stats.binom.sf(shown[planned - 1], 4000, 0.8) > CHANCE
     assert seeds_needed(sd, margin, rows=rows, power=0.9) > planned
+    assert seeds_needed(0.0, margin, rows=rows) == 2
