@@ -126,10 +126,11 @@ class _Whitened(nn.Module):
 
 @checked
 class _Settings:
-    """What `low` and `air` have in common. width, width2, width3: channels of the whitening and the first stage,
-    of the second, of the third. norm_momentum: the weight of a worker's batch in batch norm's running
-    statistics, torch's convention (airbench's 0.6 is the weight of the past). num_classes: outputs; None takes
-    the data set's.
+    """What `low` and `air` have in common.
+
+    width, width2, width3: channels of the whitening and the first stage, of the second, of the third.
+    norm_momentum: the weight of a worker's batch in batch norm's running statistics, torch's convention
+    (airbench's 0.6 is the weight of the past). num_classes: outputs; None takes the data set's.
 
     Raises ValueError for a value out of range.
     """
