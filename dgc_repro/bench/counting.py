@@ -1,7 +1,6 @@
 """Count what a step would ask of a GPU, on a machine that need not have one.
 
-Tensors are fake CUDA tensors (`FakeTensorMode`): they have a size and no values. A `Counting` sees every
-operation on them:
+Tensors are fake CUDA tensors (exchange/pretended.py). A `Counting` sees every operation on them:
 
 - launches: torch operations but views and allocations, each as one kernel (`_kernels` has the exceptions),
   and Triton launches;
@@ -13,52 +12,43 @@ operation on them:
   event is over when the host has waited for something that was begun later;
 - bytes: what operations read and write (inputs and outputs, whole), and what Triton kernels are handed
   (kernel/gpu/launch.py). Collectives are not among them.
-
-A read is answered with the values that the host itself has sent to the device, or else as if all gradients
-were finite. Where a size depends on values (`nonzero`), torch raises DynamicOutputShapeException.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from dgc_repro.bench.waits import event_waits
+from dgc_repro.exchange.pretended import COPIES, Pretended, tensors_in
+from dgc_repro.exchange.pretended import on_gpu as _on_gpu
 from dgc_repro.kernel.batch import on_gpu
 
 CUDA = torch.device("cuda", 0)
-FAKE = FakeTensorMode(allow_non_fake_inputs=True)  # one for all: cached tensors belong to it
 ALLOCATIONS = ("empty", "new_empty", "_unsafe_view", "resize_", "set_")
-COPIES = ("_to_copy", "copy_")
 ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
 IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
 """A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists) and so many
 chunks of so many values; with CUDA 13 it takes more."""
 IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
-STORAGE = 48  # bits: of places within a storage
 
 
-class Counting(TorchDispatchMode):
+class Counting(Pretended):
     """Inside, everything is counted."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._values: dict[int, bytes] = {}  # by storage: what the host has sent there
+        super().__init__()
         self._pinned: set[int] = set()  # addresses on the host
         self._begun = self._over = 0  # events that were recorded, and those of them that are over
         self.waits: list[str] = []  # for the device, but those of `triton_counts`
-        self._inside = ExitStack()
         self.clear()
 
     def clear(self) -> None:
@@ -117,81 +107,48 @@ class Counting(TorchDispatchMode):
     def _end_all(self, *_: object) -> None:
         self._over = self._begun
 
-    def read(self, tensor: Tensor, by: str, *, waits: bool = True) -> Tensor:
+    def read(self, tensor: Tensor, by: str, to: Tensor | None = None) -> Tensor:
         """The values of a tensor on the device, on the CPU."""
-        if waits:
+        if to is None or to.data_ptr() not in self._pinned:
             self._wait(by)
-        known = self._known(tensor)
-        with _disable_current_modes():
-            if (
-                known is None
-            ):  # one bool says that all is well; zeros are no flags, and a mask without entries
-                well = tensor.dtype == torch.bool and tensor.dim() == 0
-                known = torch.full(tensor.shape, well, dtype=tensor.dtype)
-            return known
+        return super().read(tensor, by, to)
 
-    def numbers(self, tensor: Tensor, by: str = "tolist") -> Any:
-        """The same as Python's numbers."""
-        values = self.read(tensor, by)
-        with _disable_current_modes():
-            return values.tolist()
-
-    def __enter__(self) -> Self:
-        def numbers(tensor: Tensor) -> Any:
-            return self.numbers(tensor)
+    def stand_ins(self) -> list[tuple[Any, str, Any]]:
+        """What is replaced inside: attributes of objects."""
 
         def pinned(tensor: Tensor) -> Tensor:
             self._pinned.add(tensor.data_ptr())
             return tensor
 
-        self._inside.enter_context(FAKE)
-        for owner, name, function in (
+        return [
             (torch.cuda, "Event", _events(self)),
             (torch.cuda, "current_stream", lambda device=None: _Stream()),
             (torch.Tensor, "pin_memory", pinned),
-            (FakeTensor, "tolist", numbers),
-            (FakeTensor, "data_ptr", lambda x: _storage(x) + x.storage_offset() * x.itemsize),
-            (torch.UntypedStorage, "data_ptr", lambda storage: storage._cdata << STORAGE),
             (torch.cuda, "synchronize", self._end_all),
-        ):
-            self._inside.enter_context(patch.object(owner, name, function, create=True))
+            *super().stand_ins(),
+        ]
+
+    def __enter__(self) -> Self:
+        super().__enter__()
         waits, self.waits = self.waits, self._inside.enter_context(event_waits())
         self.waits += waits
-        super().__enter__()  # type: ignore[no-untyped-call]
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._inside.close()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, given: Any = (), named: Any = None
     ) -> Any:
-        named = named or {}
-        name, inputs = function.overloadpacket.__name__, _tensors((given, named))
-        to = named.get("device")
-        if not any(map(_on_gpu, inputs)) and (to is None or to.type == "cpu"):
-            with _disable_current_modes():  # the host's own work has real values
-                return function(*given, **named)
-        if name == "_local_scalar_dense":
-            return self.numbers(inputs[0].view(()), "item")
-        if name == "_to_copy" and to is not None and to.type == "cpu":
-            values = self.read(inputs[0], name)
-            with _disable_current_modes():
-                return values.to(named.get("dtype") or values.dtype)
-        if name == "copy_" and not _on_gpu(given[0]):
-            is_pinned = given[0].data_ptr() in self._pinned and (
-                named.get("non_blocking") or True in given[2:]
-            )
-            values = self.read(given[1], name, waits=not is_pinned)
-            with _disable_current_modes():
-                return given[0].copy_(values)
         try:
-            answer = function(*given, **named)
+            return super().__torch_dispatch__(function, types, given, named)
         except DynamicOutputShapeException:
             self.unanswered = str(function)
             raise
-        outputs = _tensors(answer)
+
+    def seen(
+        self, function: Any, given: Any, named: Any, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
+        """Count an operation on the device."""
+        super().seen(function, given, named, inputs, outputs)
+        name = function.overloadpacket.__name__
         if function.namespace == "c10d":
             self.collectives += 1
             if name == "barrier":
@@ -199,34 +156,14 @@ class Counting(TorchDispatchMode):
             if name == "_allgather_base_":
                 everybody, own = inputs
                 self._remember(everybody, self._known(own), everybody.nbytes // max(1, own.nbytes))
-        elif not function.is_view and function.namespace != "prim":
-            for tensor in outputs:
-                self._values.pop(_storage(tensor), None)
-            if name in COPIES:
-                self._remember(outputs[0], self._known(inputs[-1]))
-            if not name.startswith(ALLOCATIONS) and any(x.numel() for x in (*inputs, *outputs)):
-                self.operations += [name] * _kernels(name, given)
-                self._bytes += _touched(function, given, named, outputs)
-                if _waits(name, inputs, given, named):
-                    self._wait(name)
-        return answer
-
-    def _known(self, tensor: Tensor) -> Tensor | None:
-        """The values of a contiguous tensor, where the host knows them."""
-        if not _on_gpu(tensor):
-            return tensor
-        values = self._values.get(_storage(tensor))
-        if values is None:
-            return None
-        start = tensor.storage_offset() * tensor.itemsize
-        here = bytearray(values[start : start + tensor.nbytes])
-        with _disable_current_modes():
-            return torch.frombuffer(here, dtype=tensor.dtype).view(tensor.shape)
-
-    def _remember(self, tensor: Tensor, values: Tensor | None, times: int = 1) -> None:
-        if values is not None and values.numel():
-            with _disable_current_modes():
-                self._values[_storage(tensor)] = values.numpy().tobytes() * times
+            return
+        if function.is_view or function.namespace == "prim" or name.startswith(ALLOCATIONS):
+            return
+        if any(x.numel() for x in (*inputs, *outputs)):
+            self.operations += [name] * _kernels(name, given)
+            self._bytes += _touched(function, given, named, outputs)
+            if _waits(name, inputs, given, named):
+                self._wait(name)
 
 
 def _events(counting: Counting) -> type:
@@ -287,21 +224,10 @@ def fake_workers(number: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _storage(tensor: Tensor) -> int:
-    """An address for the storage of a fake tensor, which has none."""
-    number: int = tensor.untyped_storage()._cdata
-    return number << STORAGE
-
-
-def _on_gpu(tensor: Tensor) -> bool:
-    """Asking a fake tensor for its device costs a dispatch."""
-    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cuda"
-
-
 def _kernels(name: str, given: Any) -> int:
     """How many kernels an operation starts: one, but for many tensors more (torch's MultiTensorApply.cuh and
     Shape.cu)."""
-    lists = [_tensors(one) for one in given if isinstance(one, list | tuple)]
+    lists = [tensors_in(one) for one in given if isinstance(one, list | tuple)]
     if name.startswith("_foreach_"):
         chunks = sum(-(-x.numel() // CHUNK) for x in lists[0])
         return max(-(-len(lists[0]) // IN_LISTS[len(lists) - 1]), -(-chunks // CHUNKS))
@@ -312,10 +238,6 @@ def _waits(name: str, inputs: list[Tensor], given: Any, named: Any) -> bool:
     """Whether an operation copies from the host and waits for it. A number is an argument of the kernel."""
     from_host = any(not _on_gpu(x) and (x.dim() > 0 or name in COPIES) for x in inputs)
     return from_host and not (named.get("non_blocking") or (name == "copy_" and True in given[2:]))
-
-
-def _tensors(nest: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, Tensor)]
 
 
 @lru_cache(maxsize=1024)
@@ -334,7 +256,7 @@ def _touched(function: Any, given: Any, named: Any, outputs: list[Tensor]) -> in
     """Bytes on the device that an operation reads and writes."""
     roles = _roles(function)
     arguments = dict(zip(roles, given, strict=False)) | named
-    reads = [x for name, value in arguments.items() if roles[name][0] for x in _tensors(value)]
-    writes = [x for name, value in arguments.items() if roles[name][1] for x in _tensors(value)]
+    reads = [x for name, value in arguments.items() if roles[name][0] for x in tensors_in(value)]
+    writes = [x for name, value in arguments.items() if roles[name][1] for x in tensors_in(value)]
     every = (*reads, *(writes or outputs))
     return sum(min(x.nbytes, x.untyped_storage().nbytes()) for x in every if _on_gpu(x))

@@ -33,6 +33,7 @@ from dgc_repro.compressor.encoding import Quantizer
 from dgc_repro.compressor.interface import Context, State
 from dgc_repro.kernel import chunks, cosines, native
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout, Cut
 from dgc_repro.payload import Cosines, Gathered
 from dgc_repro.payload.requests import Exchange, Gather, Outcome
@@ -87,7 +88,7 @@ def _sign_of_mean(payloads: Sequence[Any], batch: Batch) -> None:
     torch._foreach_sign_(list(batch.tensors))
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _layout(shapes: tuple[torch.Size, ...], chunk: int, k: int) -> ChunkLayout:
     return chunks.chunk_layout(tuple([_cut(shape, chunk, k) for shape in shapes]), None)
 

@@ -14,6 +14,7 @@ from dgc_repro.compressor.interface import Context, Measured, State
 from dgc_repro.kernel import codes as kernels
 from dgc_repro.kernel import signs
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.codes import CodeLayout, CodeLayouts
 from dgc_repro.payload import BatchPayload, Codes, Signs
 from dgc_repro.payload.requests import Exchange, Gather, Outcome
@@ -100,12 +101,12 @@ def of_filled(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return values if all(sizes) else values[_filled(sizes, values.device)]
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _filled(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([i for i, n in enumerate(sizes) if n], dtype=torch.int64, device=device)
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def counts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """How many values each tensor has: f64[tensors]."""
     return torch.tensor(sizes, dtype=torch.float64, device=device)

@@ -16,8 +16,6 @@ Letters: n = values. An exact 0 counts as non-negative, and a column of zeros co
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,6 +25,7 @@ from dgc_repro.compressor.encoding import Quantizer, signs_of
 from dgc_repro.compressor.interface import Context
 from dgc_repro.kernel import sums
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.payload import Signs
 
 
@@ -55,7 +54,7 @@ def num_columns(tensor: Tensor) -> int:
     return tensor.numel() // tensor.shape[0] if tensor.dim() > 1 else 1
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _matrices(
     sizes: tuple[int, ...], columns: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:

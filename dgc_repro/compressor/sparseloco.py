@@ -27,7 +27,6 @@ Letters: n = values, c = values of a chunk, k = entries sent of one, K = of a te
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -39,6 +38,7 @@ from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.sparsifier import num_kept
 from dgc_repro.kernel import chunks, native
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout, Cut
 from dgc_repro.payload import Chunked
 
@@ -92,7 +92,7 @@ def binned(values: Tensor, layout: ChunkLayout, bits: int) -> tuple[Tensor, Tens
     return code, (sums / met.clamp(min=1)).float().view(-1, bins)
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _layout(sizes: tuple[int, ...], chunk: int, density: float, bits: int) -> ChunkLayout:
     return chunks.chunk_layout(tuple([_cut(n, chunk, density) for n in sizes]), bits)
 

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.nesting import without_feedback
 from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.exchange.ahead import compile_ahead
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     AfterBackward,
@@ -127,6 +128,7 @@ class Attached:
         self._scaler = scaler
         self._guard = guard(model, self._steps)
         self._steps.begin(exchange.step)
+        compile_ahead(exchange, policy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy of a model to which this is attached, or one from a file, is a plain DDP model."""

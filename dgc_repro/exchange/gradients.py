@@ -68,7 +68,8 @@ def is_uncompressed(compressor: Compressor, tensor: Tensor, name: str) -> bool:
 class GradientExchange:
     """All states of a compressor for one model.
 
-    ``parameters``: name to tensor, in the order of registration, the same on all ranks.
+    ``parameters``: name to tensor, in the order of registration, the same on all ranks; kept as they are
+    handed over, see `in_memory_order`.
     ``unit``: ``layer`` for each tensor by itself, ``model`` for everything in one vector.
     ``non_finite``: workers hosted here that opened, in this step, a gradient with a NaN or an
     infinity, and the first such tensor. A quantizer makes finite numbers of a NaN, so it cannot be
@@ -98,9 +99,9 @@ class GradientExchange:
         self.missing: frozenset[str] = frozenset()
         self.absent: frozenset[str] = frozenset()
         self.choose = choose
-        self._parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
+        self.parameters = {name: in_memory_order(p.detach()) for name, p in parameters.items()}
         self._as_they_are = {
-            name for name, p in self._parameters.items() if is_uncompressed(compressor, p, name)
+            name for name, p in self.parameters.items() if is_uncompressed(compressor, p, name)
         }
         self._workspaces = [Workspace() for _ in range(link.wire.local_workers)]
         self.buffers = Workspace()  # of all tensors together: overwritten in the next step
@@ -266,10 +267,10 @@ class GradientExchange:
     def _initial(self) -> dict[str, State]:
         tensors = {
             name: p if p.dtype == torch.float32 else torch.empty_like(p, dtype=torch.float32)
-            for name, p in self._parameters.items()
+            for name, p in self.parameters.items()
         }
         if self.unit == MODEL:
-            size = sum(p.numel() for p in self._parameters.values())
+            size = sum(p.numel() for p in self.parameters.values())
             tensors = {MODEL: torch.empty(size, device=self.link.wire.device)}
         for part in nested(self.compressor):
             if isinstance(part, FitsModel):
@@ -324,9 +325,9 @@ class GradientExchange:
         return torch.cat(parts, out=vector)
 
     def _parted(self, vector: Tensor) -> dict[str, Tensor]:
-        sizes = [self._parameters[name].numel() for name in self.names]
+        sizes = [self.parameters[name].numel() for name in self.names]
         pieces = zip(self.names, vector.view(-1).split(sizes), strict=True)
-        return {name: piece.view(self._parameters[name].shape) for name, piece in pieces}
+        return {name: piece.view(self.parameters[name].shape) for name, piece in pieces}
 
 
 def _norm(gradients: Mapping[str, Tensor], batch: Batch) -> float | Tensor:

@@ -108,7 +108,7 @@ class InsideNodes:
         link = Link(
             inside, self._counted, between.clock, check=between.check, cost=between.node_cost
         )
-        self._node = GradientExchange(Dense(), dict(parameters), link)
+        self.node = GradientExchange(Dense(), dict(parameters), link)
         self._node_size = node_size
         self._plan = Plan(None)
 
@@ -117,12 +117,12 @@ class InsideNodes:
 
     def open(self, worker: int) -> str | None:
         node, place = divmod(worker, self._node_size)
-        self._node.open(place, self._after.gradients(worker), Plan(0), part=node)
-        bad = self._node.non_finite.get(place)
-        found = self._node.peaks[place, node]
-        if place == self._node.link.wire.local_workers - 1:
-            means = self._node.finish(part=node)
-            self._node.commit()
+        self.node.open(place, self._after.gradients(worker), Plan(0), part=node)
+        bad = self.node.non_finite.get(place)
+        found = self.node.peaks[place, node]
+        if place == self.node.link.wire.local_workers - 1:
+            means = self.node.finish(part=node)
+            self.node.commit()
             if node == 0:  # the ledger is one worker's
                 self._ledger.take_over(self._counted, NODE)
             self._counted.clear()

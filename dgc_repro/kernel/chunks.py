@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch, Numbers
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.codes import group, pack, unpack
 from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.select import magnitude_bits
@@ -284,4 +285,4 @@ def _packing(layout: ChunkLayout, part: int, bits: int, device: torch.device) ->
     return Packing(bits, None if alone else here(entries), here(at), size, here(bytes_at))
 
 
-chunk_layout = lru_cache(maxsize=64)(ChunkLayout)
+chunk_layout = cached(maxsize=64)(ChunkLayout)

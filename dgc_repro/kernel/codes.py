@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.layout import Layout
 
 NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 2
@@ -382,7 +383,7 @@ def _filled(values: Tensor, rows: int, width: int, filled_width: int) -> Tensor:
     return filled
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _integer(value: int, device: torch.device) -> Tensor:
     """An i32 scalar tensor (wrapping); cached, because making one costs more than a small kernel."""
     return torch.tensor(value, device=device).to(torch.int32)

@@ -11,16 +11,16 @@ Letters: h, w = sides of a block.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.chunks import ChunkLayout
 
 
-@lru_cache(maxsize=256)
+@cached(maxsize=256)
 def basis(length: int, device: torch.device) -> Tensor:
     """f32[length, length]: column f is the cosine of frequency f. x @ basis is the transform of x."""
     place = torch.arange(length, dtype=torch.float64)

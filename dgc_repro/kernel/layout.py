@@ -7,12 +7,14 @@ a multiple of 8 bytes. A part is a stretch of one element type, such as the scal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from dgc_repro.kernel.cached import cached
 
 Kind = tuple[int, torch.dtype]  # length and type of a part
 Numbers = npt.NDArray[np.int64]
@@ -87,7 +89,7 @@ def _up_to(numbers: Numbers, multiple: int) -> Numbers:
     return -(-numbers // multiple) * multiple
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _elements(layout: Layout, device: torch.device) -> Tensor:
     """The places of the first parts in a float32 view of the buffer: i64[their lengths together]."""
     lengths = layout.lengths[0]

@@ -20,6 +20,7 @@ from dgc_repro.dataset.batches import steps_per_epoch
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text, text_steps_per_epoch
 from dgc_repro.errors import UserError, refuse_first_of
+from dgc_repro.exchange.ahead import compile_ahead
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import (
     AfterBackward,
@@ -596,6 +597,7 @@ def build_run(
             seed=config["seed"],
             unit=config["exchange"]["unit"],
         )
+        compile_ahead(exchange, policy)
         junction: Junction
         forward: Any = module
         if not simulated:
@@ -605,6 +607,7 @@ def build_run(
                 leaves_alone = AfterBackward(exchange, {})
                 hook_of(forward, False).junction = leaves_alone
             junction = InsideNodes(exchange, parameters, nodes.inside, node_size)
+            compile_ahead(junction.node)
         elif simulated:
             junction = AfterBackward(exchange, parameters)
         else:
@@ -614,6 +617,7 @@ def build_run(
         uncompressed = None
         if sam is not None and sam.compressed == "first":
             plain = GradientExchange(Dense(), parameters, link)
+            compile_ahead(plain)
             uncompressed = plain, AfterBackward(plain, parameters)
         if settings.compile:
             module.compile()

@@ -19,6 +19,7 @@ from torch import Tensor
 from dgc_repro.kernel import native, permute
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.cached import cached
 from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.native import INT32, POINTER, Function
 from dgc_repro.payload.interface import BatchPayload
@@ -186,7 +187,7 @@ class Keyed(BatchPayload):
         )
 
 
-@lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _words(layout: KeyedLayout, device: torch.device) -> Tensor:
     """Where headers lie, counted in words of 8 bytes."""
     return torch.from_numpy(layout.starts[0] // 8).to(device)

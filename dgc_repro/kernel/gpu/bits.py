@@ -16,6 +16,7 @@ from dgc_repro.kernel.gpu.launch import (
     Numbers,
     floats,
     hashed,
+    kernel,
     launch,
     magnitude,
     peaks_of,
@@ -123,7 +124,7 @@ def _put_peak(largest, value):
     tl.store(largest + tl.program_id(0), tl.max(tl.max(magnitude(value), 0), 0))
 
 
-@jit
+@kernel
 def _pack_signs(owner, first, sizes, x, buffers, at, largest, ZERO_TOO: tl.constexpr):
     s, place, there, word, used = _row(owner, first, sizes)
     value = tl.load(floats(x, s) + place, mask=there, other=1.0)
@@ -133,7 +134,7 @@ def _pack_signs(owner, first, sizes, x, buffers, at, largest, ZERO_TOO: tl.const
     )
 
 
-@jit
+@kernel
 def _decode_signs(
     owner, first, sizes, x, num_levels, levels_at, at, buffers, sources, weight,
     ACCUMULATE: tl.constexpr, COLUMNS: tl.constexpr,
@@ -164,7 +165,7 @@ def _decode_signs(
     tl.store(to, total, mask=there)
 
 
-@jit
+@kernel
 def _vote(owner, first, sizes, x, at, buffers, sources):
     s, place, there, word, used = _row(owner, first, sizes)
     balance = tl.zeros((BITS, WORDS), tl.int32)
@@ -175,7 +176,7 @@ def _vote(owner, first, sizes, x, at, buffers, sources):
     tl.store(floats(x, s) + place, sign, mask=there)
 
 
-@jit
+@kernel
 def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys, largest):
     s, place, there, word, used = _row(owner, first, sizes)
     value = tl.load(floats(x, s) + place, mask=there, other=0.0)
@@ -190,7 +191,7 @@ def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys, larges
     tl.store(to + place, power.to(tl.uint8), mask=there)
 
 
-@jit
+@kernel
 def _decode_powers(
     owner, first, sizes, x, at, exponents_at, buffers, sources, weight, ACCUMULATE: tl.constexpr
 ):

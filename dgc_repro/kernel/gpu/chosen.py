@@ -19,6 +19,7 @@ from dgc_repro.kernel.gpu.launch import (
     Numbers,
     Unread,
     floats,
+    kernel,
     launch,
     magnitude,
     scan,
@@ -110,7 +111,7 @@ def _keys(sizes, x, s, t, TILE: tl.constexpr):
     return value, tl.where(there, magnitude(value), -1), i
 
 
-@jit
+@kernel
 def _histogram(
     owner, first, sizes, x, state, hists, num, RANKS: tl.constexpr, SHIFT: tl.constexpr,
     WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
@@ -130,7 +131,7 @@ def _histogram(
         tl.atomic_add(to, counts, mask=counts > 0, sem="relaxed")
 
 
-@jit
+@kernel
 def _pick(owner, first, ks, state, hists, num, FIRST: tl.constexpr, WIDTH: tl.constexpr):
     """The next bits of the k-th largest key, and its rank among the keys that begin with them."""
     s, _ = tile(owner, first)
@@ -145,7 +146,7 @@ def _pick(owner, first, ks, state, hists, num, FIRST: tl.constexpr, WIDTH: tl.co
     tl.store(state + num + s, rank - tl.sum(tl.where(here, upto - counts, 0), 0))
 
 
-@jit
+@kernel
 def _count(owner, first, sizes, x, state, found, num_tiles, TILE: tl.constexpr):
     """How many keys of each tile are above the k-th, and how many equal to it."""
     s, t = tile(owner, first)
@@ -155,7 +156,7 @@ def _count(owner, first, sizes, x, state, found, num_tiles, TILE: tl.constexpr):
     tl.store(found + num_tiles + tl.program_id(0), tl.sum((key == limit).to(tl.int32), 0))
 
 
-@jit
+@kernel
 def _fill(
     owner, first, counts, starts, found, num_tiles, wanted, state, num, chosen, WIDTH: tl.constexpr
 ):
@@ -173,7 +174,7 @@ def _fill(
     tl.store(chosen + s, above + ties)
 
 
-@jit
+@kernel
 def _write(
     owner,
     first,

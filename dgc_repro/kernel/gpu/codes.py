@@ -23,6 +23,7 @@ from dgc_repro.kernel.gpu.launch import (
     floats,
     hashed,
     inverse,
+    kernel,
     launch,
     magnitude,
     peaks_of,
@@ -75,7 +76,7 @@ def _rows(layout: CodeLayouts) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _sizes(layout: CodeLayouts) -> dict[str, int]:
     codes, size = reference.group(layout.bits)
-    widest = max((max(one.tail_width, min(one.width, one.n)) for one in layout.tensors), default=1)
+    widest = layout.tensors[0].width  # of no tensor's size: each would be compiled for
     chunk = max(1, min(CHUNK, next_power_of_2(widest)) // codes)
     return {
         "BITS": layout.bits, "G": codes, "B": size, "PER_ROW": layout.tensors[0].per_row, "CHUNK": chunk,
@@ -111,7 +112,7 @@ def _row(table, num, s, r, G: tl.constexpr, B: tl.constexpr):
     return start, values, length, index, first, plane
 
 
-@jit
+@kernel
 def _quantize(
     owner, first, num, table, x, buffers, peaks, keys, limit, share, most, ROUNDING: tl.constexpr,
     RULE: tl.constexpr, BITS: tl.constexpr, G: tl.constexpr, B: tl.constexpr, PER_ROW: tl.constexpr,
@@ -182,7 +183,7 @@ def _quantize(
             tl.store(planes + byte * plane + column, packed, mask=column < length)
 
 
-@jit
+@kernel
 def _dequantize(
     owner, first, num, table, x, buffers, sources, weight, ACCUMULATE: tl.constexpr, BITS: tl.constexpr,
     G: tl.constexpr, B: tl.constexpr, PER_ROW: tl.constexpr, CHUNK: tl.constexpr,

@@ -10,10 +10,18 @@ import numpy.typing as npt
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton import jit
 
 from dgc_repro.kernel.batch import Batch, starts
-from dgc_repro.kernel.gpu.launch import Numbers, floats, launch, magnitude, peaks_of, tile, tiles
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    kernel,
+    launch,
+    magnitude,
+    peaks_of,
+    tile,
+    tiles,
+)
 
 TILE = 2048
 MAGNITUDES, SQUARES, PEAKS = 0, 1, 2
@@ -34,7 +42,7 @@ def add(a: Batch, b: Sequence[Tensor], to: Batch, weight: float, *, measured: bo
         to.energies = _folded(counts, sums, largest, SQUARES)[0]
 
 
-@jit
+@kernel
 def _add(
     owner, first, sizes, to, a, b, weight, largest, sums, PLAIN: tl.constexpr, MEASURED: tl.constexpr,
     TILE: tl.constexpr,
@@ -61,7 +69,7 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
     )  # fmt: skip
 
 
-@jit
+@kernel
 def _scale(owner, first, sizes, to, x, weight, largest, READ: tl.constexpr, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
@@ -77,7 +85,7 @@ def zero(x: Batch) -> None:
     launch(x.tensors[0], _zero, tiles(x.sizes, TILE), x.sizes, x, TILE=TILE)
 
 
-@jit
+@kernel
 def _zero(owner, first, sizes, x, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
@@ -93,7 +101,7 @@ def narrow(x: Batch, to: Tensor, limit: float) -> None:
     )  # fmt: skip
 
 
-@jit
+@kernel
 def _narrow(
     owner, first, sizes, starts, to, x, limit, largest, HALF: tl.constexpr, TILE: tl.constexpr
 ):
@@ -121,7 +129,7 @@ def widen(half: Tensor, x: Batch, weight: float, limit: float, *, accumulate: bo
     )  # fmt: skip
 
 
-@jit
+@kernel
 def _widen(
     owner, first, sizes, starts, half, x, weight, limit, HALF: tl.constexpr, ACCUMULATE: tl.constexpr,
     TILE: tl.constexpr,
@@ -162,7 +170,7 @@ def _folded(counts: Numbers, sums: Tensor, largest: Tensor, kind: int) -> tuple[
     return totals, peaks
 
 
-@jit
+@kernel
 def _parts(owner, first, sizes, x, sums, largest, KIND: tl.constexpr, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
@@ -174,7 +182,7 @@ def _parts(owner, first, sizes, x, sums, largest, KIND: tl.constexpr, TILE: tl.c
         tl.store(sums + tl.program_id(0), tl.sum(wide, 0))
 
 
-@jit
+@kernel
 def _fold(
     owner, first, counts, starts, sums, largest, totals, peaks, KIND: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
@@ -220,7 +228,7 @@ def _columns(sizes: Numbers, columns: Numbers) -> tuple[npt.NDArray[np.int64], N
     return np.array(rows, dtype=np.int64), tiles(tuple(wide), COLUMNS), sum(sums)
 
 
-@jit
+@kernel
 def _column_parts(
     owner, first, table, num, x, sums, num_sums, WIDTH: tl.constexpr, HEIGHT: tl.constexpr,
     STEP: tl.constexpr,
@@ -246,7 +254,7 @@ def _column_parts(
     tl.store(to + 2 * num_sums, negative.to(tl.float64), mask=column < wide)
 
 
-@jit
+@kernel
 def _fold_columns(
     owner, first, table, num, sums, num_sums, totals, num_columns, WIDTH: tl.constexpr, STEP: tl.constexpr
 ):  # fmt: skip

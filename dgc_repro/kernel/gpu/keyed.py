@@ -17,7 +17,7 @@ from triton import jit
 
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.gpu import dense
-from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, tile, tiles
+from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, kernel, launch, tile, tiles
 from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
 
 
@@ -109,7 +109,7 @@ def _entries(table, num, s, t, keys, TILE: tl.constexpr):
     return i, there, _places(tl.load(table + s), tl.load(table + 2 * num + s), key, i, there)
 
 
-@jit
+@kernel
 def _gather(
     owner, first, table, num, x, buffers, keys, share, KIND: tl.constexpr, TRAVELS: tl.constexpr,
     SCALED: tl.constexpr, TILE: tl.constexpr,
@@ -128,7 +128,7 @@ def _gather(
     store_coded(scales, coded, t, i, there, value, share, KIND)
 
 
-@jit
+@kernel
 def _scatter(
     owner, first, table, num, x, buffers, keys, weight, KIND: tl.constexpr, ZERO: tl.constexpr,
     TILE: tl.constexpr,

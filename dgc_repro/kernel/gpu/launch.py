@@ -11,6 +11,9 @@ skipped, so that they can be counted without a GPU (bench/counting.py).
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +28,12 @@ from triton import jit
 from dgc_repro.kernel.batch import Batch, starts
 
 Numbers = tuple[int, ...]
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+TYPES = {
+    np.dtype(np.int32): "*i32", np.dtype(np.int64): "*i64", np.dtype(np.uint64): "*u64",
+    torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64", torch.float32: "*fp32",
+    torch.float64: "*fp64",
+}  # fmt: skip
 
 
 class Launches:
@@ -34,6 +43,32 @@ class Launches:
     count = 0
     touched = 0
     reads = 0
+    record: set[Variant] | None = None  # where it is a set, each launch adds its variant
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What Triton compiles a kernel for. Launches of one variant share one binary: kernels are declared with
+    `kernel`. ``types``: of each argument, as Triton writes them ("*i64", "i32", "fp32", or "constexpr");
+    ``constants``: names and values of the last; ``num_warps``: of a program."""
+
+    kernel: Any
+    types: tuple[str, ...]
+    constants: tuple[tuple[str, Any], ...]
+    num_warps: int
+
+    def __str__(self) -> str:
+        constants = ", ".join(f"{name}={value}" for name, value in self.constants)
+        kinds = [kind.strip("*") for kind in self.types if kind not in ("constexpr", "*i64")]
+        return f"{self.kernel.fn.__name__}[{', '.join(kinds)}]({constants})"
+
+
+def kernel(function: Callable[..., None]) -> Any:
+    """Declare a kernel for `launch`. No number and no address is compiled in: without this, Triton compiles
+    again for a number that is 1 or a multiple of 16, and for an address that is none."""
+    parameters = inspect.signature(function).parameters
+    names = [name for name, one in parameters.items() if "constexpr" not in str(one.annotation)]
+    return jit(do_not_specialize=names, do_not_specialize_on_alignment=names)(function)
 
 
 def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options: Any) -> None:
@@ -45,6 +80,8 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
     if not programs:
         return
     Launches.count += 1
+    if Launches.record is not None:
+        Launches.record.add(variant(kernel, arguments, options))
     if isinstance(on, FakeTensor):
         Launches.touched += sum(_touched(argument, counts, options) for argument in arguments)
         return
@@ -52,12 +89,47 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     given = [_on_device(argument, device, stream) for argument in arguments]
     owner, first = _tiles(counts, device, stream)
-    options = {"num_warps": 4, "enable_fp_fusion": False, **options}
+    options = {**OPTIONS, **options}
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel[(programs,)](owner, first, *given, **options)
     else:
         kernel[(programs,)](owner, first, *given, **options)
+
+
+def variant(kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Variant:
+    """What a launch with these arguments needs. Counts and numbers of tensors must have 32 bits."""
+    names = kernel.arg_names
+    types = ["*i32", "*i64", *map(_type, arguments)]  # of owner and first
+    constants = {
+        name: None for name, kind in zip(names, types, strict=False) if kind == "constexpr"
+    }
+    constants |= {name: options[name] for name in names[len(types) :]}
+    types += ["constexpr"] * (len(names) - len(types))
+    return Variant(
+        kernel,
+        tuple(types),
+        tuple(constants.items()),
+        options.get("num_warps", OPTIONS["num_warps"]),
+    )
+
+
+def _type(argument: Any) -> str:
+    if argument is None:
+        return "constexpr"
+    if isinstance(argument, Tensor | np.ndarray):
+        return TYPES[argument.dtype]
+    if isinstance(argument, float):
+        return "fp32"
+    if isinstance(argument, int):
+        assert abs(argument) < 2**31
+        return "i32"
+    return "*i64"  # a table
+
+
+def listing(on: Tensor) -> bool:
+    """Whether launches are only listed: then those that depend on values are made as well."""
+    return Launches.record is not None and isinstance(on, FakeTensor)
 
 
 class Unread:
@@ -189,7 +261,7 @@ def scan(sums: Tensor, counts: Numbers) -> None:
     launch(sums, _scan, (len(counts),) * rows, sums, starts(counts), counts, total, WIDTH=1024)
 
 
-@jit
+@kernel
 def _scan(owner, first, sums, starts, counts, total, WIDTH: tl.constexpr):
     row, s = tile(owner, first)
     here = sums + row * total + tl.load(starts + s)

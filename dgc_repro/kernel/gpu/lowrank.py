@@ -19,7 +19,16 @@ from triton import jit, next_power_of_2
 
 from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.counter import Numbers as Keys
-from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, magnitude, tile, tiles
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    hashed,
+    kernel,
+    launch,
+    magnitude,
+    tile,
+    tiles,
+)
 from dgc_repro.kernel.lowrank import Matrices
 
 ROWS, COLS = 32, 64  # of a tile
@@ -33,7 +42,7 @@ def directions(last: Batch, of: Matrices, keys: Keys, out: Tensor) -> None:
     launch(out, _directions, (of.r,) * len(last), *_table(of), last, keys, out, of.r, WIDTH=WIDTH)
 
 
-@jit
+@kernel
 def _directions(owner, first, table, num, last, keys, out, r, WIDTH: tl.constexpr):
     s, row = tile(owner, first)
     cols = tl.load(table + num + s)
@@ -83,7 +92,7 @@ def times(m: Batch, of: Matrices, q: Tensor, p: Tensor) -> None:
     launch(p, _times, tiles(rows, ROWS), *_table(of), m, q, p, of.r, **_tile(of))
 
 
-@jit
+@kernel
 def _times(
     owner, first, table, num, m, q, p, r, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):
@@ -105,7 +114,7 @@ def transposed_times(m: Batch, of: Matrices, p: Tensor, q: Tensor) -> None:
     launch(q, _transposed_times, tiles(cols, COLS), *_table(of), m, p, q, of.r, **_tile(of))
 
 
-@jit
+@kernel
 def _transposed_times(
     owner, first, table, num, m, p, q, r, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):
@@ -129,7 +138,7 @@ def outer(x: Batch, of: Matrices, p: Tensor, q: Tensor, weight: float, *, accumu
     )
 
 
-@jit
+@kernel
 def _outer(
     owner, first, table, num, x, p, q, r, weight, ACCUMULATE: tl.constexpr, R: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -176,7 +185,7 @@ def orthonormal(p: Tensor, of: Matrices, dependent: float, work: Tensor, out: Te
     )  # fmt: skip
 
 
-@jit
+@kernel
 def _orthonormal(
     owner, first, table, num, p, dependent, work, out, r, R: tl.constexpr, WIDTH: tl.constexpr
 ):

@@ -22,7 +22,9 @@ from dgc_repro.kernel.gpu.launch import (
     Numbers,
     floats,
     inverse,
+    kernel,
     launch,
+    listing,
     magnitude,
     scan,
     tile,
@@ -53,7 +55,7 @@ def encode(
     counts = tiles(k, ENTRIES)
     escapes = torch.zeros(1, sum(counts), dtype=torch.int32, device=buffer.device)
     given = table, num, indices, tuple(starts.tolist()), escapes
-    if DELTA16 in table[8]:
+    if DELTA16 in table[8] or listing(buffer):
         launch(buffer, _escapes, counts, *given, TILE=ENTRIES)
         scan(escapes, counts)
     launch(buffer, _write, counts, *given, values, [buffer], SHARE, KIND=kind, TILE=ENTRIES)
@@ -100,7 +102,7 @@ def _visit(
     counts = [tiles(_row(table, 6), WORDS) for table, _ in sources]
     every = tuple([count for of_one in counts for count in of_one])
     before = torch.empty(2, sum(every), dtype=torch.int64, device=on.device)
-    if any(DELTA16 in table[8] or BITMAP in table[8] for table, _ in sources):
+    if listing(on) or any(DELTA16 in table[8] or BITMAP in table[8] for table, _ in sources):
         tables = np.concatenate([table for table, _ in sources], 1)
         buffers = [buffer for _, buffer in sources for _ in range(num)]
         launch(
@@ -120,7 +122,7 @@ def _row(table: Table, number: int) -> Numbers:
     return tuple(table[number].tolist())
 
 
-@jit
+@kernel
 def _begin(
     owner, first, table, num, buffers, values, starts, KIND: tl.constexpr, TILE: tl.constexpr
 ):
@@ -153,14 +155,14 @@ def _entries(table, num, s, t, indices, starts, TILE: tl.constexpr):
     return i, there, place, last, escapes
 
 
-@jit
+@kernel
 def _escapes(owner, first, table, num, indices, starts, found, TILE: tl.constexpr):
     s, t = tile(owner, first)
     _, _, _, _, escapes = _entries(table, num, s, t, indices, starts, TILE)
     tl.store(found + tl.program_id(0), tl.sum(escapes, 0))
 
 
-@jit
+@kernel
 def _write(
     owner, first, table, num, indices, starts, escapes_before, values, buffers, share,
     KIND: tl.constexpr, TILE: tl.constexpr,
@@ -248,7 +250,7 @@ def _bitmap(words, num_words, t, WORDS_EACH: tl.constexpr):
     return tl.load(words.to(tl.pointer_type(tl.uint32)) + i, mask=i < num_words, other=0)
 
 
-@jit
+@kernel
 def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl.constexpr):
     """How far each tile of words goes on, and how many entries it has."""
     s, t = tile(owner, first)
@@ -265,7 +267,7 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl
     tl.store(before + num_tiles + tl.program_id(0), entries)
 
 
-@jit
+@kernel
 def _put(
     owner, first, table, num, x, buffers, before, start, num_tiles, weight, values, indices, starts,
     KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,

@@ -22,7 +22,16 @@ from dgc_repro.kernel.batch import Numbers as Array
 from dgc_repro.kernel.chosen import Late
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.chosen import kths
-from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, launch, magnitude, tile, tiles
+from dgc_repro.kernel.gpu.launch import (
+    Numbers,
+    floats,
+    hashed,
+    kernel,
+    launch,
+    magnitude,
+    tile,
+    tiles,
+)
 from dgc_repro.kernel.thresholds import FOLD, Keys
 
 TILE = 1024
@@ -37,7 +46,7 @@ def sample(x: Batch, drawn: Numbers, offsets: Array, keys: Keys, to: Tensor) -> 
     )  # fmt: skip
 
 
-@jit
+@kernel
 def _sample(owner, first, drawn, sizes, x, offsets, keys, starts, values, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
@@ -72,7 +81,7 @@ def _value(key):
     return key.to(tl.float32, bitcast=True).to(tl.float64)
 
 
-@jit
+@kernel
 def _lower(owner, first, limits, state, num, SHARE: tl.constexpr, ROUNDS: tl.constexpr):
     s, _ = tile(owner, first)
     kth, wanted = tl.load(state + s), tl.load(state + num + s)
@@ -104,7 +113,7 @@ def searched(
     return limits, wanted
 
 
-@jit
+@kernel
 def _search(
     owner, first, sizes, ks, search, counts, starts, num_chunks, sums, state, num, limits, wanted,
     HALVINGS: tl.constexpr, ZEROS: tl.constexpr, WIDTH: tl.constexpr,
@@ -152,7 +161,7 @@ def _keep(x: Batch, signs: Tensor, to: Batch) -> None:
     launch(signs, _keep_sign, tiles(x.sizes, TILE), x.sizes, x, signs, to, TILE=TILE)
 
 
-@jit
+@kernel
 def _keep_sign(owner, first, sizes, x, signs, to, TILE: tl.constexpr):
     s, t = tile(owner, first)
     i = t * TILE + tl.arange(0, TILE)
@@ -177,7 +186,7 @@ def averaged(found: Late, x: Batch, signs: Tensor) -> Late:
     return Late(found.sizes, found.unread, write)
 
 
-@jit
+@kernel
 def _average(
     owner, first, sizes, starts, chunks, chunks_at, sums, signs, values, WIDTH: tl.constexpr
 ):
@@ -272,7 +281,7 @@ def _mantissa(a):
     return bits.to(tl.float64, bitcast=True), exponent
 
 
-@jit
+@kernel
 def _moments(
     owner, first, sizes, x, above, sums, num_chunks, ABOVE: tl.constexpr, SECOND: tl.constexpr,
     LOGS: tl.constexpr, TILE: tl.constexpr,
@@ -399,7 +408,7 @@ def _minus_1(z):
     return tl.where(u == 0, -1.0, near)
 
 
-@jit
+@kernel
 def _fit(
     owner, first, ks, sizes, stages, counts, starts, num_chunks, sums, reals, whole, num, stage,
     first_share, FIRST: tl.constexpr, SECOND: tl.constexpr, LOGS: tl.constexpr, WIDTH: tl.constexpr,
@@ -452,7 +461,7 @@ def _fit(
     tl.store(whole + s, tl.where((ended == 0) & (fits == 0), 2 if FIRST else 1, ended))
 
 
-@jit
+@kernel
 def _settle(owner, first, ks, sizes, reals, whole, state, num, limits, wanted):
     """The fitted threshold, if something passes it and something does not, else the k-th key."""
     s, _ = tile(owner, first)

@@ -1,0 +1,84 @@
+"""Compile variants of kernels before they are launched, and say what their binaries need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from dgc_repro.kernel.gpu.launch import OPTIONS, TYPES, Variant
+
+DTYPES = {kind: dtype for dtype, kind in TYPES.items() if isinstance(dtype, torch.dtype)}
+
+
+class Resources(NamedTuple):
+    """What a thread of a binary needs. ``stack_bytes``: local memory, for spilled registers and for arrays of
+    the library's functions; ``shared_bytes``: of a program."""
+
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+def compiled(
+    variants: Iterable[Variant], on: torch.device | GPUTarget
+) -> Iterator[tuple[Variant, Any]]:
+    """Each variant with its binary (`CompiledKernel` of Triton), in the order of names.
+
+    ``on``: a GPU, which loads the binary too, so that a launch finds it there; nothing is launched. Or a
+    target, for which no GPU is needed."""
+    for one in sorted(variants, key=str):
+        yield one, _for_target(one, on) if isinstance(on, GPUTarget) else _for_gpu(one, on)
+
+
+def resources(binary: Any) -> Resources:
+    """Registers and memory of a binary, as `cuobjdump` of Triton's own package reads them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        text = subprocess.run(
+            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    found = {name: int(number) for name, number in re.findall(r"\b(REG|STACK):(\d+)", text)}
+    return Resources(found["REG"], found["STACK"], binary.metadata.shared)
+
+
+def _for_target(one: Variant, target: GPUTarget) -> Any:
+    names = one.kernel.arg_names
+    places = {name: place for place, name in enumerate(names)}
+    return triton.compile(
+        ASTSource(
+            fn=one.kernel,
+            signature=dict(zip(names, one.types, strict=True)),
+            constexprs={(places[name],): value for name, value in one.constants},
+        ),
+        target=target,
+        options={**OPTIONS, "num_warps": one.num_warps},
+    )
+
+
+def _for_gpu(one: Variant, device: torch.device) -> Any:
+    constants = dict(one.constants)
+    given = [
+        constants[name] if name in constants else _like(kind)
+        for name, kind in zip(one.kernel.arg_names, one.types, strict=True)
+    ]
+    with torch.cuda.device(device):
+        binary = one.kernel.warmup(*given, grid=(1,), **{**OPTIONS, "num_warps": one.num_warps})
+        assert binary.run is not None  # this loads it
+    return binary
+
+
+def _like(kind: str) -> Any:
+    """An argument of a type. Numbers and addresses are not compiled in."""
+    if kind.startswith("*"):
+        return torch.uint64 if kind == "*u64" else DTYPES[kind]
+    return {"i32": 2, "fp32": 0.5}[kind]

@@ -1,0 +1,145 @@
+"""The list of kernels that are compiled before training begins."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from law_settings import SETTINGS
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.interface import nested
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.onebit import OneBit
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.redsync import RedSync
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange import ahead
+from dgc_repro.exchange.ahead import compile_ahead, unlike, variants
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.pretended import Pretended
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.cached import forget
+from dgc_repro.policy.gravac import GraVAC
+from dgc_repro.policy.interface import Plan
+
+pytest.importorskip("triton", reason="the GPU kernels need Triton")
+
+CUDA = torch.device("cuda", 0)
+PARAMETERS = {
+    name: torch.empty(shape, device="meta")
+    for name, shape in {"conv": (64, 3, 7, 7), "bias": (64,), "linear": (1000, 512)}.items()
+}
+LEAVES = {type([*nested(one.compressor)][-1]): one.compressor for one in SETTINGS}
+FED_BACK = [ErrorFeedback(TopK(0.01)), ErrorFeedback(RedSync(0.01)), ErrorFeedback(PowerSGD(2))]
+
+
+def exchange_on(
+    device: torch.device, parameters: dict[str, Tensor], compressor: Any = FED_BACK[0]
+) -> GradientExchange:
+    link = Link(SimulatedWire(1, device), Ledger(), Clock(torch.device("cpu")))
+    return GradientExchange(compressor, parameters, link)
+
+
+def fakes() -> int:
+    gc.collect()
+    return sum(type(one) is FakeTensor for one in gc.get_objects())
+
+
+def test_a_list_leaves_no_trace() -> None:
+    """No fake tensor stays in a cache, where real steps would find it, and random numbers stay."""
+    from dgc_repro.kernel.gpu.launch import Launches
+
+    forget()
+    before, random = (fakes(), Launches.count, Launches.reads), torch.get_rng_state()
+    for compressor in (*LEAVES.values(), *FED_BACK):
+        assert variants(compressor, PARAMETERS)
+        assert Launches.record is None
+    assert before == (fakes(), Launches.count, Launches.reads)
+    assert torch.equal(random, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "compressor", [*FED_BACK, Uniform(4), Uniform(8, block=2048), OneBit(), Natural()], ids=repr
+)
+def test_some_of_the_tensors_need_no_other_kernels(compressor: Any) -> None:
+    """DDP's buckets and FSDP's units are some of them; sizes are not compiled in."""
+    from dgc_repro.kernel.gpu.launch import Launches
+
+    every = variants(compressor, PARAMETERS)
+    found: set[Any] = set()
+    with Pretended(), patch.object(Launches, "record", found):
+        parameters = {
+            f"{name} {size}": torch.empty(size, *p.shape[1:], device=CUDA)
+            for name, p in PARAMETERS.items()
+            for size in (len(p), 7)
+        }
+        exchange = exchange_on(CUDA, parameters, compressor)
+        for part, (name, p) in enumerate(parameters.items()):
+            exchange.open(0, {name: torch.empty_like(p)}, Plan(0), part=part)
+            exchange.finish(part)
+    forget()
+    assert found <= every
+
+
+def test_each_rung_that_a_policy_may_plan_is_listed() -> None:
+    ladder = ErrorFeedback(Ladder((Dense(), TopK(0.1), TopK(0.01))))
+    planned = variants(ladder, PARAMETERS)
+    measured = variants(ladder, PARAMETERS, GraVAC(theta_max=20.0))
+    assert variants(ErrorFeedback(TopK(0.01)), PARAMETERS) < planned < measured
+    more = {one.kernel.fn.__name__ for one in measured - planned}
+    assert more == {"_add", "_parts", "_fold"}  # of energies
+
+
+def test_tensors_that_are_treated_alike_are_listed_once() -> None:
+    given = {"a": torch.empty(3, 4), "b": torch.empty(3, 4), "c": torch.empty(4, 3).t()}
+    given |= {"d": torch.empty(3, 4, dtype=torch.bfloat16), "norm": torch.empty(3, 4)}
+    assert [name for name, _ in unlike(TopK(0.1), given)] == ["a", "c", "d"]
+    exempt = PerLayer(TopK(0.1), dense=("norm",))
+    assert [name for name, _ in unlike(exempt, given)] == ["a", "c", "d", "norm"]
+
+
+def test_kernels_are_compiled_for_gpus_alone() -> None:
+    from dgc_repro.kernel.gpu import compiling
+
+    asked = []
+
+    def compiled(found: set[Any], on: torch.device) -> list[Any]:
+        asked.append((found, on))
+        return []
+
+    with patch.object(compiling, "compiled", compiled):
+        compile_ahead(exchange_on(torch.device("cpu"), {"w": torch.empty(30, 40)}))
+        with Pretended():
+            compile_ahead(exchange_on(CUDA, {"w": torch.empty(30, 40, device=CUDA)}))
+        assert not asked
+        exchange = exchange_on(CUDA, {"w": torch.empty(30, 40)})
+        states = exchange.state_dict()["tensors"]["w"]["residual"]
+        compile_ahead(exchange)
+    assert asked == [(variants(exchange.compressor, {"w": torch.empty(30, 40)}), CUDA)]
+    assert exchange.state_dict()["tensors"]["w"]["residual"] is states
+    assert exchange.step == 0
+
+
+def test_training_begins_where_the_list_cannot_be_made() -> None:
+    def fails(*_: Any, **named: Any) -> None:
+        raise RuntimeError("an operation that no fake tensor has")
+
+    exchange = exchange_on(CUDA, {"w": torch.empty(30, 40)})
+    with (
+        patch.object(ahead, "variants", fails),
+        pytest.warns(UserWarning, match="compiled in the first steps: RuntimeError: an operation"),
+    ):
+        compile_ahead(exchange)
