@@ -11,9 +11,9 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ from dgc_repro.exchange.ddp import (
     hook_of,
     junction_of,
     parameters_of,
+    refuse_capture,
     sparse_gradient,
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units, is_sharded
@@ -71,8 +72,14 @@ DTYPES = (
 )
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy|train)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
+F = TypeVar("F", bound=Callable[..., Any])
 SKIP = "skip"
 """A rank's answer where it leaves the step out on purpose."""
+
+
+def untraced(function: F) -> F:
+    """The function, run as it is where a compiled one calls it: the host takes part in an exchange."""
+    return torch.compiler.disable(function, reason="an exchange is never compiled")  # type: ignore[no-any-return]
 
 
 class Attached:
@@ -143,6 +150,7 @@ class Attached:
     def learning_rate(self, value: float) -> None:
         self._exchange.learning_rate = value
 
+    @untraced
     @torch.no_grad()
     def step(
         self,
@@ -172,6 +180,7 @@ class Attached:
             scaler = None
         exchange, steps, junction = self._exchange, self._steps, self._junction
         with as_arguments(compared=exchange.link.check):
+            refuse_capture()
             self._refuse(scaler)
             problem = self._own_problem(samples)
             scale = 1.0 if scaler is None else scaler.get_scale()
@@ -530,7 +539,7 @@ def exchange_of(
     device = next(iter(parameters.values())).device
     group = model.process_group
     if overlap:
-        group = exchange_group(timeout_seconds, group)
+        group = exchange_group(timeout_seconds, group, device)
     link = Link(ProcessGroupWire(device, group), Ledger(), Clock(device), check=check)
     return GradientExchange(compressor, parameters, link, seed=seed, unit=unit)
 

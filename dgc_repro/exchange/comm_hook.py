@@ -44,6 +44,7 @@ from dgc_repro.exchange.ddp import (
     fit_together,
     hand_over,
     junction_of,
+    refuse_capture,
     refuse_missing_buckets,
 )
 from dgc_repro.exchange.guard import Guard, NotCopied
@@ -214,6 +215,7 @@ class HookState(Attached):
         current = None if self._model is None else self._model()
         if model is current:
             return
+        refuse_capture()
         if self._detached:
             self._hook.group = model.process_group
             return

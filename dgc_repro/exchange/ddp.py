@@ -36,7 +36,7 @@ from dgc_repro.compressor.nesting import check_nesting
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
-from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.process_group import ProcessGroupWire, group_of_some
 from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Wire
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy
@@ -215,6 +215,10 @@ class PerBucket(Junction):
         buffer = bucket.buffer()
         filled = torch.cuda.current_stream(buffer.device).record_event() if buffer.is_cuda else None
         self._buckets.put((bucket, future, filled))
+        if self.has_all and self._leaves_some:
+            # Now DDP sends its bitmap of used parameters, in the model's group. With nccl all ranks have to
+            # begin the collectives of two groups in one order.
+            future.wait()
 
     def refuse_another(self) -> NoReturn:
         """A backward has sent its gradients, no step has finished it, and another is about to begin."""
@@ -370,10 +374,21 @@ class Hook:
 _HOOKS: weakref.WeakKeyDictionary[DistributedDataParallel, Hook] = weakref.WeakKeyDictionary()
 
 
+def refuse_capture() -> None:
+    """Raise UserError where operations become a CUDA graph: a replay would leave out what the host does."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise UserError(
+            "torch.cuda.graph: a step with a compressor cannot be captured, because the host takes part in "
+            "the exchange; leave forward, backward and exchange.step() outside, and capture parts of the "
+            "module with torch.cuda.make_graphed_callables before DistributedDataParallel wraps it"
+        )
+
+
 # DDP compares a hook's annotations with classes, and postponed annotations are strings: hence none.
 def hand_over(hook, bucket):  # type: ignore[no-untyped-def]
     """DDP's communication hook; ``hook``: a `Hook`."""
     if hook.junction is not None:
+        refuse_capture()
         # A GPU's pending work is handed on to whoever waits for this.
         devices = [bucket.buffer().device] if bucket.buffer().is_cuda else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -468,17 +483,18 @@ def sparse_gradient(name: str) -> str:
     return f"model: {name} has sparse gradients, which are not compressed; build its layer with sparse=False"
 
 
-def exchange_group(timeout_seconds: float, model_group: Any = None) -> dist.ProcessGroup:
+def exchange_group(
+    timeout_seconds: float, model_group: Any = None, device: torch.device | None = None
+) -> dist.ProcessGroup:
     """A process group of its own for the communication thread, of the ranks in ``model_group`` (default:
-    all)."""
-    is_world = model_group is None or model_group is dist.group.WORLD
-    group = dist.new_group(
-        None if is_world else dist.get_process_group_ranks(model_group),
-        timeout=datetime.timedelta(seconds=timeout_seconds),
-        use_local_synchronization=not is_world,
-    )
-    assert isinstance(group, dist.ProcessGroup)
-    return group
+    all). ``device``: of the model, where ``model_group`` is given."""
+    if model_group is None or model_group is dist.group.WORLD:
+        group = dist.new_group(None, datetime.timedelta(seconds=timeout_seconds))
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+    assert device is not None
+    ranks = dist.get_process_group_ranks(model_group)
+    return group_of_some(ranks, [model_group], device, timeout_seconds)
 
 
 def end_group(wire: Wire) -> None:

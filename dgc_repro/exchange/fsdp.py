@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from dgc_repro.compressor.clip_local import ClipLocal
 from dgc_repro.compressor.interface import Compressor, nested
 from dgc_repro.errors import UserError, refuse_first_of
-from dgc_repro.exchange.ddp import fit_together, put
+from dgc_repro.exchange.ddp import fit_together, put, refuse_capture
 from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.process_group import group_of_some, splits
 from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.policy.interface import OWN, Plan, Policy
 
@@ -240,6 +241,7 @@ class UnitHooks:
     def hand_over(self, index: int, shard: Tensor) -> None:
         unit, junction = self._units[index], self.junction
         if junction is not None:
+            refuse_capture()
             junction.refuse_repeated(index)
         if unit.waits or index in self.kept:
             unit.parts(shard)  # whether it is whole
@@ -289,13 +291,17 @@ class ShardedModel:
         self.group = self.mesh.get_group(0)
 
     def everybody(self) -> dist.ProcessGroup | None:
-        """The group of all ranks of the mesh, None for the world. They call it together."""
-        ranks = self.mesh.mesh.flatten().tolist()
-        if len(ranks) == dist.get_world_size():
+        """The group of all ranks of the mesh, None for the world. They call it together. Raises UserError."""
+        ranks, world = self.mesh.mesh.flatten().tolist(), dist.get_world_size()
+        if len(ranks) == world:
             return None
-        group = dist.new_group(ranks, use_local_synchronization=True)
-        assert isinstance(group, dist.ProcessGroup)
-        return group
+        if splits():
+            raise UserError(
+                f"mesh: it has {len(ranks)} of the world's {world} ranks, and the world was made with "
+                "init_process_group(device_id=...), after which a new group needs all of them; leave "
+                "device_id out, or shard over all ranks"
+            )
+        return group_of_some(ranks, self.mesh.get_all_groups(), self.device)
 
     def hooks(self) -> UnitHooks:
         """The hooks of a model to which nothing is attached. Raises UserError where it has another's."""

@@ -34,7 +34,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from dgc_repro.errors import UserError
-from dgc_repro.exchange.ddp import PerBucket
+from dgc_repro.exchange.ddp import PerBucket, refuse_capture
 from dgc_repro.exchange.fsdp import PerUnit
 from dgc_repro.exchange.step import Stepper
 
@@ -164,6 +164,7 @@ class Guard:
             if self._model is None or self._model() is not module:
                 return
             if torch.is_grad_enabled():
+                refuse_capture()
                 self.before_forward(module)
                 self._steps.keep(module)
 

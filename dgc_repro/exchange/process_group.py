@@ -6,8 +6,10 @@ move uint8 views whatever is inside. Collectives are issued in one order from on
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -89,3 +91,49 @@ def node_groups(
     leaders: Any = dist.new_group(list(range(0, world, node_size)), timeout)
     assert inside is not None, "the workers are a multiple of the node's size"
     return inside, ProcessGroupWire(device, leaders) if rank % node_size == 0 else None
+
+
+def splits() -> bool:
+    """Whether torch makes a group by splitting the communicator of the world, in which all ranks of the world
+    have to take part (nccl after ``init_process_group(device_id=)``)."""
+    return getattr(dist.group.WORLD, "bound_device_id", None) is not None
+
+
+def group_of_some(
+    ranks: list[int],
+    within: Sequence[dist.ProcessGroup],
+    device: torch.device,
+    timeout_seconds: float | None = None,
+) -> dist.ProcessGroup:
+    """A new process group of some ranks of the world. They call this together; the other ranks do not.
+
+    ``within``: the group of just these ranks, or those of a mesh's dimensions, by which all of them reach
+    each other. ``device``: of the small allreduce by which they agree on a number. Where torch splits, the
+    only group in ``within`` is split."""
+    number = torch.tensor([secrets.randbits(62)], device=device)
+    for group in within:
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=group)
+    timeout = None if timeout_seconds is None else datetime.timedelta(seconds=timeout_seconds)
+    made: Any
+    with _numbered(int(number)):
+        if splits():
+            (parent,) = within
+            made = dist.split_group(parent, [list(range(parent.size()))], timeout)
+        else:
+            backend = dist.get_backend(within[0])
+            made = dist.new_group(ranks, timeout, backend, use_local_synchronization=True)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+@contextlib.contextmanager
+def _numbered(number: int) -> Iterator[None]:
+    """Have torch name a group after this number. By itself torch takes the number of groups made so far,
+    which ranks outside a group do not raise: the next group of all ranks would then have two names, and one
+    of ranks that have been in different groups as well, and they would wait for each other for ever."""
+    world = dist.distributed_c10d._world
+    before, world.group_count = world.group_count, number
+    try:
+        yield
+    finally:
+        world.group_count = before

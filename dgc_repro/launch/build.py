@@ -487,6 +487,8 @@ def choose_device(config: Config) -> tuple[str, str]:
     if device == "cuda":
         for gpu in range(min(gpus, needed)):
             refuse_unknown_gpu(gpu)
+            if config.get("train", {}).get("precision") == "bf16":
+                refuse_emulated_bf16(gpu)
     own_gpus = device == "cuda" and gpus >= needed
     if backend == "nccl" and not own_gpus:
         raise UserError(
@@ -515,6 +517,17 @@ def refuse_unknown_gpu(gpu: int) -> None:
         f"({torch.cuda.get_device_name(gpu)}, sm_{major}{minor}; it has {', '.join(known)}); install a torch "
         "build for this GPU (docs/gpus.md), or use launch.device=cpu"
     )
+
+
+def refuse_emulated_bf16(gpu: int) -> None:
+    """Raise UserError where torch would emulate bfloat16, as before sm_80; float32 is faster there."""
+    major, minor = torch.cuda.get_device_capability(gpu)
+    if major < 8 and torch.version.hip is None:
+        raise UserError(
+            f"train.precision: GPU {gpu} ({torch.cuda.get_device_name(gpu)}, sm_{major}{minor}) computes no "
+            "bfloat16 itself, which begins with sm_80, and torch would emulate it slowly; use "
+            "train.precision=fp32"
+        )
 
 
 def build_run(
