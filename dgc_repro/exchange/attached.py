@@ -11,9 +11,9 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ from dgc_repro.exchange.ddp import (
 )
 from dgc_repro.exchange.fsdp import PerUnit, ShardedModel, UnitHooks, fit_units, is_sharded
 from dgc_repro.exchange.gradients import GradientExchange, map_tensors
-from dgc_repro.exchange.guard import Guard
+from dgc_repro.exchange.guard import Guard, untraced
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.reshard import (
@@ -72,14 +72,8 @@ DTYPES = (
 )
 OF_THE_COMMAND_LINE = re.compile(r"\b(exchange|compressor|policy|train)\.(?=[a-z_]+(=|:| ))")
 """In messages: where the keys of the command line begin that are arguments here."""
-F = TypeVar("F", bound=Callable[..., Any])
 SKIP = "skip"
 """A rank's answer where it leaves the step out on purpose."""
-
-
-def untraced(function: F) -> F:
-    """The function, run as it is where a compiled one calls it: the host takes part in an exchange."""
-    return torch.compiler.disable(function, reason="an exchange is never compiled")  # type: ignore[no-any-return]
 
 
 class Attached:
@@ -586,6 +580,12 @@ def suitable(model: object) -> tuple[DistributedDataParallel, dict[str, nn.Param
         raise UserError(
             f"model: attach takes a DistributedDataParallel model, or one that fully_shard has sharded, got "
             f"{type(model).__name__}; wrap it first"
+        )
+    if getattr(model, "_use_python_reducer", False):
+        raise UserError(
+            "model: DistributedDataParallel was called under torch._dynamo.config.optimize_ddp = "
+            '"python_reducer", which hands over no buckets; set it to True, torch\'s default, and wrap the '
+            "module again"
         )
     for path, module in model.module.named_modules():
         is_embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)

@@ -24,7 +24,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,15 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.ddp import PerBucket, refuse_capture
 from dgc_repro.exchange.fsdp import PerUnit
 from dgc_repro.exchange.step import Stepper
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """The function, which `torch.compile` leaves as it is where it compiles what calls it."""
+    disabled: F = torch.compiler.disable(function, reason="an exchange is never compiled")
+    return disabled
 
 
 class Guard:
@@ -178,6 +187,7 @@ class Guard:
     def _watch_backward(self) -> list[RemovableHandle]:
         found = weakref.ref(self)
 
+        @untraced
         def before(name: str, _: Tensor) -> None:
             """A backward is about to add to a gradient: note whether that still holds a mean."""
             here = found()
@@ -193,6 +203,7 @@ class Guard:
                 here._added_to.discard(name)
                 del here._left[name]
 
+        @untraced
         def after(_: Tensor) -> None:
             if (here := found()) is not None:
                 here._backward_seen = True
@@ -240,6 +251,7 @@ class NotCopied:
     def __init__(self, hook: Callable[..., Any]) -> None:
         self._hook = hook
 
+    @untraced
     def __call__(self, *arguments: Any) -> Any:
         return self._hook(*arguments)
 

@@ -1,7 +1,8 @@
-"""Loops in a CUDA graph, as far as that can be had without a GPU, and in a compiled step, for test_graphs.py."""
+"""Loops in a CUDA graph, as far as a CPU has them, and loops that are compiled, for test_graphs.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -10,12 +11,18 @@ import torch
 import torch.distributed as dist
 from jobs import raised
 from loops import EF4, Layers, backward, gradients
+from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
+
+
+def two_layers() -> nn.Module:
+    return Layers(torch.float32, torch.float32)
 
 
 class Capturing:
@@ -34,13 +41,21 @@ class Capturing:
             one.stop()
 
 
-def attached(way: str) -> tuple[Any, Attached]:
-    """A model and its exchange. ``way``: the junction, or a hook that is made before DDP."""
+def attached(
+    way: str, make: Callable[[], Any] = two_layers, compile_layers: Any = None
+) -> tuple[Any, Attached]:
+    """A model and its exchange. ``way``: the junction, or a hook that is made before DDP; ``compile_layers``:
+    the backend, where each layer is compiled first."""
     torch.manual_seed(0)
-    module: Any = Layers(torch.float32, torch.float32)
+    module = make()
+    if compile_layers:
+        for layer in module.layers:
+            layer.compile(backend=compile_layers)
     if way == "fsdp":
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("node", "gpu"))
-        module = fully_shard(module, mesh=mesh["gpu"])
+        for layer in module.layers:
+            fully_shard(layer, mesh=mesh["gpu"])
+        fully_shard(module, mesh=mesh["gpu"])
         return module, attach(module, EF4, mesh=mesh, dim="node")
     if way == "hook":
         state = HookState(module, EF4)
@@ -80,4 +95,70 @@ def backward_captured(way: str) -> str:
     with Capturing():
         said = raised(loss.backward)
     exchange.detach()
+    return said
+
+
+class Wide(nn.Module):
+    """Three layers of a megabyte, which is DDP's first bucket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(512, 512, bias=False), nn.Tanh()) for _ in range(3)]
+        self.layers = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x.repeat(1, 86)[:, :512])
+        return found
+
+
+def compiled(way: str, part: str) -> tuple[list[Tensor], list[Tensor], list[int]]:
+    """Parameters after three steps of a loop and of one that is compiled, and how many graphs each has.
+    ``part``: what is compiled: the ``layers``, the ``model``, or the ``step``."""
+    found: list[list[Tensor]] = []
+    counts = []
+    for compiles in ("", part):
+        graphs: list[object] = []
+
+        def count(graph: Any, _: object, graphs: list[object] = graphs) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        model, exchange = attached(way, Wide, count if compiles == "layers" else None)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        net = torch.compile(model, backend=count) if compiles == "model" else model
+
+        def step(net: Any = net, optimizer: Any = optimizer, exchange: Any = exchange) -> None:
+            optimizer.zero_grad()
+            backward(net, dist.get_rank())
+            if not isinstance(exchange, HookState):
+                exchange.step()
+            optimizer.step()
+
+        take = torch.compile(step, backend=count) if compiles == "step" else step
+        for _ in range(3):
+            take()
+        exchange.detach()
+        torch.compiler.reset()
+        found.append([getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()])
+        counts.append(len(graphs))
+    return found[0], found[1], counts
+
+
+def not_compiled() -> list[str]:
+    """What is raised where a whole step is to be one graph, with compiled autograd, and for a DDP model that
+    sends its gradients without buckets."""
+    model, exchange = attached("after backward")
+    backward(model, dist.get_rank())
+    whole = torch.compile(exchange.step, backend="eager", fullgraph=True)
+    said = [raised(whole)]
+    exchange.step()
+    model.zero_grad()
+    loss = model(torch.ones(2, 6)).sum()
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        said.append(raised(loss.backward))
+    exchange.detach()
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        model = DistributedDataParallel(Layers(torch.float32))
+    said.append(raised(lambda: attach(model, EF4)))
+    torch.compiler.reset()
     return said

@@ -1,5 +1,4 @@
-"""A GPU that this torch has no code for, or that does not compute in the precision asked for, is refused before
-anything runs."""
+"""A GPU without code in this torch, or without the precision asked for, is refused before anything runs."""
 
 from __future__ import annotations
 
