@@ -38,7 +38,6 @@ from dgc_repro.exchange.ddp import PerBucket, refuse_capture
 from dgc_repro.exchange.fsdp import PerUnit
 from dgc_repro.exchange.step import Stepper
 
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

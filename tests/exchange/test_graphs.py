@@ -33,7 +33,9 @@ def test_a_compiled_loop_trains_as_one_that_is_not(two_workers: World, way: str,
     for plain, compiled, graphs in two_workers(graph_loops.compiled, way, part):
         assert same(plain, compiled)
         assert graphs[0] == 0
-        assert graphs[1] > (way != "fsdp")  # torch cuts the graph of a model where DDP's buckets end
+        assert graphs[1] > (
+            way != "fsdp"
+        )  # torch cuts the graph of a model where DDP's buckets end
 
 
 def test_what_cannot_be_compiled_is_one_exception(two_workers: World) -> None:
