@@ -38,6 +38,7 @@ ONLY_WRITE = ("copy_", "fill_", "zero_")  # their first argument
 IN_LISTS, CHUNK, CHUNKS = (110, 64, 48, 36, 30), 65536, 320
 """A kernel of `torch._foreach_...` takes so many tensors of a list (by the number of lists) and so many
 chunks of so many values; with CUDA 13 it takes more."""
+LARGE = 1 << 16  # values
 IN_CAT = 128  # a kernel of `torch.cat` takes so many tensors
 
 
@@ -55,6 +56,7 @@ class Counting(Pretended):
         """Count from zero."""
         self.operations: list[str] = []
         self.waits.clear()
+        self.large: set[Any] = set()  # operations (`OpOverload`) on many values
         self.unanswered = ""  # an operation whose result has a size that depends on values
         self.collectives = self._bytes = 0
         self._before = triton_counts()
@@ -162,6 +164,8 @@ class Counting(Pretended):
         if any(x.numel() for x in (*inputs, *outputs)):
             self.operations += [name] * _kernels(name, given)
             self._bytes += _touched(function, given, named, outputs)
+            if any(x.numel() >= LARGE for x in (*inputs, *outputs)):
+                self.large.add(function)
             if _waits(name, inputs, given, named):
                 self._wait(name)
 

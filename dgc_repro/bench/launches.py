@@ -26,8 +26,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_p
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.distributed_c10d import _get_default_group
 
-from dgc_repro.bench.counting import CUDA, Counting, fake_workers
-from dgc_repro.bench.tables import Row, Table
+from dgc_repro.bench import host
+from dgc_repro.bench.counting import CUDA, Counting, fake_workers, triton_counts
+from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.demo import DeMo
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.interface import nested
@@ -46,13 +47,14 @@ from dgc_repro.launch.components import build_compressor, build_policy, componen
 from dgc_repro.launch.overrides import composed
 from dgc_repro.launch.paths import options
 
-WORKERS = 2
+WORKERS, MANY = 2, 32
 MODELS = {"resnet18": 10, "resnet101": 1000, "vgg16": 1000, "lstm": 10_000}  # classes or words
 JUDGED = "resnet101"  # the model of the targets
 GPUS = {"T4": 300e9, "V100": 900e9}  # bytes a second
 LAUNCH_SECONDS, SYNC_SECONDS = 5e-6, 30e-6
 BUCKETS = [1 << 20, 25 << 20]  # bytes: the first of DDP's buckets, and the others
 STEPS, HOOK_STEPS = 2, 4  # the last one is counted; torch's PowerSGD compresses from the third
+WARMUP, REPEATS = 3, 15  # steps of the host
 COLUMNS = {
     "model": "model",
     "method": "method",
@@ -69,6 +71,11 @@ COLUMNS = {
     "MB touched": "touched_mb",
     **{f"{gpu} ms (modelled)": f"modelled_{gpu.lower()}_ms" for gpu in GPUS},
 }
+HOST_COLUMNS = {
+    f"host ms, {WORKERS} workers": "host_ms",
+    f"host ms, {MANY} workers": "host_many_ms",
+    **{f"{gpu} ms, the larger": f"larger_{gpu.lower()}_ms" for gpu in GPUS},
+}
 Config = Mapping[str, Any]
 Shapes = Mapping[str, torch.Size]
 
@@ -76,20 +83,26 @@ Shapes = Mapping[str, torch.Size]
 def table(options: Namespace) -> Table:
     """Of `make bench`."""
     about = (
-        f"Counted on fake CUDA tensors, not measured; {WORKERS} workers, of which the other sends what this "
-        "one sends. The methods are those of conf/compressor/; layer by layer (magnitude: one vector), after "
+        f"Counted on fake CUDA tensors; {WORKERS} workers, of which the other sends what this one sends. The "
+        "methods are those of conf/compressor/; layer by layer (magnitude: one vector), after "
         "backward. An operation of torch counts as one launch (on a list of tensors, as what torch starts); "
         "views, allocations and collectives do not count, and neither do the small tables of places and "
         "sizes that kernels take (uploaded when they change: for ragged methods in each step). MB touched: "
         "what operations and kernels read and "
         "write. Modelled: bytes / bandwidth (T4 300 GB/s, V100 900 GB/s) + 5 microseconds a launch + 30 a "
         "host sync, all one after another, without communication. Targets are for ResNet101. Other work on "
-        "the machine changes nothing."
+        "the machine changes no count.\n\nHost ms: what Python and torch take on this machine, with "
+        f"{torch.get_num_threads()} threads, until a step of ResNet101's exchange is launched, and 5 "
+        "microseconds a launch. It is measured without a GPU, in time of the process: tensors on the CPU "
+        f"take the paths of a GPU's, and kernels do nothing. Median of {REPEATS} steps (middle half). Left "
+        "out: CUDA events, and what nccl does on the host. Other work on the machine makes it longer. The "
+        "larger: of host ms and the modelled time of the GPU, a lower bound of the step."
     )
     if not on_gpu(()):
         about += " Triton is not installed or switched off: counted is what runs without it."
     given = [f"model.width={options.width}"] if options.width else []
-    return Table("launches", "Launches", about, COLUMNS, partial(rows, given), 60)
+    columns = {**COLUMNS, **HOST_COLUMNS}
+    return Table("launches", "Launches", about, columns, partial(rows, given), 150)
 
 
 def methods() -> dict[str, list[str]]:
@@ -107,8 +120,10 @@ def rows(
     models: Mapping[str, int] = MODELS,
     cases: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Row]:
-    """A row for each model and method, torch's first. ``overrides``: for the models that have such a key."""
+    """A row for each model and method, torch's first. ``overrides``: for the models that have such a key. The
+    host's time is measured for `JUDGED`."""
     made: list[Row] = []
+    timed: list[tuple[dict[str, Any], Config, Shapes, set[Any]]] = []
     cases = methods() if cases is None else cases
     with fake_workers(WORKERS):
         for model, classes in models.items():
@@ -120,8 +135,20 @@ def rows(
             for name, own in cases.items():
                 config = composed([*base, *own, "policy=fixed"])
                 wrap = ", ".join(config["wrap"])
-                row = count_exchange(config, shapes, judged=model == JUDGED)
-                made.append({"model": model, "method": name, "wrap": wrap, **row})
+                large: set[Any] = set()
+                row = count_exchange(config, shapes, judged=model == JUDGED, large=large)
+                whole: dict[str, Any] = {"model": model, "method": name, "wrap": wrap, **row}
+                made.append(whole)
+                if model == JUDGED and row.get("triton"):
+                    timed.append((whole, config, shapes, large))
+    for workers, key in ((WORKERS, "host_ms"), (MANY, "host_many_ms")):
+        with fake_workers(workers):
+            for whole, measured, shapes, large in timed:
+                own = whole["launches"] - whole["triton"]
+                whole |= time_host(measured, shapes, large, own, key)
+    for whole, *_ in timed:
+        for gpu in map(str.lower, GPUS):
+            whole[f"larger_{gpu}_ms"] = max(whole["host_ms"], whole[f"modelled_{gpu}_ms"])
     return made
 
 
@@ -132,18 +159,28 @@ def shapes_of(config: Config, classes: int) -> Shapes:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
-def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
-    """The step of a method of ours."""
+def attached_to(
+    config: Config, shapes: Shapes, device: torch.device
+) -> tuple[Attached, GradientExchange, list[nn.Parameter]]:
+    """What `attach` gives for parameters of these shapes, its exchange, and the parameters."""
     compressor = build_compressor(config, policy := build_policy(config))
-    leaf = list(nested(compressor))[-1]
+    parameters = {n: nn.Parameter(torch.empty(s, device=device)) for n, s in shapes.items()}
+    link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
+    unit = config["exchange"]["unit"]
+    exchange = GradientExchange(compressor, parameters, link, unit=unit)
+    attached = Attached(exchange, AfterBackward(exchange, parameters), policy, parameters)
+    return attached, exchange, list(parameters.values())
+
+
+def count_exchange(
+    config: Config, shapes: Shapes, *, judged: bool, large: set[Any] | None = None
+) -> Row:
+    """The step of a method of ours. ``large``: takes the operations of torch on many values."""
     with Counting() as counting:
-        parameters = {n: nn.Parameter(torch.empty(s, device=CUDA)) for n, s in shapes.items()}
-        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
-        unit = config["exchange"]["unit"]
-        exchange = GradientExchange(compressor, parameters, link, unit=unit)
-        attached = Attached(exchange, AfterBackward(exchange, parameters), policy, parameters)
+        attached, exchange, parameters = attached_to(config, shapes, CUDA)
+        link, leaf = exchange.link, list(nested(exchange.compressor))[-1]
         for _ in range(STEPS):
-            for parameter in parameters.values():
+            for parameter in parameters:
                 parameter.grad = torch.empty_like(parameter)
             counting.clear()
             link.ledger.clear()
@@ -153,11 +190,34 @@ def count_exchange(config: Config, shapes: Shapes, *, judged: bool) -> Row:
             if counting.unanswered:
                 return {"launches_verdict": f"reads the host ({counting.unanswered})"}
             assert happened
+        if large is not None:
+            large |= counting.large
         return counted(counting) | {
             "ledger": sum(link.ledger.calls_by_collective().values()),
             **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),
             **(judge("syncs", counting.syncs, syncs_at_most(leaf)) if judged else {}),
         }
+
+
+def time_host(
+    config: Config, shapes: Shapes, large: set[Any], operations: int, key: str
+) -> dict[str, Any]:
+    """Milliseconds of the host among as many workers as there are, with its launches. ``operations``:
+    launches of torch's own."""
+    untimed, cpu = host.Untimed(), torch.device("cpu")
+    with host.pretended(large, untimed):
+        attached, _, parameters = attached_to(config, shapes, cpu)
+        gradients = [torch.zeros(shape) for shape in shapes.values()]
+        found = []
+        for number in range(WARMUP + REPEATS):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.detach()  # others in the same place, as after a backward
+            before, *_ = triton_counts()
+            seconds = host.seconds(attached.step, untimed)
+            if number >= WARMUP:
+                launches = operations + triton_counts()[0] - before
+                found.append(1e3 * (seconds + LAUNCH_SECONDS * launches))
+    return Spread.of(found).columns(key)
 
 
 def counted(counting: Counting) -> dict[str, Any]:

@@ -76,13 +76,23 @@ def put(mean: Tensor, gradient: Tensor) -> None:
         gradient.copy_(mean)
 
 
-def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Write means (second) into gradients (first), those of one type in one launch on a GPU."""
-    by_types: dict[tuple[torch.dtype, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
-    for gradient, mean in pairs:
-        by_types.setdefault((gradient.dtype, mean.dtype), []).append((gradient, mean))
-    for same in by_types.values():
-        torch._foreach_copy_([gradient for gradient, _ in same], [mean for _, mean in same])
+def copy_all(to: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Write tensors into others, those of one type in one launch on a GPU."""
+    by_types: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+    for one, other in zip(to, given, strict=True):
+        types = one.dtype, other.dtype
+        if types not in by_types:
+            by_types[types] = [], []
+        ones, others = by_types[types]
+        ones.append(one)
+        others.append(other)
+    for ones, others in by_types.values():
+        torch._foreach_copy_(ones, others)
+
+
+def _in_one_order(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape lie in memory in one order. (To compare strides takes longer.)"""
+    return (one.is_contiguous() and other.is_contiguous()) or one.stride() == other.stride()
 
 
 class AfterBackward(Junction):
@@ -121,7 +131,8 @@ class AfterBackward(Junction):
     def finish(self, absent: Collection[str]) -> None:
         means = self._exchange.finish()
         lent = self._exchange.buffers.storages() if self._views else ()
-        copied: list[tuple[Tensor, Tensor]] = []
+        to: list[Tensor] = []
+        given: list[Tensor] = []
         for name, parameter in self._parameters.items():
             if name in absent:
                 continue
@@ -129,7 +140,8 @@ class AfterBackward(Junction):
             if gradient is not None and gradient.data_ptr() == mean.data_ptr():
                 continue  # it was computed there
             if (
-                mean.untyped_storage().data_ptr() in lent
+                lent
+                and mean.untyped_storage().data_ptr() in lent
                 and mean.dtype == parameter.dtype
                 and mean.numel() == parameter.numel()
                 and mean.is_contiguous()
@@ -138,8 +150,9 @@ class AfterBackward(Junction):
                 continue
             if gradient is None:  # another worker has one
                 gradient = parameter.grad = torch.empty_like(parameter)
-            copied.append((in_memory_order(gradient), mean))
-        copy_all(copied)
+            to.append(in_memory_order(gradient))
+            given.append(mean)
+        copy_all(to, given)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -150,17 +163,17 @@ class AfterBackward(Junction):
         lent = self._exchange.buffers.storages() if self._views else ()
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
-            if gradient is not None and gradient.untyped_storage().data_ptr() in lent:
+            if lent and gradient is not None and gradient.untyped_storage().data_ptr() in lent:
                 parameter.grad = gradient = gradient.clone()  # a mean of the last step
             if gradient is None or not parameter.requires_grad:
                 missing.add(name)
                 gradient = torch.zeros_like(parameter)
             elif gradient.layout != torch.strided:
                 raise UserError(sparse_gradient(name))
-            elif (
-                gradient.stride() != parameter.stride()  # states and means are laid out like it
-                or gradient.is_conj()
-                or gradient.is_neg()
+            elif not (
+                _in_one_order(gradient, parameter)  # states and means are laid out like it
+                and not gradient.is_neg()
+                and not gradient.is_conj()
             ):
                 parameter.grad = gradient = torch.empty_like(parameter).copy_(gradient)
             found[name] = in_memory_order(gradient)

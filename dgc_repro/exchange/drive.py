@@ -10,7 +10,7 @@ gives up before the end: exchanges leave no trace (the purity law).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from dgc_repro.exchange.packing import SERVED_BY, Answers, Collective, Key, PerWorker
 from dgc_repro.exchange.packing import kind as kind_of
 from dgc_repro.exchange.wire import Link, RanksDisagree
+from dgc_repro.kernel.batch import Batch, Unchecked
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.payload.requests import Exchange, Many, Outcome, Request
 
@@ -116,6 +117,21 @@ class Lockstep:
         """A reused 1-d buffer for what is sent in this round of this part; content undefined."""
         key = (self.slot(label), str(dtype))
         return self._buffers.scratch(key, size, dtype, self.link.wire.device)
+
+    def shaped(self, label: str, flat: Tensor, batches: Sequence[Batch]) -> list[Batch]:
+        """Views of a `buffer` of this label, shaped as the tensors of these batches. They are kept with it:
+        a view costs more than most other things that the host does for a tensor."""
+        shapes = [(batch.names, [tensor.shape for tensor in batch.tensors]) for batch in batches]
+        key = self.slot(label), str(flat.dtype)
+        kept = self._buffers.shaped.get(key)
+        if kept is None or kept[0] is not flat or kept[1] != shapes:
+            views = iter(flat.split([size for batch in batches for size in batch.sizes]))
+            sums = [
+                Batch(batch.names, [next(views).view(x.shape) for x in batch.tensors], Unchecked())
+                for batch in batches
+            ]
+            kept = self._buffers.shaped[key] = flat, shapes, sums
+        return kept[2]
 
     def _wait(self) -> None:
         for kind in sorted(self._collectives):

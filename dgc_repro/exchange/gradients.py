@@ -128,7 +128,7 @@ class GradientExchange:
             self.link.agree(_in_words(plan))
         if part not in self._under_way:
             self.restart(part)
-        gradients = {name: self._converted(worker, name, g) for name, g in gradients.items()}
+        gradients = self._converted(worker, gradients)
         tensors: Mapping[str, Tensor] = gradients
         if self.unit == MODEL:
             tensors = {MODEL: self._joined(worker, gradients)}
@@ -145,7 +145,10 @@ class GradientExchange:
         self._under_way[part].open(exchange)
         seen = [] if self.unit == MODEL else unchecked.peaks  # one vector cannot tell the tensor
         whole = self.unit == MODEL and bool(unchecked or unchecked.peaks)
-        bad, peaks = check({n: g for n, g in gradients.items() if whole or n in unchecked})
+        bad: str | None = None
+        peaks: list[Peaks] = []
+        if whole or unchecked:
+            bad, peaks = check({n: g for n, g in gradients.items() if whole or n in unchecked})
         self.peaks[worker, part] = seen + peaks
         if bad:
             self.non_finite.setdefault(worker, bad)
@@ -178,9 +181,9 @@ class GradientExchange:
         for following, outcome in zip(self._next, outcomes, strict=True):
             following.update(zip(names, outcome.state, strict=True))
         means = outcomes[0].mean
-        return (
-            self._parted(means[0]) if self.unit == MODEL else dict(zip(names, means, strict=True))
-        )
+        if self.unit == MODEL:
+            return self._parted(means[0])
+        return dict(zip(names, means, strict=True))
 
     def owe(self, name: str, rest: Tensor) -> None:
         """Add to the residual of a parameter, where it has one, a part of its mean that was not applied, the
@@ -223,7 +226,10 @@ class GradientExchange:
     def commit(self) -> None:
         """Make the states of the finished exchange current: the step has happened."""
         for states, following in zip(self.states, self._next, strict=True):
-            states.update({n: s for n, s in following.items() if n not in self.absent})
+            happened = following
+            if self.absent:
+                happened = {n: s for n, s in following.items() if n not in self.absent}
+            states.update(happened)
         self._forget_step()
 
     def discard(self) -> None:
@@ -307,14 +313,22 @@ class GradientExchange:
             rungs=rungs,
         )
 
-    def _converted(self, worker: int, name: str, gradient: Tensor) -> Tensor:
-        """The gradient in float32, unless it goes uncompressed."""
-        if gradient.dtype == torch.float32 or name in self._as_they_are:
-            return gradient
-        buffer = self._workspaces[worker].scratch(
-            ("float32", name), gradient.numel(), torch.float32, gradient.device
-        )
-        return buffer.view(gradient.shape).copy_(gradient)
+    def _converted(self, worker: int, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The gradients in float32, but for those that go uncompressed: in one launch on a GPU."""
+        others = {
+            name: gradient
+            for name, gradient in gradients.items()
+            if gradient.dtype != torch.float32 and name not in self._as_they_are
+        }
+        if not others:
+            return gradients
+        scratch = self._workspaces[worker].scratch
+        wide = {
+            name: scratch(("float32", name), g.numel(), torch.float32, g.device).view(g.shape)
+            for name, g in others.items()
+        }
+        torch._foreach_copy_(list(wide.values()), list(others.values()))
+        return {name: wide.get(name, gradient) for name, gradient in gradients.items()}
 
     def _joined(self, worker: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """All gradients in one vector, in the order of registration and of the widest type."""

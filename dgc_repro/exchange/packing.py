@@ -22,7 +22,7 @@ from torch import Tensor
 from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch, Unchecked
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.payload.requests import (
@@ -144,21 +144,11 @@ class Reduction(Collective):
             )
         size = sum(tensor.numel() for tensor in tensors)
         self._flat = self._lockstep.buffer(self._how, size, dtype)
-        self._sums = _shaped(self._flat, batches)
+        self._sums = self._lockstep.shaped(self._how, self._flat, batches)
 
 
 def _as_batch(key: Key, tensor: Tensor | Batch) -> Batch:
     return tensor if isinstance(tensor, Batch) else Batch((_name(key),), [tensor.contiguous()])
-
-
-def _shaped(flat: Tensor, batches: Sequence[Batch]) -> list[Batch]:
-    """Views of a flat tensor, shaped as the tensors of these batches."""
-    sizes = [size for batch in batches for size in batch.sizes]
-    views = iter(flat.split(sizes))
-    return [
-        Batch(batch.names, [next(views).view(x.shape) for x in batch.tensors], Unchecked())
-        for batch in batches
-    ]
 
 
 def _name(key: Key) -> str:
@@ -236,14 +226,10 @@ class Collection(Collective):
             with self._link.clock.span("compress"):
                 self._take(_made(self._later))
         link, label = self._link, self._label_for_check()
-        ranks = range(link.wire.world_size)
-        self._comes = [[self._expected(i, source) for source in ranks] for i in self._workers]
+        self._comes = [self._expected_by_source(i) for i in self._workers]
         if self._is_ragged:
             self._comes = self._with_lengths(f" sizes{label}")
-        found = [
-            [places([kind for _, p, n in one for kind in kinds(p, n)]) for one in by_source]
-            for by_source in self._comes
-        ]
+        found = [_places_by_source(by_source) for by_source in self._comes]
         self._layouts = [[layout for layout, _ in by_source] for by_source in found]
         come = [[size for _, size in by_source] for by_source in found]
         if self._is_gather:
@@ -260,10 +246,14 @@ class Collection(Collective):
             asked, rows = self._asked[i], self._rows[i]
             found: dict[Key, list[Any]] = {key: [None] * len(rows) for key in asked}
             for source, row in enumerate(rows):
-                parts = iter(read_parts(row, self._layouts[i][source]))
-                for key, payload, lengths in self._comes[i][source]:
-                    came = [next(parts) for _ in payload.parts]
-                    found[key][source] = like(payload, came, lengths)
+                places = iter(self._layouts[i][source])
+                for key, payload, _ in self._comes[i][source]:
+                    if isinstance(payload, BatchPayload):  # as bytes
+                        start, end, _ = next(places)
+                        came = [row if end - start == row.numel() else row[start:end]]
+                    else:
+                        came = read_parts(row, [next(places) for _ in payload.parts])
+                    found[key][source] = payload.like(came)
             if not self._is_gather:
                 own = self._link.wire.rank + i
                 for key, request in asked.items():
@@ -288,6 +278,13 @@ class Collection(Collective):
         ]
         to[own] = []
         return [[payload for payload in piece if payload is not None] for piece in to]
+
+    def _expected_by_source(self, index: int) -> list[list[Comes]]:
+        """The same list again and again, where all workers send the same."""
+        size = self._link.wire.world_size
+        if self._is_gather and all(r.layouts is None for r in self._asked[index].values()):
+            return [self._expected(index, 0)] * size
+        return [self._expected(index, source) for source in range(size)]
 
     def _expected(self, index: int, source: int) -> list[Comes]:
         """What comes from a worker, in payloads laid out as these."""
@@ -324,10 +321,10 @@ class Collection(Collective):
 
     def _with_lengths(self, label: str) -> list[list[list[Comes]]]:
         """What comes, and the lengths of its parts, which workers tell each other."""
-        counts = [
-            [[len(lengths_of(payload)) for _, payload, _ in one] for one in by_source]
-            for by_source in self._comes
-        ]
+        counts = []
+        for by_source in self._comes:
+            by_list = {id(one): [len(lengths_of(p)) for _, p, _ in one] for one in by_source}
+            counts.append([by_list[id(one)] for one in by_source])
         sizes = self._sizes(
             [[_I64_BYTES * len(piece) for piece in own] for own in self._lengths],
             [[_I64_BYTES * sum(one) for one in by_source] for by_source in counts],
@@ -344,13 +341,20 @@ class Collection(Collective):
         every = [row for i in self._workers for row in rows[i]]
         flat = side_by_side(every)
         flat = torch.cat(every) if flat is None else flat
-        numbers = iter(flat.view(torch.int64).tolist())  # on a GPU the host waits here
+        numbers = flat.view(torch.int64).cpu().numpy()  # on a GPU the host waits here
         told: list[list[list[Comes]]] = []
+        at = 0
         for i in self._workers:
             told.append([])
             for comes, of_each in zip(self._comes[i], counts[i], strict=True):
-                lengths = [[next(numbers) for _ in range(count)] for count in of_each]
-                told[-1].append([(k, p, n) for (k, p, _), n in zip(comes, lengths, strict=True)])
+                told[-1].append([])
+                for (key, payload, _), count in zip(comes, of_each, strict=True):
+                    lengths = numbers[at : at + count]
+                    if is_ragged(payload):
+                        told[-1][-1].append((key, payload.announced(lengths), None))
+                    else:
+                        told[-1][-1].append((key, payload, lengths.tolist()))
+                    at += count
         return told
 
     def _label_for_check(self) -> str:
@@ -362,6 +366,17 @@ class Collection(Collective):
             return f": {', '.join(_names(asked))}"
         pairs = [pair for key, r in asked.items() for pair in bytes_of(key, r.expects(0))]
         return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
+
+
+def _places_by_source(by_source: Sequence[list[Comes]]) -> list[Any]:
+    """`places` of what comes from each worker."""
+    found: list[Any] = []
+    for source, one in enumerate(by_source):
+        if source and one is by_source[source - 1]:
+            found.append(found[-1])
+        else:
+            found.append(places([kind for _, p, n in one for kind in kinds(p, n)]))
+    return found
 
 
 def _made(asked: Mapping[Key, Any]) -> dict[Key, Any]:
@@ -377,22 +392,15 @@ def is_ragged(payload: Payload) -> TypeGuard[BatchPayload]:
 def kinds(payload: Payload, lengths: Sequence[int] | None = None) -> list[Kind]:
     """Length and type of every part; of a payload like this one, where ``lengths`` have come."""
     if lengths is None:
+        if isinstance(payload, BatchPayload):
+            return payload.sent
         return [(part.numel(), part.dtype) for part in payload.parts]
-    if is_ragged(payload):
-        return payload.kinds(lengths)
     return [(n, part.dtype) for n, part in zip(lengths, payload.parts, strict=True)]
 
 
 def lengths_of(payload: Payload) -> list[int]:
     """What travels before a ragged payload: how long each part of each tensor is."""
     return payload.lengths if is_ragged(payload) else [part.numel() for part in payload.parts]
-
-
-def like(payload: Payload, parts: Sequence[Tensor], lengths: Sequence[int] | None) -> Any:
-    """A payload like this one whose parts arrived; ``lengths``: where they have travelled."""
-    if lengths is not None and is_ragged(payload):
-        return payload.like_ragged(parts, lengths)
-    return payload.like(parts)
 
 
 def bytes_of(key: Key, payload: Payload) -> list[tuple[str, int]]:

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dgc_repro.exchange.ddp import Junction, Parameters
+from dgc_repro.exchange.ddp import Junction, Parameters, copy_all
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.signals import share
 from dgc_repro.exchange.sketch import common_square, sketch
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy, StepReport, measures
 
 ON_NONFINITE = ("raise", "skip")
@@ -81,7 +82,8 @@ class Stepper:
 
     def __post_init__(self) -> None:
         self.exchange.choose = self.choose
-        self._kept: list[tuple[Tensor, Tensor]] = []  # buffers, and their values before the step
+        self._kept: tuple[list[Tensor], list[Tensor]] = [], []  # buffers, and their values before
+        self._copies = Workspace()  # where these values are kept
 
     def begin(self, step: int) -> None:
         """Plan a step, before its backward."""
@@ -94,8 +96,12 @@ class Stepper:
     def keep(self, model: nn.Module) -> None:
         """Before the first forward of a step: remember the model's buffers where the step may be skipped.
         Batch-norm statistics see the inputs of a gradient that is not finite; `settle` puts them back."""
-        if self.on_nonfinite == "skip" and model.training and not self._kept:
-            self._kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        if self.on_nonfinite == "skip" and model.training and not self._kept[0]:
+            buffers = list(model.buffers())
+            copies = self._copies.spares(("kept",), buffers)
+            self._kept = buffers, copies
+            with torch.no_grad():
+                copy_all(copies, buffers)
 
     def open(self, index: int) -> str | None:
         """Backward of the ``index``-th worker hosted here is over: compress up to the first request. The name
@@ -116,7 +122,7 @@ class Stepper:
         gradients here are. Returns whether the step has happened, and the sums of ``numbers`` over processes.
         Raises UserError on all ranks (exchange/settle.py)."""
         watched, inputs = self.progress.watched, self.inputs
-        kept, self._kept = self._kept, []
+        kept, self._kept = self._kept, ([], [])
         about: list[float] = []
         if self.times_steps:
             sketched = [] if self._sketch is None else self._sketch.tolist()
@@ -138,8 +144,8 @@ class Stepper:
                 self.choose(torch.tensor(energies, dtype=torch.float64).float())
             self._add_mean()
         else:
-            for buffer, before in kept:
-                buffer.copy_(before)
+            with torch.no_grad():
+                copy_all(*kept)
         if told and watched.step >= 0:
             report = StepReport(
                 step=watched.step,

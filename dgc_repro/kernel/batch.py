@@ -85,9 +85,7 @@ class Batch:
         self.names = names
         self.tensors = tensors
         self.sizes = tuple([tensor.numel() for tensor in tensors])
-        self.native = native.library() is not None and all(
-            tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
-        )
+        self.native = _native(tensors)
         self.unchecked = Unchecked(names) if unchecked is None else unchecked
         self.energies: Tensor | None = None
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
@@ -139,8 +137,17 @@ class Batch:
     def part(self, places: Iterable[int]) -> Batch:
         """Some of the tensors."""
         chosen = list(places)
-        names = tuple([self.names[i] for i in chosen])
-        return Batch(names, [self.tensors[i] for i in chosen], self.unchecked)
+        part = Batch.__new__(Batch)
+        part.names = tuple([self.names[i] for i in chosen])
+        part.tensors = [self.tensors[i] for i in chosen]
+        part.sizes = tuple([self.sizes[i] for i in chosen])
+        part.native = self.native or _native(part.tensors)
+        part.unchecked = self.unchecked
+        part.energies = None
+        part._pointers = None
+        part._addresses = None
+        part._on_gpu = self._on_gpu or None  # a part of what is not may be
+        return part
 
     def slices(self, starts: Sequence[int], ends: Sequence[int]) -> Batch:
         """A stretch of every tensor, flat."""
@@ -212,6 +219,13 @@ class Stretches(Batch):
         return where
 
 
+def _native(tensors: Sequence[Tensor]) -> bool:
+    """Whether the C kernels can work on these tensors."""
+    return native.library() is not None and all(
+        tensor.dtype == torch.float32 and tensor.device == CPU for tensor in tensors
+    )
+
+
 def narrow(x: Batch) -> bool:
     """Whether places and counts need 32 bits at most, which the kernels that select entries assume."""
     return max(x.sizes, default=0) < 2**31
@@ -257,6 +271,7 @@ def add(
         from dgc_repro.kernel.gpu import dense
 
         dense.add(a, b, total, weight, measured=measured)
+        total._on_gpu = True
         return total
     for one, two, three in zip(a.tensors, b, to, strict=True):
         torch.add(one, two, alpha=weight, out=three)

@@ -7,6 +7,7 @@ can be thrown away between steps, and no checkpoint contains it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ class Workspace:
     def __init__(self) -> None:
         self._scratch: dict[tuple[str, ...], Tensor] = {}
         self._spares: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+        self.shaped: dict[tuple[str, ...], Any] = {}  # views of buffers (exchange/drive.py)
         self._lists: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
 
     def scratch(

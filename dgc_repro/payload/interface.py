@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.layout import Kind, Layout
+from dgc_repro.kernel.layout import Kind, Layout, Numbers
 
 
 class Payload(Protocol):
@@ -78,8 +78,14 @@ class BatchPayload(Own):
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
+        ((length, unit),) = self.sent
+        return (self.buffer[: length * unit.itemsize].view(unit),)
+
+    @property
+    def sent(self) -> list[Kind]:
+        """Length and type of the one part. (To make it takes longer.)"""
         unit = self.layout.unit
-        return (self.buffer[: -(-self.layout.end // unit.itemsize) * unit.itemsize].view(unit),)
+        return [(-(-self.layout.end // unit.itemsize), unit)]
 
     @property
     def num_floats(self) -> float:
@@ -90,16 +96,13 @@ class BatchPayload(Own):
         """What must travel first where sizes differ between workers."""
         raise NotImplementedError
 
-    def kinds(self, lengths: Sequence[int]) -> list[Kind]:
-        """Length and type of the part that comes from a worker with these lengths."""
-        raise NotImplementedError
-
-    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Self:
-        """The payload of a worker with these lengths, whose part arrived."""
+    def announced(self, lengths: Sequence[int] | Numbers) -> Self:
+        """A payload laid out as that of a worker with these lengths (its values do not matter)."""
         raise NotImplementedError
 
     def like(self, parts: Sequence[Tensor]) -> Self:
-        if [part.nbytes for part in parts] != [part.nbytes for part in self.parts]:
+        ((length, unit),) = self.sent
+        if [part.nbytes for part in parts] != [length * unit.itemsize]:
             kind = type(self).__name__.lower()
             raise ValueError(f"{kind} of another size than this worker's: send them with `Gather`")
         return replace(self, buffer=parts[0].view(torch.uint8))

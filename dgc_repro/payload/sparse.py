@@ -18,13 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dgc_repro.kernel import native
 from dgc_repro.kernel import sparse as kernels
 from dgc_repro.kernel.batch import Batch, Numbers, integers, on_gpu
 from dgc_repro.kernel.chosen import Selections
-from dgc_repro.kernel.layout import Kind, Layout
+from dgc_repro.kernel.layout import Layout
 from dgc_repro.kernel.select import Scratch, Selection
 from dgc_repro.payload.interface import ALONE, BatchPayload
 
@@ -81,11 +80,11 @@ class SparseLayout(Layout):
         parts = [(one, torch.int64), (words, torch.int32), (scales, torch.float32), (coded, dtype)]
         super().__init__(sizes, parts, coded * dtype.itemsize / 4)
 
-    def announced(self, lengths: Sequence[int]) -> SparseLayout:
+    def announced(self, lengths: Sequence[int] | Numbers) -> SparseLayout:
         """The layouts of a worker from the `lengths` that it sent. Raises ValueError."""
-        told = np.array(lengths, dtype=np.int64).reshape(len(self.sizes), -1)
+        told = np.asarray(lengths, dtype=np.int64).reshape(len(self.sizes), -1)
         counts = told[:, -1]
-        wrong = (counts < 0) | (counts > np.array(self.sizes))
+        wrong = (counts < 0) | (counts > self.numbers[0])
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(f"sparse payload: {counts[i]} entries of {self.sizes[i]}: {DAMAGED}")
@@ -124,7 +123,11 @@ class SparseLayout(Layout):
         """For the kernels of kernel/gpu/sparse.py: i64[9, tensors]."""
         sizes = np.array(self.sizes, dtype=np.int64)
         coding = self.coding.astype(np.int64)
-        return np.stack([sizes, self.k, *self.starts, self.lengths[1], self.headers, coding])
+        found: Numbers = np.stack(
+            [sizes, self.k, *self.starts, self.lengths[1], self.headers, coding]
+        )
+        found.setflags(write=False)  # kernel/gpu/launch.py recognizes it
+        return found
 
     def check(self, headers: Sequence[int]) -> None:
         """Raise ValueError for the first header that is another than that of its tensor."""
@@ -231,12 +234,8 @@ class Sparse(BatchPayload):
         numbers: list[int] = self.layout.sent_lengths.reshape(-1).tolist()
         return numbers
 
-    def kinds(self, lengths: Sequence[int]) -> list[Kind]:
-        return [(self.layout.announced(lengths).size // 8, torch.int64)]
-
-    def like_ragged(self, parts: Sequence[Tensor], lengths: Sequence[int]) -> Sparse:
-        layout = self.layout.announced(lengths)
-        return replace(self, layout=layout, buffer=parts[0].view(torch.uint8))
+    def announced(self, lengths: Sequence[int] | Numbers) -> Sparse:
+        return replace(self, layout=self.layout.announced(lengths))
 
     def add_sum_to_(
         self, others: Sequence[Sparse], batch: Batch, weight: float, *, accumulate: bool

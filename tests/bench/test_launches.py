@@ -92,6 +92,12 @@ def test_a_row_has_launches_syncs_and_the_collectives_of_the_ledger() -> None:
         assert row["syncs"] == (2 if name == "dgc" else 1)
         modelled = row["touched_mb"] / 300 + 5e-3 * row["launches"] + 30e-3 * row["syncs"]
         assert row["modelled_t4_ms"] == pytest.approx(modelled)
+        # The host's time includes its launches. With more workers there are more sources to add up.
+        assert row["host_ms"] > 5e-3 * row["launches"]
+        assert row["host_many_ms"] > 0
+        assert row["larger_t4_ms"] == max(row["host_ms"], row["modelled_t4_ms"])
+    assert "host_ms" not in plain
+    assert torch.add(torch.ones(1 << 17), 1)[-1] == 2  # torch's own operations are back
 
 
 class Names(TorchDispatchMode):

@@ -134,7 +134,7 @@ def test_a_shared_value_that_arrives_broken_is_an_error() -> None:
     payload = Sparse.one(found, shared=True)
     for lengths in ([1, 100, 101], [1, 99, 100], [2, 100, 100]):
         with pytest.raises(ValueError, match="^sparse payload: "):
-            payload.kinds(lengths)
+            payload.announced(lengths)
     for wrong in (1, -1, 1 << 40, 1 << 60):
         arrived = payload.like([part.clone() for part in payload.parts])
         arrived.layout.view(arrived.buffer, 0, 0).add_(wrong)

@@ -159,9 +159,11 @@ def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:
     like = {"a": torch.empty(4), "b": torch.empty(4, dtype=torch.bfloat16)}
     link = Link(SimulatedWire(1), Ledger(), Clock(torch.device("cpu")))
     exchange = GradientExchange(ErrorFeedback(TopK(0.5)), like, link)
-    assert exchange._converted(0, "a", ONES) is ONES
-    narrow = RAMP.bfloat16()
-    first = exchange._converted(0, "b", narrow)
-    assert first.dtype == torch.float32
-    assert torch.equal(first, RAMP)
-    assert exchange._converted(0, "b", narrow).data_ptr() == first.data_ptr()
+    given = {"a": ONES, "b": RAMP.bfloat16()}
+    wide = exchange._converted(0, given)
+    assert list(wide) == ["a", "b"]
+    assert wide["a"] is ONES
+    assert wide["b"].dtype == torch.float32
+    assert torch.equal(wide["b"], RAMP)
+    assert exchange._converted(0, given)["b"].data_ptr() == wide["b"].data_ptr()
+    assert exchange._converted(0, {"a": ONES})["a"] is ONES

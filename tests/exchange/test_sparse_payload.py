@@ -86,7 +86,7 @@ def test_a_header_of_another_coding_of_the_same_length_is_named() -> None:
 def test_lengths_that_do_not_fit_are_named(lengths: list[int], says: str) -> None:
     own = payload()
     with pytest.raises(ValueError, match="^sparse payload: ") as told:
-        own.kinds(lengths)
+        own.announced(lengths)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -97,7 +97,7 @@ def test_a_worker_may_send_another_number(indices: str) -> None:
         own = payload(indices, values)
         for places in ((), (99,), tuple(range(0, 100, 2))):
             other = payload(indices, values, places)
-            arrived = own.like_ragged(other.parts, other.lengths)
+            arrived = own.announced(other.lengths).like(other.parts)
             assert torch.equal(dense(arrived), dense(other))
             assert dense(arrived).nonzero().view(-1).tolist() == list(places)
 
@@ -131,4 +131,4 @@ def test_places_that_do_not_ascend_are_refused_and_nothing_is_written_beside_the
 def test_a_worker_with_another_setting_of_indices_is_named() -> None:
     own, other = payload("delta16"), payload("bitmap")
     with pytest.raises(ValueError, match="all workers need one setting `indices`"):
-        own.kinds(other.lengths)
+        own.announced(other.lengths)

@@ -615,7 +615,7 @@ def test_sparse_payload(indices: str, values: str) -> None:
         for seed, k in enumerate(ks):
             one = chosen.topk(batch(seed, odd=False), [k], scratch)[0]
             sent.append(Sparse.of(names, one, indices, kind, scratch, shared=values == "shared"))
-        sent[1] = sent[0].like_ragged(sent[1].parts, sent[1].lengths)
+        sent[1] = sent[0].announced(sent[1].lengths).like(sent[1].parts)
         x, y, zeros = batch(3, odd=False), batch(3, odd=False), batch(3, odd=False)
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)

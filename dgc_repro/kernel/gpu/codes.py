@@ -20,6 +20,7 @@ from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.codes import CodeLayouts
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import (
+    fixed,
     floats,
     hashed,
     inverse,
@@ -91,7 +92,7 @@ def _table(layout: CodeLayouts) -> npt.NDArray[np.int64]:
         (one.n, one.width, one.body_rows, one.tail_rows, one.tail_width, *starts)
         for one, starts in zip(layout.tensors, layout.starts.T.tolist(), strict=True)
     ]
-    return np.ascontiguousarray(np.array(rows, dtype=np.int64).T)
+    return fixed(np.ascontiguousarray(np.array(rows, dtype=np.int64).T))
 
 
 @jit

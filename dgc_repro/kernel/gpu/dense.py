@@ -14,6 +14,7 @@ from torch import Tensor
 from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
+    fixed,
     floats,
     kernel,
     launch,
@@ -225,7 +226,7 @@ def _columns(sizes: Numbers, columns: Numbers) -> tuple[npt.NDArray[np.int64], N
     down = [-(-n // max(1, w * HEIGHT)) for n, w in zip(sizes, wide, strict=True)]
     sums = tuple([d * w for d, w in zip(down, wide, strict=True)])
     rows = [sizes, columns, wide, down, starts(sums), starts(columns)]
-    return np.array(rows, dtype=np.int64), tiles(tuple(wide), COLUMNS), sum(sums)
+    return fixed(np.array(rows, dtype=np.int64)), tiles(tuple(wide), COLUMNS), sum(sums)
 
 
 @kernel

@@ -17,7 +17,7 @@ from triton import jit
 
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.gpu import dense
-from dgc_repro.kernel.gpu.launch import Numbers, floats, hashed, kernel, launch, tile, tiles
+from dgc_repro.kernel.gpu.launch import Numbers, fixed, floats, hashed, kernel, launch, tile, tiles
 from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
 
 
@@ -72,7 +72,7 @@ def _visit(
 @lru_cache(maxsize=256)
 def _table(layout: Keys) -> npt.NDArray[np.int64]:
     bits = [max(0, n - 1).bit_length() for n in layout.sizes]
-    return np.array([layout.sizes, layout.counts, bits, *layout.starts], dtype=np.int64)
+    return fixed(np.array([layout.sizes, layout.counts, bits, *layout.starts], dtype=np.int64))
 
 
 @jit

@@ -1,9 +1,9 @@
 """Start a Triton kernel once for all tensors of a batch.
 
 The programs of a launch are the tiles of all tensors. A kernel finds its tensor in a table of the tiles,
-and addresses, sizes and places of that tensor in other tables on the device. Tables are kept by their
-content, for each stream: they are uploaded again only when an address or a size has changed, and no upload
-waits for the GPU.
+and addresses, sizes and places of that tensor in other tables on the device. Tables are kept for each
+stream (`Tables`): they are uploaded again only when an address or a size has changed, and no upload waits for
+the GPU.
 
 `Launches.count` says how many kernels were started. On tensors of `FakeTensorMode` launches are counted and
 skipped, so that they can be counted without a GPU (bench/counting.py).
@@ -76,8 +76,7 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
 
     ``on``: a tensor of the device. Arguments: a batch or a list of tensors becomes their addresses, a tuple
     a table (i64), and an array is uploaded. Products and sums are rounded one by one, as in C."""
-    programs = sum(counts)
-    if not programs:
+    if not any(counts):
         return
     Launches.count += 1
     if Launches.record is not None:
@@ -87,14 +86,41 @@ def launch(on: Tensor, kernel: Any, counts: Numbers, *arguments: Any, **options:
         return
     device = on.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    given = [_on_device(argument, device, stream) for argument in arguments]
-    owner, first = _tiles(counts, device, stream)
-    options = {**OPTIONS, **options}
+    tables = _tables(device, stream)
+    given = [tables.given(argument) for argument in arguments]
+    programs, owner, first = tables.tiles(counts)
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            kernel[(programs,)](owner, first, *given, **options)
+            _start(kernel, programs, device.index, (owner, first, *given), options)
     else:
-        kernel[(programs,)](owner, first, *given, **options)
+        _start(kernel, programs, device.index, (owner, first, *given), options)
+
+
+_BINARIES: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+"""By kernel, device, types and constants: the binary, and the constants in their order."""
+
+
+def _start(
+    kernel: Any, programs: int, device: int | None, given: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Start a kernel on the current device. Triton's own way to its binary takes 25 microseconds; nothing but
+    types and constants is compiled in (`kernel`), so they lead to it as well."""
+    kinds = [x.dtype if isinstance(x, Tensor) else _number(x) for x in given]
+    key = (id(kernel), device, *kinds, *options.items())
+    known = _BINARIES.get(key)
+    if known is not None:
+        binary, constants = known
+        binary[programs, 1, 1](*given, *constants)
+        return
+    binary = kernel[(programs,)](*given, **{**OPTIONS, **options})
+    if binary is not None:  # Triton's interpreter has none
+        _BINARIES[key] = binary, [options[name] for name in kernel.arg_names[len(given) :]]
+
+
+def _number(argument: Any) -> Any:
+    """A type that Triton gives to a number; None is a constant."""
+    wide = isinstance(argument, int) and not -(2**31) <= argument < 2**31
+    return "i64" if wide else type(argument)
 
 
 def variant(kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Variant:
@@ -132,6 +158,14 @@ def listing(on: Tensor) -> bool:
     return Launches.record is not None and isinstance(on, FakeTensor)
 
 
+@dataclass(frozen=True)
+class Each:
+    """An argument of `launch`: the addresses of tensors, each of them so many ``times``."""
+
+    tensors: Sequence[Tensor]
+    times: int
+
+
 class Unread:
     """Numbers on the device that the host has not read yet. ``expected``: those of fake tensors."""
 
@@ -154,6 +188,7 @@ class Unread:
         self._known = self._expected if is_fake else tuple(numbers.tolist())
 
 
+@lru_cache(maxsize=1024)
 def tiles(sizes: Numbers, width: int) -> Numbers:
     """How many tiles of so many values each tensor has."""
     return tuple([-(-n // width) for n in sizes])
@@ -183,41 +218,88 @@ def _touched(argument: Any, counts: Numbers, options: dict[str, Any]) -> int:
             sizes = tuple([min(n, count * tile) for n, count in zip(sizes, counts, strict=True)])
         twice = options.get("ACCUMULATE", False) or not options.get("ZERO", True)
         return 4 * sum(sizes) * (1 + twice)
+    if isinstance(argument, Each):
+        argument = list(argument.tensors)
     if isinstance(argument, list):
         return sum(tensor.nbytes for tensor in dict.fromkeys(argument))
     return argument.nbytes if isinstance(argument, Tensor | np.ndarray) else 0
 
 
-def _on_device(argument: Any, device: torch.device, stream: int) -> Any:
-    if isinstance(argument, Batch):
-        return _table(argument.addresses, device, stream)
-    if isinstance(argument, list):
-        return _table(tuple([tensor.data_ptr() for tensor in argument]), device, stream)
-    if isinstance(argument, tuple):
-        return _table(argument, device, stream)
-    if isinstance(argument, np.ndarray):
-        if argument.dtype != np.int64:  # random keys: others in each step
-            return upload(argument, device)
-        return _array(argument.tobytes(), device, stream)
-    return argument
+class Tables:
+    """The tables of a device and a stream. A tuple that comes again is recognized as the same object, or else
+    by its content, which takes longer; an array only as the same object, and where it is `fixed`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._by_content = lru_cache(maxsize=1024)(self._uploaded)
+        self._by_counts = lru_cache(maxsize=1024)(self._tiled)
+        self._numbers = Recognized(self._by_content)
+        self._arrays = Recognized(lambda array: upload(array.copy(), device), 256)
+        self._tiles = Recognized(self._by_counts)
+
+    def given(self, argument: Any) -> Any:
+        """An argument of `launch` as one of a kernel."""
+        if isinstance(argument, Tensor):
+            return argument
+        if isinstance(argument, Batch):
+            return self._numbers(argument.addresses)
+        if isinstance(argument, tuple):
+            return self._numbers(argument)
+        if isinstance(argument, list):
+            return self._by_content(_addresses(argument))
+        if isinstance(argument, Each):
+            return self._by_content(_addresses(argument.tensors), argument.times)
+        if isinstance(argument, np.ndarray):
+            is_fixed = not argument.flags.writeable
+            return self._arrays(argument) if is_fixed else upload(argument, self._device)
+        return argument
+
+    def tiles(self, counts: Numbers) -> tuple[int, Tensor, Tensor]:
+        """How many tiles there are, the tensor of each (i32), and the first tile of each tensor (i64)."""
+        found: tuple[int, Tensor, Tensor] = self._tiles(counts)
+        return found
+
+    def _uploaded(self, numbers: Numbers, times: int = 1) -> Tensor:
+        return upload(np.repeat(np.array(numbers, dtype=np.int64), times), self._device)
+
+    def _tiled(self, counts: Numbers) -> tuple[int, Tensor, Tensor]:
+        numbers = np.array(counts, dtype=np.int64)
+        owner = np.repeat(np.arange(len(counts), dtype=np.int32), numbers)
+        first = upload(np.cumsum(numbers) - numbers, self._device)
+        return len(owner), upload(owner, self._device), first
 
 
-@lru_cache(maxsize=4096)
-def _table(numbers: Numbers, device: torch.device, stream: int) -> Tensor:
-    return upload(np.array(numbers, dtype=np.int64), device)
+def _addresses(tensors: Sequence[Tensor]) -> Numbers:
+    return tuple([tensor.data_ptr() for tensor in tensors])
 
 
-@lru_cache(maxsize=1024)
-def _array(content: bytes, device: torch.device, stream: int) -> Tensor:
-    return upload(np.frombuffer(content, dtype=np.int64).copy(), device)
+class Recognized:
+    """The results of a function of objects that do not change, by object. The objects are kept, so that no
+    other one gets their id."""
+
+    def __init__(self, function: Callable[[Any], Any], most: int = 1024) -> None:
+        self._function = function
+        self._most = most
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, given: Any) -> Any:
+        known = self._known.get(id(given))
+        if known is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            known = self._known[id(given)] = given, self._function(given)
+        return known[1]
 
 
-@lru_cache(maxsize=1024)
-def _tiles(counts: Numbers, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
-    """The tensor of each tile (i32), and the first tile of each tensor (i64)."""
-    numbers = np.array(counts, dtype=np.int64)
-    owner = np.repeat(np.arange(len(counts), dtype=np.int32), numbers)
-    return upload(owner, device), upload(np.cumsum(numbers) - numbers, device)
+@lru_cache(maxsize=64)
+def _tables(device: torch.device, stream: int) -> Tables:
+    return Tables(device)
+
+
+def fixed(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """An array that is not written to any more: `Tables` then recognizes it."""
+    numbers.setflags(write=False)
+    return numbers
 
 
 @jit

@@ -21,6 +21,7 @@ from dgc_repro.kernel.batch import Batch, starts
 from dgc_repro.kernel.counter import Numbers as Keys
 from dgc_repro.kernel.gpu.launch import (
     Numbers,
+    fixed,
     floats,
     hashed,
     kernel,
@@ -252,4 +253,4 @@ def _table(of: Matrices) -> tuple[npt.NDArray[np.int64], int]:
     rows, cols = zip(*of.sizes, strict=True)
     bits: Numbers = tuple([(n - 1).bit_length() for n in cols])
     columns = [rows, cols, starts(of.p_sizes), starts(of.q_sizes), bits]
-    return np.array(columns, dtype=np.int64), len(rows)
+    return fixed(np.array(columns, dtype=np.int64)), len(rows)

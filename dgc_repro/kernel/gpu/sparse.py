@@ -8,6 +8,7 @@ broken payload is not reported."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,9 @@ from triton import jit
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import (
+    Each,
     Numbers,
+    fixed,
     floats,
     inverse,
     kernel,
@@ -98,24 +101,48 @@ def _visit(
 ) -> None:  # fmt: skip
     """Go to all entries, a launch for each payload: places of one payload are different ones. Without x
     ``values``, ``indices`` and ``starts`` say where the entries are listed."""
+    visit = _visit_of(tuple([table for table, _ in sources]))
     num = sources[0][0].shape[1]
-    counts = [tiles(_row(table, 6), WORDS) for table, _ in sources]
-    every = tuple([count for of_one in counts for count in of_one])
-    before = torch.empty(2, sum(every), dtype=torch.int64, device=on.device)
-    if listing(on) or any(DELTA16 in table[8] or BITMAP in table[8] for table, _ in sources):
-        tables = np.concatenate([table for table, _ in sources], 1)
-        buffers = [buffer for _, buffer in sources for _ in range(num)]
+    before = torch.empty(2, visit.total, dtype=torch.int64, device=on.device)
+    if listing(on) or visit.is_coded:
+        buffers = Each([buffer for _, buffer in sources], num)
         launch(
-            on, _passed, every, tables, num * len(sources), buffers, before, sum(every), WORDS_EACH=WORDS
+            on, _passed, visit.every, visit.joined, num * len(sources), buffers, before, visit.total,
+            WORDS_EACH=WORDS,
         )  # fmt: skip
-        scan(before, every)
-    start = 0
-    for (table, buffer), of_one in zip(sources, counts, strict=True):
+        scan(before, visit.every)
+    for (table, buffer), of_one, start in zip(sources, visit.counts, visit.starts, strict=True):
         launch(
-            on, _put, of_one, table, num, x, [buffer], before, start, sum(every), weight, values,
+            on, _put, of_one, table, num, x, [buffer], before, start, visit.total, weight, values,
             indices, starts, KIND=kind, ZERO=zero, WORDS_EACH=WORDS,
         )  # fmt: skip
-        start += sum(of_one)
+
+
+class _Visit:
+    """The tiles of some payloads: ``counts`` by payload and tensor, ``every`` one after another; ``starts``:
+    where those of each payload begin; ``joined``: the tables side by side; ``is_coded``: whether the words of
+    some places depend on those before them."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+        self.counts = [tiles(_row(table, 6), WORDS) for table in tables]
+        self.every = tuple([count for of_one in self.counts for count in of_one])
+        *self.starts, self.total = accumulate([sum(of_one) for of_one in self.counts], initial=0)
+        self.joined = fixed(np.concatenate(tables, 1))
+        self.is_coded = bool(np.isin(self.joined[8], (DELTA16, BITMAP)).any())
+
+
+_VISITS: dict[tuple[int, ...], _Visit] = {}  # by the ids of tables, which are `fixed` and kept
+
+
+def _visit_of(tables: Sequence[Table]) -> _Visit:
+    key = tuple(map(id, tables))
+    found = _VISITS.get(key)
+    if found is None:
+        if len(_VISITS) >= 64:
+            _VISITS.clear()
+        found = _VISITS[key] = _Visit(tables)
+    return found
 
 
 def _row(table: Table, number: int) -> Numbers:
