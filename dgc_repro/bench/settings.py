@@ -38,7 +38,8 @@ def table(options: Namespace) -> Table:
         "adapts are not counted. Rows without numbers read the host. Forward and backward: "
         f"floating-point operations of a batch ({IMAGES[0]} images of 32 x 32, {WORDS[0]} x {WORDS[1]} "
         f"words) at {SHARE:.0%} of the GPU's float32 rate (T4 8.1, V100 15.7 Tflop/s; the share is an "
-        "assumption). Factors: values of PowerSGD's factors of rank 1."
+        "assumption). All times are lower bounds, as in launches.md. Factors: values of PowerSGD's "
+        "factors of rank 1."
     )
     of_model = {"parameters": "parameters", "of vectors": "vectors", "factors": "factors"}
     columns = {"model": "model", "method": "method", **of_model, "Gflop": "gflop", **COLUMNS}

@@ -13,6 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dgc_repro.bench import launches
 from dgc_repro.bench.counting import CUDA, Counting, fake_workers
+from dgc_repro.exchange.clock import Clock
+from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.process_group import ProcessGroupWire
+from dgc_repro.exchange.wire import Link
+from dgc_repro.launch.components import build_compressor, build_policy
+from dgc_repro.launch.overrides import composed
+from dgc_repro.policy.interface import Plan
 
 
 def test_operations_are_launches_and_reads_are_syncs() -> None:
@@ -127,3 +135,29 @@ def test_plain_ddp_is_what_torchs_reducer_does() -> None:
         dist.destroy_process_group()
     reduced = [name for name in found.names if name in ("div_", "mul_", "copy_")]
     assert reduced == ["div_"] * 4
+
+
+@pytest.mark.parametrize(
+    ("method", "waits"),
+    [(method, 0) for method in ("dense", "uniform", "topk", "randomk", "onebit", "powersgd")]
+    + [(method, 2) for method in ("threshold", "dgc_sampled", "redsync", "sidco")],
+)
+def test_a_part_of_a_step_waits_for_sizes_that_differ_between_ranks(
+    method: str, waits: int
+) -> None:
+    """A part is a unit of FSDP, or a bucket: docs/fsdp.md and docs/gpus.md have these numbers."""
+    config = composed([f"compressor={method}", "policy=fixed"])
+    compressor = build_compressor(config, build_policy(config))
+    with fake_workers(2), Counting() as counting:
+        parts = [{f"{i}.{j}": torch.empty(64, 64, device=CUDA) for j in (1, 2)} for i in range(3)]
+        link = Link(ProcessGroupWire(CUDA), Ledger(), Clock(CUDA))
+        exchange = GradientExchange(
+            compressor, {k: v for one in parts for k, v in one.items()}, link
+        )
+        for _ in range(2):
+            counting.clear()
+            for i, part in enumerate(parts):
+                exchange.open(0, part, Plan(None), part=i)
+                exchange.finish(i)
+            exchange.commit()
+        assert counting.syncs == waits * len(parts)  # of the second step: tables are on the device
