@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": (ANYTHING,),
     "launch.main": (ANYTHING,),  # the command line's table of commands
     "predict": ("bench", *UNDER_BENCHES),
+    "selfcheck": ("bench", *UNDER_BENCHES),
     "bench": UNDER_BENCHES,
     "launch": ("measure", "study", "compare", "results", *UNDER_LAUNCH),
     "train": (
@@ -78,6 +79,7 @@ INSTEAD = {
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
     "bench": "predict/ builds on bench/: move what both need into bench/",
     "predict": "nothing but the command line builds on predict/",
+    "selfcheck": "nothing but the command line builds on selfcheck/",
     "paper": "paper/ reads records: write the number into the run's record and read it there",
     "sink": "a sink is handed finished records: put the number into the record",
     "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
@@ -120,6 +122,7 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
             "exchange.wire",
             "bench",
             "launch",
+            "selfcheck",
             "train.checkpoint",
         ),
         "yield a request, or take a Wire and call that",

@@ -29,7 +29,8 @@ def read(
         for key, (reader, default) in keys.items():
             meaning = " ".join((reader.__doc__ or "").replace("`", "").split())
             print(f"  {key}: {meaning} Default: {'none' if default is None else default}.")
-        print("\nOther keys are those of a run (python -m dgc_repro --help).")
+        if groups:
+            print("\nOther keys are those of a run (python -m dgc_repro --help).")
         sys.exit()
     own = {key: default for key, (_, default) in keys.items()}
     overrides = []

@@ -2,8 +2,8 @@
 
 ``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
 ``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
-``predict`` a step's time; ``calibrate`` a network; ``new-paper`` from a template; ``wandb`` uploads finished
-runs; ``netlab clean``.
+``predict`` a step's time; ``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template;
+``wandb`` uploads finished runs; ``netlab clean``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
 from dgc_repro.predict.prediction import predict
 from dgc_repro.predict.recommend import recommend
+from dgc_repro.selfcheck.command import selfcheck
 
 USER_ERROR = 2
 COMMANDS: dict[str, Callable[[list[str]], object]] = {
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "predict": predict,
     "recommend": recommend,
     "calibrate": calibrate,
+    "selfcheck": selfcheck,
     "netlab": netlab.command,
     "new-paper": new_paper,
     "wandb": mirror.command,

@@ -1,0 +1,49 @@
+"""The rows of a selfcheck, and what the module of a row gives.
+
+A row is a function ``checks(device)`` in a module of its own, which yields named cases. The function is the
+same for both devices, so that all but the CUDA calls runs on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+
+Check = Callable[[], str]
+"""One case: returns what was found, in a few words. Raises `Mismatch`, `Skip`, or anything else."""
+Checks = Generator[tuple[str, Check], None, str]
+"""All cases of a row by name, in an order that is the same in every process. Returns one line about all."""
+HERE = "dgc_repro.selfcheck"
+CPU, CUDA = "cpu", "cuda"
+
+
+class Mismatch(Exception):
+    """What was computed, counted or received differs from what was expected."""
+
+
+class Skip(Exception):
+    """This machine cannot run the case, or the whole row; the message says why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the screen. ``module``: has ``checks(device)``; ``ranks``: processes that run each case
+    together; ``seconds``: expected on two idle cores or on a GPU; ``env``: of its processes."""
+
+    name: str
+    module: str
+    about: str
+    device: str = CPU
+    ranks: int = 1
+    seconds: float = 10.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        "machine",
+        f"{HERE}.machine",
+        "GPU, architecture, versions; whether torch has code for the GPU",
+    ),
+)
+"""Cheap rows first: what they say explains what fails later."""
