@@ -1,4 +1,4 @@
-"""The workers that play each line of the settings table (tests/law_settings) for every law.
+"""The workers that play each line of the settings table (dgc_repro/selfcheck/law_settings) for every law.
 
 A line may excuse its method from a law, with the reason; test_laws.py prints and counts the excuses.
 """
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from law_settings import SETTINGS
-from law_settings.base import Setting
 from numeric import each_dense
 from torch import Tensor
 
@@ -31,48 +29,21 @@ from dgc_repro.compressor.interface import (
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sparsifier import Sparsifier
-from dgc_repro.exchange.clock import Clock
-from dgc_repro.exchange.gradients import GradientExchange, tensors_of
+from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.packing import kinds
-from dgc_repro.exchange.simulated import SimulatedWire
-from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.payload import BatchPayload, Halves, LowRank, Parted, Wholes
 from dgc_repro.payload.requests import Exchange, Outcome
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import Setting
+from dgc_repro.selfcheck.methods import copied, play, simulation
+from dgc_repro.selfcheck.values import tensors
 
 WORLDS = (2, 3, 5)
 LAWS = ("agreement", "averaging", "conservation", "bytes", "purity", "resume", "contraction")
 CPU = torch.device("cpu")
-
-
-@functools.cache
-def _tensors(worker: int, step: int) -> dict[str, Tensor]:
-    """A worker's gradients: every kind of tensor that has broken a compressor."""
-    source = torch.Generator().manual_seed(1000 * worker + step)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=source)
-
-    heavy = normal(33, 130) * torch.exp(2 * normal(33, 130))
-    heavy[3], heavy[:, 5] = 0.0, heavy[:, 5] * 1e-30
-    return {
-        "empty": torch.zeros(0),
-        "one": normal(1),
-        "scalar": normal(1).view(()),
-        "zero": torch.zeros(2, 4),
-        "constant": torch.full((3, 5), 0.1 + worker),
-        "huge": normal(2, 65).clamp(-1, 1) * 1e38,
-        "denormal": normal(41) * 1e-41,
-        "tiny": normal(101) * 1e-37,
-        "mixed": heavy,  # 4290 values: a whole row of 4096, whole blocks of 2048, and a rest
-    }
-
-
-def tensors(worker: int, step: int) -> dict[str, Tensor]:
-    """A worker's gradients, made anew: every kind of tensor that has broken a compressor."""
-    return {name: tensor.clone() for name, tensor in _tensors(worker, step).items()}
 
 
 @dataclass
@@ -186,37 +157,6 @@ class Watched(ByBatch):
             seen = Seen(context.rank, given[i], before[i], mean, own, parts, floats, after)
             self.seen.setdefault(name, []).append(seen)
         return outcome
-
-
-def copied(state: Any) -> Any:
-    """A deep copy of a state."""
-    if isinstance(state, Tensor):
-        return state.clone()
-    if isinstance(state, Mapping):
-        return {key: copied(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return [copied(value) for value in state]
-    return state
-
-
-def simulation(
-    setting: Setting, workers: int, like: Mapping[str, Tensor], compressor: Compressor | None = None
-) -> GradientExchange:
-    """The exchange of a model with such tensors by so many simulated workers."""
-    link = Link(SimulatedWire(workers), Ledger(), Clock(CPU))
-    inside = compressor or setting.compressor
-    return GradientExchange(inside, like, link, seed=7, choose=setting.choose)
-
-
-def play(
-    exchange: GradientExchange, setting: Setting, gradients: list[dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """One committed step on copies of the gradients, which an exchange may overwrite; the means."""
-    for worker, own in enumerate(gradients):
-        exchange.open(worker, copied(own), setting.plan)
-    means = {name: mean.clone() for name, mean in exchange.finish().items()}
-    exchange.commit()
-    return means
 
 
 def stepped(compressor: Compressor, gradients: list[Tensor], steps: int = 1) -> Tensor:

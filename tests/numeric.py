@@ -18,12 +18,11 @@ from dgc_repro.compressor.sharded import Shards
 from dgc_repro.exchange.ledger import moved_by
 from dgc_repro.kernel import counter, native
 from dgc_repro.kernel.batch import Batch
-from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.payload import BatchPayload, Gathered
 from dgc_repro.payload.requests import Mean, Outcome
+from dgc_repro.selfcheck.values import EPS, context, heavy_tailed  # noqa: F401
 
 Array = NDArray[Any]
-EPS = 2.0**-24  # largest relative error of one float32 operation
 both_kernels = pytest.mark.usefixtures("kernels")  # C, then tensor operations (conftest.py)
 needs_c = pytest.mark.skipif(native.library() is None, reason="no C kernels here")
 
@@ -42,12 +41,6 @@ def three_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(1)
-
-
-def context(
-    step: int = 0, rank: int = 0, path: tuple[str, ...] = (), *, name: str = "w", seed: int = 11
-) -> Context:
-    return Context(name, step, seed, rank, 2, 0, (0, 0), Workspace(), path)
 
 
 def run(
@@ -111,13 +104,6 @@ def answered(asked: Any) -> Any:
 
 def gaussian(size: int, seed: int = 0) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
-
-
-def heavy_tailed(size: int = 5003, seed: int = 0, spread: float = 2.0) -> Tensor:
-    """As gradients are: normal values whose scale varies by orders of magnitude."""
-    source = torch.Generator().manual_seed(seed)
-    x = torch.randn(size, generator=source)
-    return x * torch.exp(spread * torch.randn(size, generator=source))
 
 
 def finite_kinds(size: int) -> Iterator[Tensor]:

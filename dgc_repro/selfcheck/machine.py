@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 
@@ -22,7 +23,7 @@ def checks(device: str) -> Checks:
     yield "C kernels", c_kernels
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for gpu in range(count):
-        yield f"GPU {gpu}", lambda gpu=gpu: of_gpu(gpu)
+        yield f"GPU {gpu}", partial(of_gpu, gpu)
     gpus = f"{count} x {torch.cuda.get_device_name()}" if count else "no CUDA device"
     return f"{gpus}; {versions()}"
 

@@ -5,6 +5,7 @@ A process that fails or dies in a case is replaced by a new one, which goes on w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -135,7 +136,7 @@ def _messages(
                     stderr=log,
                     pass_fds=(speaking,),
                     start_new_session=True,
-                )  # fmt: skip
+                )
             )
         os.close(speaking)
         speaking = -1
@@ -206,10 +207,8 @@ def _ending(code: int) -> str:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it has started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import played, simulation
 from numeric import EPS, Array, dense, encoded, finite_kinds, heavy_tailed, largest, random_steps
 from scipy.fft import dctn, idctn
@@ -14,6 +13,7 @@ from torch import Tensor
 from dgc_repro import DeMo, ErrorFeedback
 from dgc_repro.errors import UserError
 from dgc_repro.kernel import cosines
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 SHAPES = ((12, 20), (8, 2, 3, 3), (24,), (7, 11))
 SIDES = {(12, 20): (6, 5), (8, 2, 3, 3): (8, 6), (24,): (1, 8), (7, 11): (7, 1)}

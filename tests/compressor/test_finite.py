@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from law_settings import SETTINGS
-from law_settings.base import Setting
 from laws import copied, simulation, tensors
 from numeric import context, heavy_tailed, needs_c
 from torch import Tensor
@@ -41,6 +39,8 @@ from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 BROKEN = (torch.nan, -torch.nan, torch.inf, -torch.inf)
 REPORTS = (

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from law_settings import SETTINGS
-from law_settings.base import EPS, Asked, Setting, asks
 from laws import (
     LAWS,
     WORLDS,
@@ -34,6 +32,8 @@ from laws import (
 from torch import Tensor
 
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import EPS, Asked, Setting, asks
 
 each_world = pytest.mark.parametrize("workers", WORLDS)
 

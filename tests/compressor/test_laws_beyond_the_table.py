@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law_settings import SETTINGS
-from law_settings.base import Setting
 from laws import Watched, play, same_bits, simulation, tensors
 from test_laws import (
     check_agreement,
@@ -26,6 +24,8 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 
 @pytest.mark.parametrize("unit", ["layer", "model"])

@@ -7,7 +7,6 @@ import io
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, played, simulation
 from numeric import EPS, Array, gaussian, random_steps
 
@@ -15,6 +14,7 @@ from dgc_repro import ErrorFeedback, LoCo, TopK
 from dgc_repro.compressor.encoding import layouts_of
 from dgc_repro.compressor.loco import BITS, BLOCK
 from dgc_repro.payload import Codes
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 SIZE, K = 3000, 300
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, played, simulation
 from numeric import EPS, Array, random_steps
 from tiny_run import tiny
@@ -15,6 +14,7 @@ from dgc_repro import Dense, EFSignSGD, ErrorFeedback, OneBitAdam
 from dgc_repro.errors import UserError
 from dgc_repro.launch.build import validate
 from dgc_repro.optimizer.adam import Adam
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 SIZE, WORKERS, STEPS, WARMUP = 200, 3, 12, 5
 BETA1, BETA2, EPSILON, RATE = 0.9, 0.99, 1e-8, 0.01

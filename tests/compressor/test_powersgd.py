@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, simulation, told_by
 from numeric import Array, both_kernels, context, dense
 from tiny_run import configured
@@ -24,6 +23,7 @@ from dgc_repro.launch.components import build_compressor
 from dgc_repro.payload import LowRank
 from dgc_repro.payload.requests import Mean
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 SEED = 7  # of laws.simulation
 

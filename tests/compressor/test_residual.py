@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, simulation
 from numeric import context
 from tiny_run import tiny
@@ -30,6 +29,7 @@ from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.residual import expands
 from dgc_repro.compressor.sharded import OWNER, Sharded
 from dgc_repro.launch.build import validate
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 GROW = (QSGD(7), QSGD(127, None), SignSGD(), RandomK(unbiased=True))
 BOUNDED = (QSGD(12), QSGD(1, norm="max"), Uniform(2, "stochastic"), TernGrad(), RandomK(0.01))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, simulation
 from numeric import both_kernels, context, gaussian, heavy_tailed, largest
 from torch import Tensor
@@ -19,6 +18,7 @@ from dgc_repro.compressor.sparsifier import num_kept
 from dgc_repro.kernel import permute, select
 from dgc_repro.kernel.select import Selection
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 
 def odd_tensors() -> dict[str, Tensor]:

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from law_settings import SETTINGS
-from law_settings.base import EPS, Setting
 from laws import Seen, play, played, same, simulation, tensors, transcript
 from numeric import Array, by_owner, random_steps, topk, without_c
 from torch import Tensor
@@ -24,6 +22,8 @@ from dgc_repro.exchange.gradients import GradientExchange, fits, structure
 from dgc_repro.exchange.signals import check
 from dgc_repro.kernel.batch import Peaks
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 
 
 def uniform(x: Array, bits: int, block: int) -> Array:

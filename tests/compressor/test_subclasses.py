@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, played, simulation, stepped
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload.requests import Exchange, Outcome
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 X = torch.arange(1.0, 25.0)
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from law_settings import SETTINGS
-from law_settings.base import Setting
 from laws import play, same, same_bits, simulation, tensors
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Compressor, Context, State
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.payload.requests import Exchange
+from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 
 @dataclass

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law_settings.base import Setting
 from laws import play, played, same_bits, simulation
 from numeric import Array, context, dense, heavy_tailed, topk
 from torch import Tensor
@@ -26,6 +25,7 @@ from dgc_repro.kernel.chosen import Selections
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload import Sparse
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 
 def reference(x: Array, density: float) -> Array:

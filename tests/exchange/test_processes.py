@@ -7,8 +7,6 @@ from typing import Any
 import jobs
 import pytest
 from jobs import Shapes, disagree, exchange_here, exchanged, raised
-from law_settings import low_rank, quantizers, sparse
-from law_settings.base import EPS, Setting
 from laws import same
 from processes import JobFailed, World
 from samples import AllKinds, Letters, LowRank, SendsBroken, Threshold, gradient, letter
@@ -27,6 +25,8 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import low_rank, quantizers, sparse
+from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 
 SHAPES: Shapes = {
     "matrix": (33, 13),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, simulation
 
 from dgc_repro import TopK
 from dgc_repro.measure.payloads import CODINGS, Payloads, gru, payload_bytes
 from dgc_repro.model.lstm import LSTM
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 
 @pytest.mark.parametrize("coding", CODINGS)

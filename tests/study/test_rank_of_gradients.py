@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from law_settings.base import Setting
 from laws import play, simulation
 from numeric import Array, context
 from tiny_run import configured
@@ -15,6 +14,7 @@ from tiny_run import configured
 from dgc_repro import Dense, PowerSGD
 from dgc_repro.kernel import lowrank as kernels
 from dgc_repro.launch.study import gradient_history, worker_gradients
+from dgc_repro.selfcheck.law_settings.base import Setting
 from dgc_repro.study.lowrank import (
     ENERGY,
     SPECTRUM,

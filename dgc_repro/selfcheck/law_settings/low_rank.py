@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, PowerSGD, RandomK
 from dgc_repro.policy.interface import Plan
-from law_settings.base import EPS, FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 
 # Low rank.
 
@@ -34,7 +34,7 @@ _LOW_RANK_LADDER = Ladder((Dense(), PowerSGD(3), PowerSGD(1)))
 def _low_rank(name: str, *arguments: object, **more: object) -> Setting:
     """Entries are sums of r products that may cancel, |sum| <= the norm of a column: of the largest
     entry at most sqrt(33) times (rows of the largest matrix here), rounded r + 5 times at most."""
-    return Setting(name, *arguments, cancelled=12 * math.sqrt(33) * EPS, **more)  # type: ignore[arg-type]
+    return Setting(name, *arguments, cancelled=12 * math.sqrt(33) * EPS, **more)  # type: ignore[arg-type, misc]
 
 
 SETTINGS: tuple[Setting, ...] = (

@@ -25,8 +25,8 @@ from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
 from dgc_repro.policy.interface import Plan
-from law_settings.base import FED_BACK, Asked, Setting, asks
-from law_settings.sparse import sparse_parts
+from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.sparse import sparse_parts
 
 Parts = tuple[tuple[int, int], ...]
 
@@ -58,14 +58,14 @@ def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
         row = getattr(leaf.method, "block", None) or getattr(leaf.method, "bucket", None) or 4096
         pieces = []
         for start, end in _stretches(flat.numel(), row, name, workers):
-            (gathered,) = asks(leaf.method, flat[start:end], floats)
+            (gathered,) = asks(leaf.method, flat[start:end], floats)  # type: ignore[misc]
             pieces.append(gathered.parts)
         return _to_all(pieces, "alltoall"), Asked("gather", pieces[worker])
 
     def selected(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
         """8 bytes, and 8 for each entry of the tensor's k strongest that lies in a shard (worker 0's
         are looked at); then a header and the entries of each average."""
-        (whole,) = asks(strongest_k, flat, floats)
+        (whole,) = asks(strongest_k, flat, floats)  # type: ignore[misc]
         strongest = flat.abs().sort(descending=True, stable=True).indices[: whole.parts[-1][0]]
         stretches = _stretches(flat.numel(), 4096, name, workers)
         pieces: list[Parts] = []
@@ -73,7 +73,7 @@ def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
             k = int(((strongest >= start) & (strongest < end)).sum())
             pieces.append(sparse_parts(end - start, k, "auto", "fp32"))
         start, end = stretches[worker]
-        (average,) = asks(strongest_k, flat[start:end], floats)
+        (average,) = asks(strongest_k, flat[start:end], floats)  # type: ignore[misc]
         return _to_all(pieces, "alltoall_ragged"), Asked("ragged", average.parts)
 
     return selected if isinstance(leaf.method, Sparsifier) else coded
@@ -81,7 +81,7 @@ def _(leaf: Sharded, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked
 
 @asks.register
 def _(leaf: GTopK, tensor: Tensor, floats: float) -> Callable[..., tuple[Asked, ...]]:
-    (whole,) = asks(leaf.method, tensor, floats)
+    (whole,) = asks(leaf.method, tensor, floats)  # type: ignore[misc]
 
     def in_world(name: str, worker: int, workers: int) -> tuple[Asked, ...]:
         """k entries to the partner of each round, and to who listens to it."""

@@ -11,7 +11,7 @@ from dgc_repro.compressor.encoding import TENSOR_ROW
 from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
 from dgc_repro.kernel.codes import group
 from dgc_repro.policy.interface import Plan
-from law_settings.base import FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
 
 
 def packed(n: int, width: int, bits: int) -> int:

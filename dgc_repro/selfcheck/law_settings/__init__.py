@@ -4,8 +4,15 @@ A new compressor inherits the whole suite by adding a line to its family's `SETT
 registering what it asks for (`base.asks`).
 """
 
-from law_settings import aggregation, low_rank, quantizers, sparse, uniform, wrappers
-from law_settings.base import Setting
+from dgc_repro.selfcheck.law_settings import (
+    aggregation,
+    low_rank,
+    quantizers,
+    sparse,
+    uniform,
+    wrappers,
+)
+from dgc_repro.selfcheck.law_settings.base import Setting
 
 SETTINGS: tuple[Setting, ...] = (
     *uniform.SETTINGS,

@@ -20,7 +20,7 @@ from dgc_repro import (
     TopK,
 )
 from dgc_repro.policy.interface import Plan
-from law_settings.base import EPS, FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 
 _A_FLOAT = {"fp32": 1, "fp16": 2, "int8": 4}  # values in the size of one float32
 _NO_RESIDUAL = {"conservation": "keeps no residual: what is not chosen is lost"}
@@ -212,7 +212,7 @@ SETTINGS += (
 def _cosines(name: str, *arguments: object, **more: object) -> Setting:
     """A value is a sum of products that may cancel: of h w = 64^2 at most, each rounded about 8 times, of the
     tensor's largest value at most sqrt(h w) times."""
-    return Setting(name, *arguments, cancelled=8 * 64 * EPS, **more)  # type: ignore[arg-type]
+    return Setting(name, *arguments, cancelled=8 * 64 * EPS, **more)  # type: ignore[arg-type, misc]
 
 
 _SIGNS = {

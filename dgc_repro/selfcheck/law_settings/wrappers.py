@@ -21,7 +21,7 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.policy.interface import Plan
-from law_settings.base import FED_BACK, Setting
+from dgc_repro.selfcheck.law_settings.base import FED_BACK, Setting
 
 _OF_VELOCITY = FED_BACK | {
     "conservation": "of the velocity, not of the gradient: test_what_is_not_sent_of_the_velocity_stays"

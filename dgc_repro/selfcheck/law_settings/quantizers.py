@@ -23,8 +23,8 @@ from dgc_repro import (
 )
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.policy.interface import Plan
-from law_settings.base import FED_BACK, Asked, Setting, asks
-from law_settings.uniform import packed
+from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
+from dgc_repro.selfcheck.law_settings.uniform import packed
 
 
 @asks.register(FP16)
