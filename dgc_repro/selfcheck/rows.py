@@ -45,5 +45,52 @@ ROWS: tuple[Row, ...] = (
         f"{HERE}.machine",
         "GPU, architecture, versions; whether torch has code for the GPU",
     ),
+    Row(
+        "methods-cpu",
+        f"{HERE}.methods",
+        "each line of the settings table, three steps: C kernels against tensor operations",
+        seconds=25,
+    ),
+    Row(
+        "exchange-cpu",
+        f"{HERE}.exchanges",
+        "two ranks of gloo against simulated workers: step, overlap, hook, FSDP2, scaler, NaN",
+        ranks=2,
+        seconds=30,
+    ),
+    Row(
+        "kernels-cpu",
+        f"{HERE}.kernels",
+        "kernels of the GPU in Triton's interpreter, against the C kernels",
+        seconds=60,
+        env={"TRITON_INTERPRET": "1"},
+    ),
+    Row(
+        "kernels-cuda",
+        f"{HERE}.kernels",
+        "all cases of the kernel tests on the GPU, against the C kernels",
+        CUDA,
+        seconds=60,
+    ),
+    Row(
+        "methods-cuda",
+        f"{HERE}.methods",
+        "each line of the settings table, three steps: the GPU against the CPU",
+        CUDA,
+        seconds=60,
+    ),
+    Row(
+        "exchange-cuda",
+        f"{HERE}.exchanges",
+        "one rank of nccl against simulated workers",
+        CUDA,
+    ),
+    Row(
+        "ranks-cuda",
+        f"{HERE}.exchanges",
+        "two ranks of nccl against simulated workers, on two GPUs, or on one if nccl allows it",
+        CUDA,
+        ranks=2,
+    ),
 )
 """Cheap rows first: what they say explains what fails later."""
