@@ -41,7 +41,7 @@ from dgc_repro.exchange.ddp import AfterBackward
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.process_group import ProcessGroupWire
-from dgc_repro.exchange.wire import Link
+from dgc_repro.exchange.wire import Link, Wire
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.components import build_compressor, build_policy, component
 from dgc_repro.launch.overrides import composed
@@ -160,16 +160,23 @@ def shapes_of(config: Config, classes: int) -> Shapes:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
+def attached_of(
+    config: Config, parameters: Mapping[str, nn.Parameter], wire: Wire
+) -> tuple[Attached, GradientExchange]:
+    """The exchange of a method of ours between the workers of a wire, on its device, without a model."""
+    compressor = build_compressor(config, policy := build_policy(config))
+    link = Link(wire, Ledger(), Clock(wire.device))
+    exchange = GradientExchange(compressor, parameters, link, unit=config["exchange"]["unit"])
+    attached = Attached(exchange, AfterBackward(exchange, parameters), policy, dict(parameters))
+    return attached, exchange
+
+
 def attached_to(
     config: Config, shapes: Shapes, device: torch.device
 ) -> tuple[Attached, GradientExchange, list[nn.Parameter]]:
     """What `attach` gives for parameters of these shapes, its exchange, and the parameters."""
-    compressor = build_compressor(config, policy := build_policy(config))
     parameters = {n: nn.Parameter(torch.empty(s, device=device)) for n, s in shapes.items()}
-    link = Link(ProcessGroupWire(device), Ledger(), Clock(device))
-    unit = config["exchange"]["unit"]
-    exchange = GradientExchange(compressor, parameters, link, unit=unit)
-    attached = Attached(exchange, AfterBackward(exchange, parameters), policy, parameters)
+    attached, exchange = attached_of(config, parameters, ProcessGroupWire(device))
     return attached, exchange, list(parameters.values())
 
 
@@ -179,12 +186,12 @@ def count_exchange(
     """The step of a method of ours. ``large``: takes the operations of torch on many values."""
     with Counting() as counting:
         attached, exchange, parameters = attached_to(config, shapes, CUDA)
-        link, leaf = exchange.link, list(nested(exchange.compressor))[-1]
+        leaf = list(nested(exchange.compressor))[-1]
         for _ in range(STEPS):
             for parameter in parameters:
                 parameter.grad = torch.empty_like(parameter)
             counting.clear()
-            link.ledger.clear()
+            attached.ledger.clear()
             happened = False
             with suppress(DynamicOutputShapeException):
                 happened = attached.step()
@@ -194,7 +201,7 @@ def count_exchange(
         if large is not None:
             large |= counting.large
         return counted(counting) | {
-            "ledger": sum(link.ledger.calls_by_collective().values()),
+            "ledger": sum(attached.ledger.calls_by_collective().values()),
             **(judge("launches", counting.launches, launches_at_most(leaf)) if judged else {}),
             **(judge("syncs", counting.syncs, syncs_at_most(leaf)) if judged else {}),
         }

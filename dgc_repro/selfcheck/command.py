@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from dgc_repro.launch.typed import nearest
 from dgc_repro.progress import Progress, console_of, duration
 from dgc_repro.selfcheck import rows as table
 from dgc_repro.selfcheck.process import FAIL, PASS, SKIP, STOPPED, Result, as_json, run_row
-from dgc_repro.selfcheck.rows import CUDA, Row
+from dgc_repro.selfcheck.rows import CUDA, PER_GPU, Row
 
 COLORS = {PASS: "green", FAIL: "bold red", SKIP: "yellow", STOPPED: "yellow"}
 
@@ -102,6 +103,8 @@ def _run(row: Row, report: Report) -> Result:
     if row.device == CUDA and report.no_gpu:
         return Result(row.name, SKIP, report.no_gpu)
     report.progress.advance(0, row.name)
+    if row.ranks == PER_GPU:
+        row = replace(row, ranks=min(2, max(1, torch.cuda.device_count())))
     return run_row(row, report.timeout, lambda now: report.progress.advance(0, now))
 
 

@@ -34,6 +34,7 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.attached import attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
+from dgc_repro.launch.rendezvous import use_loopback
 from dgc_repro.selfcheck.law_settings.base import EPS, Setting
 from dgc_repro.selfcheck.methods import difference, play, simulation
 from dgc_repro.selfcheck.rows import CUDA, Checks, Mismatch, Skip
@@ -123,7 +124,7 @@ def joined(backend: str) -> Iterator[None]:
     """Inside, the ranks of this row are a world of torch.distributed. The first call decides the backend; the
     world lasts as long as the process."""
     if not dist.is_initialized():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        use_loopback()
         dist.init_process_group(
             backend,
             init_method=f"file://{os.environ['SELFCHECK_RENDEZVOUS']}",

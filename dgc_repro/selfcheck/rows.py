@@ -15,6 +15,7 @@ Checks = Generator[tuple[str, Check], None, str]
 """All cases of a row by name, in an order that is the same in every process. Returns one line about all."""
 HERE = "dgc_repro.selfcheck"
 CPU, CUDA = "cpu", "cuda"
+PER_GPU = 0  # as many ranks as GPUs, at most two
 
 
 class Mismatch(Exception):
@@ -59,6 +60,19 @@ ROWS: tuple[Row, ...] = (
         seconds=30,
     ),
     Row(
+        "counts-cpu",
+        f"{HERE}.counts",
+        "launches and host waits of a step, counted on fake CUDA tensors, against their targets",
+        seconds=25,
+    ),
+    Row(
+        "time-cpu",
+        f"{HERE}.times",
+        "a step with two ranks of gloo: plain DDP, torch's hooks, compressors; no time fails",
+        ranks=2,
+        seconds=20,
+    ),
+    Row(
         "kernels-cpu",
         f"{HERE}.kernels",
         "kernels of the GPU in Triton's interpreter, against the C kernels",
@@ -80,6 +94,13 @@ ROWS: tuple[Row, ...] = (
         seconds=60,
     ),
     Row(
+        "counts-cuda",
+        f"{HERE}.counts",
+        "launches, copies and host waits of a step on the GPU, against those counted",
+        CUDA,
+        seconds=40,
+    ),
+    Row(
         "exchange-cuda",
         f"{HERE}.exchanges",
         "one rank of nccl against simulated workers",
@@ -91,6 +112,13 @@ ROWS: tuple[Row, ...] = (
         "two ranks of nccl against simulated workers, on two GPUs, or on one if nccl allows it",
         CUDA,
         ranks=2,
+    ),
+    Row(
+        "time-cuda",
+        f"{HERE}.times",
+        "a step on the GPU, or two, with nccl: plain DDP, torch's hooks, compressors; no time fails",
+        CUDA,
+        ranks=PER_GPU,
     ),
 )
 """Cheap rows first: what they say explains what fails later."""
