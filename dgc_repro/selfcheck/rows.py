@@ -73,11 +73,24 @@ ROWS: tuple[Row, ...] = (
         seconds=20,
     ),
     Row(
+        "compile-cpu",
+        f"{HERE}.compiling",
+        "kernels of the GPU compile for sm_70, sm_75, sm_80, sm_90; their registers and stack",
+        seconds=40,
+    ),
+    Row(
         "kernels-cpu",
         f"{HERE}.kernels",
         "kernels of the GPU in Triton's interpreter, against the C kernels",
         seconds=60,
         env={"TRITON_INTERPRET": "1"},
+    ),
+    Row(
+        "compile-cuda",
+        f"{HERE}.compiling",
+        "each kernel variant that is launched compiles for this GPU; its registers, stack, spills",
+        CUDA,
+        seconds=90,
     ),
     Row(
         "kernels-cuda",

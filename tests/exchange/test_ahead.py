@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from law_settings import SETTINGS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -34,6 +33,7 @@ from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel.cached import forget
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.law_settings import SETTINGS
 
 pytest.importorskip("triton", reason="the GPU kernels need Triton")
 
