@@ -30,7 +30,7 @@ def checks(device: str) -> Checks:
     """A case for each variant."""
     if not on_gpu(()):
         raise Skip("no Triton, or DGC_REPRO_COMPILE=0 switches it off")
-    from triton.backends.compiler import GPUTarget  # here: Triton may be absent
+    from dgc_repro.kernel.gpu.compiling import GPUTarget  # type: ignore[attr-defined]  # Triton's
 
     parameters = {n: torch.empty(shape, device="meta") for n, shape in SHAPES.items()}
     found: set[Any] = set()

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from dgc_repro.bench.counting import fake_workers, triton_counts
@@ -30,6 +29,7 @@ from dgc_repro.bench.launches import (
     shapes_of,
 )
 from dgc_repro.bench.methods import gradients_of
+from dgc_repro.bench.tables import Row
 from dgc_repro.bench.waits import event_waits
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.kernel.batch import on_gpu
@@ -63,7 +63,7 @@ def checks(device: str) -> Checks:
     return f"{len(every)} methods, launches and host waits {how}"
 
 
-def counted(config: Config, shapes: Shapes) -> dict[str, Any]:
+def counted(config: Config, shapes: Shapes) -> Row:
     """The step on fake tensors."""
     with fake_workers(WORKERS):
         return count_exchange(config, shapes, judged=True)
@@ -164,7 +164,7 @@ def on_device(device: torch.device, step: Callable[[], None]) -> list[str]:
     names = [
         event.name
         for event in events
-        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
     ]
     if not names:
         raise Skip("torch.profiler sees no kernel: CUPTI is missing or not permitted here")

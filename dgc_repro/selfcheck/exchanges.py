@@ -175,7 +175,7 @@ def played(loop: Loop, device: torch.device) -> list[Gradients | None]:
     """Each step's gradients for the optimizer on this rank, on the CPU; None where a step was left out."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model: Any = Given().to(device)
-    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if loop.scaled else None  # type: ignore[attr-defined]
+    scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if loop.scaled else None
     settings: dict[str, Any] = {"seed": SEED}
     if loop.broken is not None and not loop.scaled:
         settings["on_nonfinite"] = "skip"

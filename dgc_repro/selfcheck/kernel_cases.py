@@ -19,17 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dgc_repro import DGCSampled, RedSync, SIDCo, Threshold
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.gtopk import GTopK
 from dgc_repro.compressor.interface import Compressor, Context
 from dgc_repro.compressor.natural import Natural
 from dgc_repro.compressor.qsgd import QSGD
-from dgc_repro.compressor.sidco import FITS
+from dgc_repro.compressor.redsync import RedSync
+from dgc_repro.compressor.sidco import FITS, SIDCo
 from dgc_repro.compressor.signsgd import SignSGD
 from dgc_repro.compressor.sparsifier import select_all
+from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.exchange.clock import Clock

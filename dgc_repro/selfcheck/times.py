@@ -41,7 +41,7 @@ def no_step() -> None:
 
 def fp16(model: Ddp) -> Step:
     """torch's hook that sends 16 bits."""
-    model.register_comm_hook(dist.group.WORLD, fp16_compress_hook)  # type: ignore[attr-defined]
+    model.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
     return no_step
 
 
@@ -50,7 +50,7 @@ def powersgd(model: Ddp) -> Step:
     state = torch_powersgd.PowerSGDState(
         dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2
     )
-    model.register_comm_hook(state, torch_powersgd.powerSGD_hook)  # type: ignore[attr-defined]
+    model.register_comm_hook(state, torch_powersgd.powerSGD_hook)
     return no_step
 
 

@@ -8,22 +8,20 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from dgc_repro import (
-    QSGD,
-    Dense,
-    EFSignSGD,
-    ErrorFeedback,
-    Ladder,
-    Natural,
-    PerLayer,
-    TernGrad,
-    Threshold,
-    TopK,
-    Uniform,
-)
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
+from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.gtopk import GTopK
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded
 from dgc_repro.compressor.sparsifier import Sparsifier
+from dgc_repro.compressor.terngrad import TernGrad
+from dgc_repro.compressor.threshold import Threshold
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
 from dgc_repro.selfcheck.law_settings.sparse import sparse_parts

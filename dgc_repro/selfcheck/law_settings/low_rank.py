@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, PowerSGD, RandomK
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.randomk import RandomK
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 

@@ -7,21 +7,19 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dgc_repro import (
-    BF16,
-    FP16,
-    QSGD,
-    Dense,
-    EFSignSGD,
-    ErrorFeedback,
-    Ladder,
-    Natural,
-    OneBit,
-    PerLayer,
-    SignSGD,
-    TernGrad,
-)
+from dgc_repro.compressor.bf16 import BF16
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.fp16 import FP16
 from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.natural import Natural
+from dgc_repro.compressor.onebit import OneBit
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
+from dgc_repro.compressor.signsgd import SignSGD
+from dgc_repro.compressor.terngrad import TernGrad
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import FED_BACK, Asked, Setting, asks
 from dgc_repro.selfcheck.law_settings.uniform import packed

@@ -6,19 +6,17 @@ import math
 
 from torch import Tensor
 
-from dgc_repro import (
-    DeMo,
-    Dense,
-    DGCSampled,
-    ErrorFeedback,
-    Ladder,
-    PerLayer,
-    RedSync,
-    SIDCo,
-    SparseLoCo,
-    Threshold,
-    TopK,
-)
+from dgc_repro.compressor.demo import DeMo
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.redsync import RedSync
+from dgc_repro.compressor.sidco import SIDCo
+from dgc_repro.compressor.sparseloco import SparseLoCo
+from dgc_repro.compressor.threshold import Threshold
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import EPS, FED_BACK, Asked, Setting, asks
 

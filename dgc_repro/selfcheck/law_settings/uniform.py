@@ -6,8 +6,12 @@ import math
 
 from torch import Tensor
 
-from dgc_repro import Dense, ErrorFeedback, Ladder, PerLayer, RunningUniform
+from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.encoding import TENSOR_ROW
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.running_uniform import RunningUniform
 from dgc_repro.compressor.uniform import ROUNDINGS, Uniform
 from dgc_repro.kernel.codes import group
 from dgc_repro.policy.interface import Plan

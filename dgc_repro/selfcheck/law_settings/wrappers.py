@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dgc_repro import (
-    QSGD,
-    BlockMomentum,
-    ClipLocal,
-    Dense,
-    DGCSampled,
-    EFSignSGD,
-    ErrorFeedback,
-    Ladder,
-    LoCo,
-    MomentumCorrection,
-    OneBit,
-    OneBitAdam,
-    PerLayer,
-    TopK,
-    Uniform,
-)
+from dgc_repro.compressor.block_momentum import BlockMomentum
+from dgc_repro.compressor.clip_local import ClipLocal
+from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.ef_signsgd import EFSignSGD
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.ladder import Ladder
+from dgc_repro.compressor.loco import LoCo
+from dgc_repro.compressor.momentum_correction import MomentumCorrection
+from dgc_repro.compressor.onebit import OneBit
+from dgc_repro.compressor.onebit_adam import OneBitAdam
+from dgc_repro.compressor.per_layer import PerLayer
+from dgc_repro.compressor.qsgd import QSGD
 from dgc_repro.compressor.sharded import Sharded
+from dgc_repro.compressor.topk import TopK
+from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings.base import FED_BACK, Setting
 
