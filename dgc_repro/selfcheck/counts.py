@@ -122,7 +122,7 @@ def observed(config: Config, given: Mapping[str, Tensor], device: torch.device) 
     parameters = {name: nn.Parameter(torch.zeros_like(one)) for name, one in gradients.items()}
     seen = Seen()
     with fake_workers(WORKERS):
-        attached = attached_of(config, parameters, ProcessGroupWire(device))
+        attached, _ = attached_of(config, parameters, ProcessGroupWire(device))
 
         def prepare() -> None:
             for name, parameter in parameters.items():
