@@ -31,7 +31,7 @@ help: ## list every target
 	@echo
 	@echo "  A reproduction writes to reproduced/. SCALE=quick|small|paper (dynamic paper: medium too) sets its size, ARGS=\"seed=1 ...\" any setting."
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 or newer)."
-	@echo "  make install TORCH=cpu TORCH_INDEX=<PyTorch's index of CPU wheels> installs without CUDA (docs/install.md)."
+	@echo "  make install TORCH=cpu TORCH_INDEX=<PyTorch's index of CPU wheels> installs without CUDA (docs/getting-started.md)."
 
 install: $(INSTALLED) ## make .venv and install the package with its tools (repeated only on change)
 

@@ -1,4 +1,4 @@
-"""The table of docs/aggregation.md: see dgc_repro/bench/aggregation_table.py."""
+"""The table of docs/methods.md: see dgc_repro/bench/aggregation_table.py."""
 
 from dgc_repro.bench.aggregation_table import command
 

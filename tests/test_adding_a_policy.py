@@ -1,4 +1,4 @@
-"""docs/adding-a-policy.md, done: its code is taken from the page and run, its commands too."""
+"""The policy of docs/adding-a-compressor.md: its code is taken from the page and run, its commands too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from test_docs import REPOSITORY, TIMEOUT_S, TINY, blocks, output, transcripts
 
-PAGE = REPOSITORY / "docs" / "adding-a-policy.md"
+PAGE = REPOSITORY / "docs" / "adding-a-compressor.md"  # the policy comes after the compressor
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S + 20)]
 
 
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Path:
     """A user's folder with the page's files."""
-    policy, check, half = blocks(PAGE, "python")
-    (overlay,) = blocks(PAGE, "yaml")
+    policy, check, half = blocks(PAGE, "python")[3:]
+    _, overlay = blocks(PAGE, "yaml")
     (tmp_path / "my_conf" / "policy").mkdir(parents=True)
     (tmp_path / "backoff.py").write_text(policy, encoding="utf-8")
     (tmp_path / "check_backoff.py").write_text(check, encoding="utf-8")
@@ -27,7 +27,7 @@ def own_folder(tmp_path: Path) -> Path:
 
 
 def commands() -> list[str]:
-    return [command.removeprefix("python ") for command, _ in transcripts(PAGE)]
+    return [command.removeprefix("python ") for command, _ in transcripts(PAGE)[4:]]
 
 
 def run_folder(printed: str) -> Path:
@@ -36,12 +36,12 @@ def run_folder(printed: str) -> Path:
 
 
 def test_the_policy_of_the_page_is_about_30_lines() -> None:
-    policy = blocks(PAGE, "python")[0].partition("@checked")[2]
+    policy = blocks(PAGE, "python")[3].partition("@checked")[2]
     assert 25 <= sum(bool(line.strip()) for line in policy.splitlines()) <= 40
 
 
 def test_the_check_of_the_page_prints_what_it_says(own_folder: Path) -> None:
-    command, printed = transcripts(PAGE)[0]
+    command, printed = transcripts(PAGE)[4]
     assert output([command.removeprefix("python ")], own_folder) == printed
 
 

@@ -1,4 +1,4 @@
-"""docs/first-day.md, run from the installed wheel in an empty folder; its last command on a real Slurm."""
+"""docs/getting-started.md, run from the installed wheel in an empty folder; its last command on a real Slurm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:
-    return (repository / "docs" / "first-day.md").read_text(encoding="utf-8")
+    return (repository / "docs" / "getting-started.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The table of docs/aggregation.md: bytes on the wire by way of combining, from the ledger.
+"""The table of docs/methods.md: bytes on the wire by way of combining, from the ledger.
 
     python scripts/aggregation_table.py            print it
     python scripts/aggregation_table.py --write    and put it into the page
@@ -30,7 +30,7 @@ from dgc_repro.paper.page import markdown_table
 from dgc_repro.policy.interface import Plan
 from dgc_repro.progress import Progress, console_of
 
-PAGE = REPOSITORY / "docs" / "aggregation.md"
+PAGE = REPOSITORY / "docs" / "methods.md"
 BEGIN, END = "<!-- made by scripts/aggregation_table.py -->\n", "<!-- end of the table -->\n"
 NUM_VALUES = 11_173_962  # ResNet18 for CIFAR-10
 NAME = "model"

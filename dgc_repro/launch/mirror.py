@@ -1,4 +1,4 @@
-"""``wandb <folder> ...``: mirror finished runs to wandb from their records (docs/wandb.md).
+"""``wandb <folder> ...``: mirror finished runs to wandb from their records (docs/sweeps.md).
 
 A run with ``sink=wandb`` is mirrored while it trains. This command does the same for a run that has finished.
 """

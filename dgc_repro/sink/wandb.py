@@ -1,4 +1,4 @@
-"""Mirrors runs to Weights & Biases (wandb), for a dashboard. docs/wandb.md shows the commands.
+"""Mirrors runs to Weights & Biases (wandb), for a dashboard. docs/sweeps.md shows the commands.
 
 The record in the run folder is the source; the mirror can be written from it again at any time. A run that
 continues from a checkpoint therefore starts a new mirror under the same id and first logs what the record

@@ -1,4 +1,4 @@
-"""scripts/aggregation_table.py makes the table of docs/aggregation.md: few values here, and the page."""
+"""scripts/aggregation_table.py makes the table of docs/methods.md: few values here, and the page."""
 
 from __future__ import annotations
 

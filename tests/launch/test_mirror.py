@@ -108,7 +108,7 @@ def test_every_run_of_a_sweep_is_valid_and_its_seeds_are_one_group(
     seeds = len({one.get("seed") for one in values})
     assert len(groups) * seeds == len(values)
     if path.stem == "grid":
-        page = (conf_dir().parent / "docs" / "wandb.md").read_text(encoding="utf-8")
+        page = (conf_dir().parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
         (shown,) = re.findall(r"^python -m dgc_repro --multirun (.*) sink=wandb$", page, re.M)
         described = [[o for o in job if "network" not in o] for job in expand(shown.split())]
         assert described == [[f"{key}={value}" for key, value in one.items()] for one in values]

@@ -143,7 +143,7 @@ def test_a_sweep_is_one_array_of_the_runs_that_are_not_finished(
 def test_a_file_of_ones_own_holds_what_a_cluster_needs(
     command: Run, programs: Path, tmp_path: Path
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
     (tmp_path / "conf" / "launch").mkdir(parents=True)
     (tmp_path / "conf" / "launch" / "mycluster.yaml").write_text(
         re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)[0]
