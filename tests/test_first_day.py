@@ -1,4 +1,4 @@
-"""docs/getting-started.md, run from the installed wheel in an empty folder; its last command on a real Slurm."""
+"""docs/getting-started.md, run from the installed wheel in an empty folder; its end on a real Slurm."""
 
 from __future__ import annotations
 
