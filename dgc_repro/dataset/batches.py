@@ -132,6 +132,13 @@ def augment_and_normalize(
     return normalize(images, mean, std)
 
 
+def uploaded(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. To a GPU it goes from pinned memory, and nothing waits for it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x / 255 - mean) / std, u8[b,C,H,W] -> f32[b,C,H,W]; mean, std per channel, in 0..1."""
     scale, shift = _affine(mean, std, images.device)
@@ -141,7 +148,7 @@ def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 def _random_crop(images: Tensor, generator: torch.Generator) -> Tensor:
     pad = CROP_PADDING_PIXELS
     count, _, height, width = images.shape
-    corner = torch.randint(2 * pad + 1, (2, count), generator=generator).to(images.device)
+    corner = uploaded(torch.randint(2 * pad + 1, (2, count), generator=generator), images.device)
     padded = F.pad(images, (pad, pad, pad, pad))
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # view u8[b,3,9,9,H,W]
     return windows[torch.arange(count, device=images.device), :, corner[0], corner[1]]
@@ -149,7 +156,7 @@ def _random_crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator, dtype=torch.bool)
-    return torch.where(flipped.to(images.device), images.flip(3), images)
+    return torch.where(uploaded(flipped, images.device), images.flip(3), images)
 
 
 def _random_shift(images: Tensor, mirrored: Tensor, generator: torch.Generator) -> Tensor:
@@ -163,7 +170,7 @@ def _random_shift(images: Tensor, mirrored: Tensor, generator: torch.Generator) 
 
     rows, columns = places(height, shift[0]), places(width, shift[1])
     columns = torch.where(mirrored.cpu()[:, None], columns.flip(1), columns)
-    flat = (rows[:, :, None] * width + columns[:, None, :]).flatten(1).to(images.device)
+    flat = uploaded((rows[:, :, None] * width + columns[:, None, :]).flatten(1), images.device)
     flat = flat[:, None].expand(-1, channels, -1)
     return images.flatten(2).gather(2, flat).view_as(images)
 

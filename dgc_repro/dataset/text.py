@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.checked import Count, checked, one_of, within
+from dgc_repro.dataset.batches import uploaded
 from dgc_repro.dataset.images import take
 from dgc_repro.errors import UserError
 
@@ -135,7 +136,7 @@ def text_windows(
 ) -> tuple[Tensor, Tensor]:
     """(words, the word after each), i64[b,T] each, from b = ``columns`` random places."""
     first = torch.randint(len(tokens) - bptt, (columns, 1), generator=generator)
-    here = (first + torch.arange(bptt)).to(tokens.device)
+    here = uploaded(first + torch.arange(bptt), tokens.device)
     return tokens[here], tokens[here + 1]
 
 

@@ -104,7 +104,7 @@ class Clock:
 
     def drain(self) -> None:
         """Wait until the device has done the spans of this step."""
-        for _, _, end in self._events:
+        for _, _, end in reversed(self._events):  # with the last one, those before it are over
             end.synchronize()
 
     def _read(self) -> None:
@@ -113,8 +113,9 @@ class Clock:
             return
         (events, is_warm_up), self._unread = self._unread, None
         spans = dict.fromkeys(SPANS, 0.0)
-        for name, begin, end in events:
+        for _, _, end in reversed(events):
             end.synchronize()
+        for name, begin, end in events:
             spans[name] += begin.elapsed_time(end) / 1e3
         self._take(spans, is_warm_up)
 

@@ -37,7 +37,6 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.gradients import MODEL, UNITS, GradientExchange, in_memory_order
 from dgc_repro.exchange.process_group import ProcessGroupWire, group_of_some
-from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.wire import Wire
 from dgc_repro.policy.interface import MEAN, OWN, SPREAD, Plan, Policy
 
@@ -65,6 +64,10 @@ class Junction(Protocol):
     def open(self, worker: int) -> str | None:
         """Backward of a worker is over: its gradients may be compressed. Returns the name of one that
         is not finite, if there is one. Raises what the exchange raised during backward."""
+
+    def serve(self) -> None:
+        """Exchange what was opened, unless that has happened during backward. The step may still be
+        discarded."""
 
     def finish(self, absent: Collection[str]) -> None:
         """Put the means into ``param.grad``, but for the ``absent`` parameters (exchange/settle.py)."""
@@ -109,6 +112,7 @@ class AfterBackward(Junction):
         self._exchange = exchange
         self._parameters = parameters
         self._views = views
+        self._means: Mapping[str, Tensor] = {}  # served, and not put into gradients yet
 
     def hand_over(self, bucket: Any, future: torch.futures.Future[Tensor]) -> None:
         """Backward has filled a bucket of DDP's: it stays as it is."""
@@ -117,19 +121,14 @@ class AfterBackward(Junction):
 
     def open(self, worker: int) -> str | None:
         gradients = self.gradients(worker)
-        self.pending = False
-        try:
-            self._exchange.open(worker, gradients, self._plan)
-        except Exception:
-            # A compressor may fail on a NaN. Nothing has been sent: the ranks agree on it as on any.
-            bad = first_non_finite(gradients)
-            if bad is None:
-                raise
-            return bad
-        return self._exchange.non_finite.get(worker)
+        self.pending, self._means = False, {}
+        return self._exchange.open_any(worker, gradients, self._plan)
+
+    def serve(self) -> None:
+        self._means = self._exchange.finish()
 
     def finish(self, absent: Collection[str]) -> None:
-        means = self._exchange.finish()
+        means, self._means = self._means, {}
         lent = self._exchange.buffers.storages() if self._views else ()
         to: list[Tensor] = []
         given: list[Tensor] = []
@@ -260,6 +259,9 @@ class PerBucket(Junction):
             )
         self.pending = self.has_all = False
         return self._exchange.non_finite.get(worker)
+
+    def serve(self) -> None:
+        """Each bucket was exchanged during backward."""
 
     def finish(self, absent: Collection[str]) -> None:
         for name, mean in self._laid_out.items() if self._leaves_some else ():

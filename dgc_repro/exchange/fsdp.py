@@ -34,7 +34,6 @@ from dgc_repro.errors import UserError, refuse_first_of
 from dgc_repro.exchange.ddp import fit_together, put, refuse_capture
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.process_group import group_of_some, splits
-from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.policy.interface import OWN, Plan, Policy
 
 if TYPE_CHECKING:
@@ -167,19 +166,7 @@ class PerUnit:
         if not gradients:
             return
         exchange = self._exchange
-        try:
-            exchange.open(0, gradients, self._plan, part=index)
-        except Exception:  # a compressor may fail on a NaN
-            bad = first_non_finite(gradients)
-            if bad is None:
-                raise
-            exchange.non_finite.setdefault(0, bad)
-        # The other nodes wait: send zeros where the host knows of it (on a GPU the NaN travels).
-        # `step` refuses on all ranks.
-        if exchange.non_finite:
-            exchange.restart(index)
-            zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
-            exchange.open(0, zeros, self._plan, part=index)
+        exchange.open_any(0, gradients, self._plan, part=index)  # the other nodes wait
         for name, mean in exchange.finish(index).items():
             gradient = gradients[name]
             put(mean, gradient)
@@ -214,6 +201,9 @@ class PerUnit:
             )
         self._handed_over.clear()
         return self._exchange.non_finite.get(worker)
+
+    def serve(self) -> None:
+        """Each unit was exchanged during backward."""
 
     def finish(self, absent: Collection[str]) -> None:
         """FSDP has put the means into ``param.grad``."""

@@ -34,7 +34,7 @@ from dgc_repro.compressor.per_layer import PerLayer
 from dgc_repro.compressor.sharded import OWNER
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.drive import Chooser, Lockstep
-from dgc_repro.exchange.signals import check
+from dgc_repro.exchange.signals import check, first_non_finite
 from dgc_repro.exchange.wire import Link
 from dgc_repro.kernel import batch as kernels
 from dgc_repro.kernel.batch import INFINITE, Batch, Peaks
@@ -152,6 +152,27 @@ class GradientExchange:
         self.peaks[worker, part] = seen + peaks
         if bad:
             self.non_finite.setdefault(worker, bad)
+
+    def open_any(
+        self, worker: int, gradients: Mapping[str, Tensor], plan: Plan, *, part: int = 0
+    ) -> str | None:
+        """`open` gradients of which some may not be finite. Returns the name of one of which that is known.
+
+        A compressor may fail on a NaN. A real process then opens zeros in place of the gradients, because
+        other ranks may be about to receive its payload. (On a GPU a NaN that no compressor has met
+        travels.)"""
+        try:
+            self.open(worker, gradients, plan, part=part)
+        except Exception:
+            bad = first_non_finite(gradients)
+            if bad is None:
+                raise
+            self.non_finite.setdefault(worker, bad)
+        if self.non_finite and self.link.wire.local_workers == 1:
+            self.restart(part)
+            zeros = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+            self.open(worker, zeros, plan, part=part)
+        return self.non_finite.get(worker)
 
     def restart(self, part: int = 0) -> None:
         """Begin a part. One that was opened, but not sent, is given up: it may be opened again."""

@@ -448,7 +448,7 @@ class Choice(Collective):
         self._link.ledger.floats += self._sum.numel()
 
     def answers(self) -> Answers:
-        rung = self._lockstep.choose(self._sum.float())
+        rung = self._lockstep.choose(self._sum.float().cpu())  # on a GPU the host waits here
         self._link.agree(f"rung {rung} of the policy's choice")
         return dict.fromkeys(self._asked[0], rung)
 

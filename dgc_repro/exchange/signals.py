@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
 
@@ -17,28 +17,40 @@ from dgc_repro.errors import UserError
 from dgc_repro.exchange.wire import SUM, Link
 from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import INFINITE, Batch, Peaks, all_finite
+from dgc_repro.kernel.transfer import fetched
 
 
-def share(
+def share(link: Link, numbers: Sequence[float] | Tensor, purpose: str = "signal") -> list[float]:
+    """Sums over processes, by one small allreduce in float64. For local workers: their sums.
+
+    On a GPU the process waits here for the device, once."""
+    return sharing(link, numbers, purpose)()
+
+
+def sharing(
     link: Link,
     numbers: Sequence[float] | Tensor,
     purpose: str = "signal",
     *,
     unread: Sequence[Any] = (),
-) -> list[float]:
-    """Sums over processes, by one small allreduce in float64. For local workers: their sums.
+) -> Callable[[], list[float]]:
+    """Begin `share`, and return a function that gives the sums. On a GPU the function waits for them, and not
+    for work that was begun in between.
 
-    On a GPU the process waits here for the device, once. ``unread``: other numbers there (`Unread` of
-    kernel/gpu/launch.py), which are read with the sums and stay this process's own."""
+    ``unread``: other numbers on the device (`Unread` of kernel/gpu/launch.py), which are read with the sums
+    and stay this process's own."""
     flat = torch.as_tensor(numbers, dtype=torch.float64).to(link.wire.device, non_blocking=True)
     link.combine_(SUM, flat, purpose).wait()
-    if not unread:
-        return list(flat.tolist())
     every = [flat.view(torch.int64), *(one.numbers for one in unread)]
-    sums, *others = torch.cat(every).cpu().split([one.numel() for one in every])
-    for one, found in zip(unread, others, strict=True):
-        one.tell(found)
-    return list(sums.view(torch.float64).tolist())
+    get = fetched(torch.cat(every) if unread else every[0])
+
+    def read() -> list[float]:
+        sums, *others = get().split([one.numel() for one in every])
+        for one, found in zip(unread, others, strict=True):
+            one.tell(found)
+        return list(sums.view(torch.float64).tolist())
+
+    return read
 
 
 def check(tensors: Mapping[str, Tensor]) -> tuple[str | None, list[Peaks]]:

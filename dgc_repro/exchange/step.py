@@ -82,6 +82,9 @@ class Stepper:
 
     def __post_init__(self) -> None:
         self.exchange.choose = self.choose
+        # Whether the policy gets the time of each step. On a GPU such a step ends when the device has done
+        # it: otherwise its end would count as time of the next step.
+        self.times_steps = measures(self.policy) or self.policy.watches == SPREAD
         self._kept: tuple[list[Tensor], list[Tensor]] = [], []  # buffers, and their values before
         self._copies = Workspace()  # where these values are kept
 
@@ -117,10 +120,12 @@ class Stepper:
             self._own = {name: gradient.clone() for name, gradient in self.gradients().items()}
         return self.junction.open(index)
 
-    def settle(self, numbers: Sequence[float], *, finite: bool) -> tuple[bool, list[float]]:
-        """Agree on the step, finish or discard it, and give the policy its inputs. ``finite``: whether all
-        gradients here are. Returns whether the step has happened, and the sums of ``numbers`` over processes.
-        Raises UserError on all ranks (exchange/settle.py)."""
+    def settle(
+        self, numbers: Sequence[float | Tensor], *, finite: bool
+    ) -> tuple[bool, list[float]]:
+        """Agree on the step, finish or discard it, and give the policy its inputs. ``numbers``: see
+        exchange/settle.py. ``finite``: whether all gradients here are. Returns whether the step has happened,
+        and the sums of ``numbers`` over processes. Raises UserError on all ranks (exchange/settle.py)."""
         watched, inputs = self.progress.watched, self.inputs
         kept, self._kept = self._kept, ([], [])
         about: list[float] = []
@@ -175,12 +180,6 @@ class Stepper:
         progress = self.progress
         progress.watched.chosen, progress.policy = self.policy.choose(progress.policy, energies)
         return int(progress.watched.chosen)
-
-    @property
-    def times_steps(self) -> bool:
-        """Whether the policy gets the time of each step. On a GPU such a step ends when the device has done
-        it: otherwise its end would count as time of the next step."""
-        return measures(self.policy) or self.policy.watches == SPREAD
 
     @property
     def excludes_compression(self) -> bool:

@@ -20,7 +20,6 @@ from dgc_repro.exchange.ddp import AfterBackward, Parameters
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.ledger import NODE, Ledger
 from dgc_repro.exchange.process_group import node_groups
-from dgc_repro.exchange.signals import first_non_finite
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import BROADCAST, Link, Pending, Sizes, Wire, arriving
 from dgc_repro.kernel.workspace import Workspace
@@ -126,7 +125,7 @@ class InsideNodes:
             if node == 0:  # the ledger is one worker's
                 self._ledger.take_over(self._counted, NODE)
             self._counted.clear()
-            self._hand_over(node, means)
+            self._exchange.open_any(node, means, self._plan)  # whose NaN it is has been found
             self._exchange.peaks.pop((node, 0), None)  # what counts is each worker's own gradient
         self._exchange.peaks[worker, -1] = found
         return bad
@@ -135,13 +134,8 @@ class InsideNodes:
     def missing(self) -> frozenset[str]:
         return self._after.missing
 
+    def serve(self) -> None:
+        self._after.serve()
+
     def finish(self, absent: Collection[str]) -> None:
         self._after.finish(absent)
-
-    def _hand_over(self, node: int, means: dict[str, Tensor]) -> None:
-        try:
-            self._exchange.open(node, means, self._plan)
-        except Exception:
-            # A compressor may fail on a NaN. Nothing has been sent: whose it is has been found.
-            if first_non_finite(means) is None:
-                raise

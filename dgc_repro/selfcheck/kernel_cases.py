@@ -34,11 +34,11 @@ from dgc_repro.compressor.sparsifier import select_all
 from dgc_repro.compressor.threshold import Threshold
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange import settle as ending
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward, Junction
-from dgc_repro.exchange.gradients import GradientExchange
+from dgc_repro.exchange.gradients import GradientExchange, map_tensors, tensors_of
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.two_level import InsideNodes
 from dgc_repro.exchange.wire import Link
@@ -292,11 +292,13 @@ def whether_all_is_finite(device: torch.device, odd: bool) -> None:
     method=(ErrorFeedback(EFSignSGD()), Uniform(8), Dense()),
     unit=("layer", "model"),
     node_size=(1, 2),
+    sends_first=(False, True),
 )
 def a_step_that_is_not_finite_is_discarded(
-    device: torch.device, method: Compressor, unit: str, node_size: int
+    device: torch.device, method: Compressor, unit: str, node_size: int, sends_first: bool
 ) -> None:
-    """No kernel of the CPU looks, and the name is read afterwards."""
+    """No kernel of the CPU looks, and the name is read afterwards. ``sends_first``: payloads are sent before
+    the signals are read, and a NaN travels."""
     like = {str(n): torch.zeros(n, device=device) for n in (40, 2100)}
     parameters = {name: nn.Parameter(one) for name, one in like.items()}
     nodes, everybody = (
@@ -310,6 +312,7 @@ def a_step_that_is_not_finite_is_discarded(
     # The tensors of one vector, and what the second simulated worker adds to a dense mean, are looked at.
     on_cpu = unit == "model" or (isinstance(method, Dense) and node_size == 1)
     source = torch.Generator().manual_seed(0)
+    states: object = []
     for broken in (None, "2100", None):
         junction.begin(Plan(0))
         with on_gpu(device):
@@ -320,7 +323,14 @@ def a_step_that_is_not_finite_is_discarded(
                     if worker == node_size and name == broken:
                         parameter.grad[2050] = math.nan
                 bad.append(junction.open(worker))
-            happened, *_ = settle(everybody, exchange, junction, [], Plan(0), finite=not any(bad))
+            with patch.object(ending, "SEND_FIRST", {device.type} if sends_first else set()):
+                happened, *_ = ending.settle(
+                    everybody, exchange, junction, [], Plan(0), finite=not any(bad)
+                )
+        if broken:
+            kept = zip(tensors_of(states), tensors_of(exchange.states), strict=True)
+            expect(all(torch.equal(*pair) for pair in kept), "a state has changed")
+        states = map_tensors(exchange.states, Tensor.clone)
         expect(on_cpu or bad == finite, f"the host has looked: {bad}")
         expect(happened == (broken is None), f"the step has happened: {happened}")
         named = exchange.named(bad)
@@ -663,7 +673,7 @@ def sizes_are_read_with_the_signals(device: torch.device, method: Compressor) ->
                 parameters[name].grad = gradient
             junction.begin(Plan(0))
             expect(junction.open(0) is None, "a gradient is not finite")
-            happened, *_ = settle(link, exchange, junction, [], Plan(0), finite=True)
+            happened, *_ = ending.settle(link, exchange, junction, [], Plan(0), finite=True)
             expect(happened, "the step was left out")
         residuals = [exchange.states[0][name]["residual"] for name in NAMES]
         return [*(p.grad for p in parameters.values()), *residuals]

@@ -17,6 +17,7 @@ from dgc_repro.dataset.batches import (
     eval_shard,
     normalize,
     steps_per_epoch,
+    uploaded,
 )
 from dgc_repro.dataset.images import Images, Splits
 from dgc_repro.train.settings import TrainSettings
@@ -52,7 +53,7 @@ class ImageTask:
         self, indices: Tensor, mirrored: Tensor | None, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         splits, size = self.splits, self.settings.batch_size
-        chosen = indices.to(splits.train.labels.device).split(size)
+        chosen = uploaded(indices, splits.train.labels.device).split(size)
         flips = [None] * len(chosen) if mirrored is None else mirrored.split(size)
         for micro, flipped in zip(chosen, flips, strict=True):
             images = augment_and_normalize(
@@ -76,7 +77,9 @@ class ImageTask:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         assert isinstance(part, Images)
         mine = torch.cat([eval_shard(len(part), world_size, rank) for rank in ranks])
-        for indices in mine.to(part.labels.device).split(self.settings.evaluation_batch_size):
+        for indices in uploaded(mine, part.labels.device).split(
+            self.settings.evaluation_batch_size
+        ):
             images = normalize(part.images[indices], self.splits.mean, self.splits.std)
             yield self._in_memory_format(images), part.labels[indices]
 

@@ -65,9 +65,10 @@ class LocalSteps:
         """Begin the sums of a round."""
         self.taken = 0
         self.skipped = 0  # steps left out, of all workers hosted here
-        # Sums of loss, correct answers and answers. By worker: so the sum over workers has the same bits
-        # whether they live in one process or in several.
-        self.answers = [torch.zeros(3, dtype=torch.float64) for _ in self.inner]
+        # Sums of loss, correct answers and answers, on the device. By worker: so the sum over workers has the
+        # same bits whether they live in one process or in several.
+        device = self._parameters[0].device
+        self.answers = [torch.zeros(3, dtype=torch.float64, device=device) for _ in self.inner]
         self.bad: list[str | None] = [None for _ in self.inner]  # a gradient that was not finite
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from dgc_repro.exchange.gradients import GradientExchange
 from dgc_repro.exchange.settle import settle
@@ -59,7 +60,8 @@ def exchanged_step(
     exchange.learning_rate = learning_rate
     run.begin(progress.step)
     run.keep(run.module)
-    loss = correct = count = 0.0
+    loss = correct = torch.zeros((), dtype=torch.float64, device=run.device)
+    count = 0.0
     bad: list[str | None] = []  # for each worker hosted here, a tensor that is not finite
     carried: list[list[Carried]] = []  # for each of them, what its next step begins with
     with casts_kept(run):
@@ -73,8 +75,9 @@ def exchanged_step(
 
     if clock.measures_wait:
         run.link.wait()
-    numbers = [loss, correct, count, run.stop_requested]
-    happened, (loss, correct, count, stop) = run.settle(numbers, finite=not any(bad))
+    numbers: list[float | Tensor] = [loss, correct, count, float(run.stop_requested)]
+    happened, sums = run.settle(numbers, finite=not any(bad))
+    count, stop = sums[2:]
     if happened and run.uncompressed is not None:
         exchange = run.uncompressed[0]
         happened, bad = second_gradient(run, batches)
@@ -82,7 +85,7 @@ def exchanged_step(
         set_learning_rate(run.optimizer, learning_rate)
         with clock.span("compute"):
             run.optimizer.step()
-        progress.tally.add(loss, correct, count)
+        progress.tally.add(*sums[:3])
         progress.carried = carried
     else:
         leave_out(run, exchange, bad, 1)
@@ -118,8 +121,8 @@ def local_step(
         return True, 0.0, False
 
     run.link.wait()
-    answers = torch.stack(local.answers).sum(0).tolist()
-    numbers = [*answers, local.skipped, run.stop_requested]
+    answers = torch.stack(local.answers).sum(0).unbind()
+    numbers: list[float | Tensor] = [*answers, float(local.skipped), float(run.stop_requested)]
     happened, sums = run.settle(numbers, finite=not any(bad))
     loss, correct, count, skipped, stop = sums
     local.end_round()
@@ -152,7 +155,7 @@ def own_step(run: Run, index: int, batch: Batch, learning_rate: float) -> None:
             buffer.copy_(before)
         return
     run.local.step(index, learning_rate)
-    run.local.answers[index] += torch.tensor([loss, correct, batch.count], dtype=torch.float64)
+    run.local.answers[index] += torch.stack([loss, correct, loss.new_full((), batch.count)])
     run.progress.carried[index] = carried
 
 
@@ -189,8 +192,8 @@ def modelled_seconds(run: Run, modelled: float) -> float:
     return (spans["compute"] + spans["compress"]) / workers + spans["decompress"] + modelled
 
 
-Answers = tuple[float, float, list[Carried]]
-"""Sums of loss and correct answers, and what each micro-batch carries on."""
+Answers = tuple[Tensor, Tensor, list[Carried]]
+"""Sums of loss and correct answers, f64[] each on the device, and what each micro-batch carries on."""
 
 
 def worker_gradient(run: Run, index: int, batch: Batch) -> Answers:
@@ -222,7 +225,7 @@ def second_gradient(run: Run, batches: Sequence[Batch]) -> tuple[bool, list[str 
                 run.zero_grad()
                 forward_backward(run, index, batch)
             bad.append(junction.open(index))
-        happened, _, _ = settle(run.link, exchange, junction, [], Plan(None), finite=not any(bad))
+        happened, _, _ = settle(run.link, exchange, junction, [], Plan(0), finite=not any(bad))
     return happened, bad
 
 
@@ -248,7 +251,7 @@ def forward_backward(run: Run, index: int, batch: Batch, *, sends: bool = True) 
         loss_sum += loss.detach()
         correct += (logits.argmax(1) == targets).sum()
         carried.append(after)
-    return loss_sum.item(), correct.item(), carried
+    return loss_sum.double(), correct.double(), carried
 
 
 def casts_kept(run: Run) -> contextlib.AbstractContextManager[object]:

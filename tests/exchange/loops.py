@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,7 @@ from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
 from dgc_repro.errors import UserError
-from dgc_repro.exchange import ddp
+from dgc_repro.exchange import ddp, settle
 from dgc_repro.exchange.attached import Attached, attach
 from dgc_repro.exchange.comm_hook import HookState, comm_hook
 from dgc_repro.exchange.reshard import keyed, states_of
@@ -151,6 +152,7 @@ class Loop:
     folder: str = ""  # where
     pause_seconds: float = 0.0  # before the last bucket is ready
     settings: dict[str, Any] = field(default_factory=dict)  # of `attach`
+    sends_first: bool = False  # payloads before the signals are read, as on a GPU
 
 
 def joined(model: DistributedDataParallel, loop: Loop) -> Attached:
@@ -203,6 +205,13 @@ def wrapped(net: nn.Module, loop: Loop) -> DistributedDataParallel:
 
 def play(loop: Loop) -> dict[str, Any]:
     """Every step's own gradients, means and states, and what came of it."""
+    first = settle.SEND_FIRST | ({"cpu"} if loop.sends_first else frozenset())
+    with patch.object(settle, "SEND_FIRST", first):
+        return played_out(loop)
+
+
+def played_out(loop: Loop) -> dict[str, Any]:
+    """See `play`."""
     rank, exchange = dist.get_rank(), None
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=2.0**10, growth_interval=loop.grows_every, enabled=loop.scaled

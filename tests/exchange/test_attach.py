@@ -359,15 +359,20 @@ def test_norms_that_a_policy_watches_are_those_of_unscaled_gradients(two_workers
 
 
 @pytest.mark.parametrize(
-    ("compressor", "overlap"),
-    [*((c, overlap) for c in (EF4, Dense()) for overlap in OVERLAP), (Fragile(), OVERLAP[0])],
+    ("compressor", "overlap", "sends_first"),
+    [
+        *((c, overlap, False) for c in (EF4, Dense()) for overlap in OVERLAP),
+        *((c, OVERLAP[0], True) for c in (EF4, Dense(), ErrorFeedback(Threshold(0.5)))),
+        *((Fragile(), OVERLAP[0], sends_first) for sends_first in (False, True)),
+    ],
     ids=str,
 )
 def test_a_step_that_is_not_finite_names_the_rank_and_is_as_if_it_had_been_left_out(
-    two_workers: World, compressor: Compressor, overlap: bool
+    two_workers: World, compressor: Compressor, overlap: bool, sends_first: bool
 ) -> None:
-    """Also, after backward, of a compressor that fails on a NaN before it asks for anything."""
-    loop = Loop("float32", compressor, overlap, steps=6)
+    """Also, after backward, of a compressor that fails on a NaN before it asks for anything. Where payloads
+    are sent before the signals are read, that rank sends zeros."""
+    loop = Loop("float32", compressor, overlap, steps=6, sends_first=sends_first)
     caught = played(two_workers, replace(loop, overflows=(1, 2)))
     assert caught[0]["message"] == caught[1]["message"]
     for story in caught:
@@ -408,8 +413,8 @@ def test_an_exception_in_an_exchange_is_raised_by_step_and_ranks_that_disagree_e
 
 @pytest.mark.parametrize(
     "way",
-    [{}, {"overlap": True}, {"hook": True}],
-    ids=["after backward", "overlap", "hook"],
+    [{}, {"sends_first": True}, {"overlap": True}, {"hook": True}],
+    ids=["after backward", "payload first", "overlap", "hook"],
 )
 def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buffers(
     two_workers: World, way: dict[str, Any]
@@ -426,6 +431,18 @@ def test_a_step_that_is_skipped_leaves_no_trace_in_residuals_parameters_and_buff
         for part in ("parameters", "buffers"):
             assert same(one[part], other[part])
         assert all(bool(buffer.isfinite().all()) for buffer in one["buffers"])
+
+
+@pytest.mark.parametrize("name", ["mixed", "unused", "frozen in mid-training"])
+def test_payloads_that_are_sent_before_the_signals_are_read_train_alike_bit_for_bit(
+    two_workers: World, name: str
+) -> None:
+    loop = replace(LOOPS[name], compressor=EF4)
+    stories = [played(two_workers, replace(loop, sends_first=first)) for first in (False, True)]
+    for one, other in zip(*stories, strict=True):
+        for part in ("means", "states", "parameters"):
+            assert same(one[part], other[part])
+        assert one["saved"]["ledger"] == other["saved"]["ledger"]
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)

@@ -4,6 +4,8 @@ Real ranks: test_own_loops.py."""
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from laws import copied, same
@@ -14,6 +16,7 @@ from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import Compressor
 from dgc_repro.compressor.ladder import Ladder
 from dgc_repro.compressor.topk import TopK
+from dgc_repro.exchange import settle as module
 from dgc_repro.exchange.clock import Clock
 from dgc_repro.exchange.ddp import AfterBackward
 from dgc_repro.exchange.gradients import GradientExchange
@@ -29,6 +32,19 @@ TOPK = ErrorFeedback(TopK(0.25))
 LADDER = ErrorFeedback(Ladder((Dense(), TopK(factor=4), TopK(factor=4))))
 
 
+@pytest.fixture(params=[frozenset(), frozenset({"cpu"})], ids=["as on a CPU", "as on a GPU"])
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
+    """On which devices payloads are sent before the signals are read."""
+    monkeypatch.setattr(module, "SEND_FIRST", request.param)
+    first: frozenset[str] = request.param
+    return first
+
+
+@pytest.fixture(autouse=True)
+def _in_both_orders(order: frozenset[str]) -> None:
+    """Every test here."""
+
+
 class Simulated:
     """Parameters a, b and c of two simulated workers, top-k with error feedback."""
 
@@ -36,7 +52,7 @@ class Simulated:
         self.parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
         self.link = Link(SimulatedWire(2), Ledger(), Clock(torch.device("cpu")))
         self.seen: list[list[float]] = []  # the policy's energies, by step
-        self.plan = plan or Plan(None)
+        self.plan = plan or Plan(0)
         self.exchange = GradientExchange(
             compressor,
             self.parameters,
@@ -145,14 +161,27 @@ def test_no_parameter_with_a_gradient_is_no_energy_at_all() -> None:
     assert run.seen[-1] == [0, 0, 0]
 
 
-def test_a_step_that_is_not_finite_changes_no_state_and_still_agrees() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_step_that_is_not_finite_changes_no_state_and_still_agrees(
+    known: bool, order: frozenset[str]
+) -> None:
+    """``known``: to the host before it has read the signals. On a GPU it is not, and the payload is sent."""
     run = Simulated()
     every, two = dict.fromkeys("abc", ONES), dict.fromkeys("ab", ONES)
     run.step(every, every)
-    states = copied(run.exchange.states)
-    assert not run.step(two, two, finite=False)
+    states, ledger = copied(run.exchange.states), run.link.ledger
+    sent = ledger.payload_bytes
+    doubts = None if known else torch.tensor(1.0, dtype=torch.float64)
+    with patch.object(run.exchange, "doubt", lambda: doubts):
+        assert not run.step(two, two, finite=not known)
     assert same(run.exchange.states, states)
     assert run.exchange.absent == {"c"}
+    assert ledger.payload_bytes == sent * (1 if known or not order else 2)
+    assert run.step(every, every)
+    other = Simulated()
+    for _ in range(2):
+        other.step(every, every)
+    assert same(run.exchange.states, other.exchange.states)
 
 
 def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:

@@ -357,8 +357,11 @@ class Outside:
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
 
-    def finish(self, absent: object) -> None:
+    def serve(self) -> None:
         self._exchange.finish()
+
+    def finish(self, absent: object) -> None:
+        """Leave the means where they are."""
 
 
 LADDER = Ladder((Dense(), TopK(0.1), TopK(0.01)))
@@ -390,21 +393,55 @@ LADDER = Ladder((Dense(), TopK(0.1), TopK(0.01)))
 )
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_the_host_waits_for_the_gpu_once_a_step(compressor: Compressor, plan: Plan) -> None:
-    """For the signals that ranks share: whether all gradients are finite is among them."""
+    """For the signals that ranks share, among which is whether all gradients are finite. The whole exchange
+    is begun before; the times of a step are read in the next one."""
     shapes = [*SHAPES[:6], SHAPES[-2]]
     with Counting() as counting:
-        link = Link(SimulatedWire(2, CUDA), Ledger(), Clock(torch.device("cpu")))
+        link = Link(SimulatedWire(2, CUDA), Ledger(), Clock(CUDA))
         parameters = {f"p{i}": torch.empty(*one, device=CUDA) for i, one in enumerate(shapes)}
         exchange = GradientExchange(compressor, parameters, link)
-        for step in range(3):
+        launched: list[int] = []
+        wait = torch.cuda.Event.synchronize
+
+        def waits(event: Any) -> None:
+            if not event.query():
+                launched.append(counting.launches)
+            wait(event)
+
+        with patch.object(torch.cuda.Event, "synchronize", waits):
+            for step in range(3):
+                counting.clear()
+                for worker in range(2):
+                    given = {name: torch.empty_like(one) for name, one in parameters.items()}
+                    exchange.open(worker, given, plan)
+                happened, *_ = settle(link, exchange, Outside(exchange), [1.0], plan, finite=True)
+                assert happened
+                link.clock.end_step(0.0)
+                if step:  # tables are uploaded in the first
+                    assert counting.waits == ["event"]
+                    assert launched[-1] == counting.launches
+        assert len(launched) >= 2
+        assert link.clock.last["compress"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_policy_that_chooses_waits_for_the_signals_before_anything_is_sent() -> None:
+    plan, seen = Plan(None, candidates=(1, 2)), list[int]()
+    with Counting() as counting:
+        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(CUDA))
+        parameters = {f"p{i}": torch.empty(*one, device=CUDA) for i, one in enumerate(SHAPES[:6])}
+
+        def choose(energies: Tensor) -> int:
+            seen.append(len(counting.waits))
+            return int(energies[0] >= 0)
+
+        exchange = GradientExchange(ErrorFeedback(LADDER), parameters, link, choose=choose)
+        for _ in range(2):
             counting.clear()
-            for worker in range(2):
-                given = {name: torch.empty_like(one) for name, one in parameters.items()}
-                exchange.open(worker, given, plan)
-            happened, *_ = settle(link, exchange, Outside(exchange), [1.0], plan, finite=True)
-            assert happened
-            if step:  # tables are uploaded in the first
-                assert counting.waits == ["tolist"]
+            exchange.open(0, {n: torch.empty_like(p) for n, p in parameters.items()}, plan)
+            assert settle(link, exchange, Outside(exchange), [], plan, finite=True)[0]
+            assert counting.waits == ["event", "_to_copy"]
+        assert seen == [2, 2]  # the energies are the second
 
 
 RAGGED = (
@@ -421,7 +458,7 @@ def test_the_host_waits_for_the_gpu_twice_where_sizes_differ(
     """For the signals, with which it reads the sizes of its own payload, and for those of all workers."""
     compressor = PerLayer(ErrorFeedback(method)) if wrapped else ErrorFeedback(method)
     with Counting() as counting:
-        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(torch.device("cpu")))
+        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(CUDA))
         parameters = {f"p{i}": torch.empty(*one, device=CUDA) for i, one in enumerate(SHAPES[:6])}
         exchange = GradientExchange(compressor, parameters, link)
         for _ in range(3):
@@ -429,7 +466,8 @@ def test_the_host_waits_for_the_gpu_twice_where_sizes_differ(
             exchange.open(0, {n: torch.empty_like(p) for n, p in parameters.items()}, Plan(0))
             assert counting.waits == []
             assert settle(link, exchange, Outside(exchange), [1.0], Plan(0), finite=True)[0]
-            assert (counting.waits, counting.syncs) == (["_to_copy", "_to_copy"], 2)
+            link.clock.end_step(0.0)
+            assert (counting.waits, counting.syncs) == (["event", "_to_copy"], 2)
 
 
 @pytest.mark.parametrize("method", RAGGED, ids=repr)
@@ -462,9 +500,8 @@ class OneUnit:
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 @pytest.mark.parametrize("compressor", [ErrorFeedback(TopK(0.01)), SignSGD(), PowerSGD()], ids=repr)
 def test_units_of_fsdp_wait_for_the_gpu_once_a_step_in_all(compressor: Compressor) -> None:
-    no_stream = patch.object(torch.cuda, "current_stream"), patch.object(Tensor, "record_stream")
-    with Counting() as counting, no_stream[0], no_stream[1]:
-        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(torch.device("cpu")))
+    with Counting() as counting, patch.object(Tensor, "record_stream"):
+        link = Link(SimulatedWire(1, CUDA), Ledger(), Clock(CUDA))
         parameters = {f"p{i}": torch.empty(*one, device=CUDA) for i, one in enumerate(SHAPES[:6])}
         exchange = GradientExchange(compressor, parameters, link)
         names = list(parameters)
@@ -477,5 +514,6 @@ def test_units_of_fsdp_wait_for_the_gpu_once_a_step_in_all(compressor: Compresso
                 junction.hand_over(i, torch.empty(1, device=CUDA))
             assert junction.open(0) is None
             assert settle(link, exchange, junction, [], Plan(0), finite=True)[0]
+            link.clock.end_step(0.0)
             if step:
-                assert counting.waits == ["tolist"]
+                assert counting.waits == ["event"]

@@ -31,7 +31,12 @@ def test_raise_names_rank_step_and_tensor_and_nobody_else() -> None:
     assert "\n" not in text
 
 
-def test_skip_leaves_the_step_out_and_touches_no_residual() -> None:
+@pytest.mark.parametrize("first", ["cuda", "cpu"])
+def test_skip_leaves_the_step_out_and_touches_no_residual(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``first``: where payloads are sent before the signals are read."""
+    monkeypatch.setattr("dgc_repro.exchange.settle.SEND_FIRST", {first})
     run = poisoned("train.on_nonfinite=skip")
     play(run, until=2)
     before = [[t.clone() for t in tensors_of(state)] for state in run.exchange.states]
