@@ -27,6 +27,7 @@ from dgc_repro.kernel.layout import Layout
 
 ROW, WORDS, BITS = tl.constexpr(4096), tl.constexpr(128), tl.constexpr(32)
 SIGN = tl.constexpr(0x80000000)
+WARPS = 8  # a thread has 16 values of a row: with 32 it spills registers
 
 
 def pack_signs(x: Batch, layout: Layout, buffer: Tensor, *, zero_too: bool) -> None:
@@ -34,7 +35,7 @@ def pack_signs(x: Batch, layout: Layout, buffer: Tensor, *, zero_too: bool) -> N
     counts = tiles(x.sizes, 4096)
     launch(
         buffer, _pack_signs, counts, x.sizes, x, [buffer], _starts(layout, -1), peaks_of(x, counts),
-        ZERO_TOO=zero_too,
+        ZERO_TOO=zero_too, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def decode_signs(
     launch(
         x.tensors[0], _decode_signs, tiles(x.sizes, 4096), x.sizes, x, num_levels, _starts(layout, 0),
         _starts(layout, -1), list(buffers), len(buffers), weight, ACCUMULATE=accumulate,
-        COLUMNS=max(num_levels, default=0) > 2,
+        COLUMNS=max(num_levels, default=0) > 2, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def vote(x: Batch, layout: Layout, buffers: Sequence[Tensor]) -> None:
     """As `vote` of kernel/signs.py."""
     launch(
         x.tensors[0], _vote, tiles(x.sizes, 4096), x.sizes, x, _starts(layout, -1), list(buffers),
-        len(buffers),
+        len(buffers), num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def pack_powers(x: Batch, keys: counter.Numbers, layout: Layout, buffer: Tensor)
     counts = tiles(x.sizes, 4096)
     launch(
         buffer, _pack_powers, counts, x.sizes, x, [buffer], _starts(layout, 0), _starts(layout, 1), keys,
-        peaks_of(x, counts),
+        peaks_of(x, counts), num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def decode_powers(
     """As `decode` of kernel/powers.py."""
     launch(
         x.tensors[0], _decode_powers, tiles(x.sizes, 4096), x.sizes, x, _starts(layout, 0),
-        _starts(layout, 1), list(buffers), len(buffers), weight, ACCUMULATE=accumulate,
+        _starts(layout, 1), list(buffers), len(buffers), weight, ACCUMULATE=accumulate, num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
 from dgc_repro.kernel.gpu.launch import OPTIONS, TYPES, Variant
@@ -20,10 +22,12 @@ DTYPES = {kind: dtype for dtype, kind in TYPES.items() if isinstance(dtype, torc
 
 class Resources(NamedTuple):
     """What a thread of a binary needs. ``stack_bytes``: local memory, for spilled registers and for arrays of
-    the library's functions; ``shared_bytes``: of a program."""
+    the library's functions; ``spilled_bytes``: that it stores there for lack of registers; ``shared_bytes``:
+    of a program."""
 
     registers: int
     stack_bytes: int
+    spilled_bytes: int
     shared_bytes: int
 
 
@@ -39,16 +43,28 @@ def compiled(
 
 
 def resources(binary: Any) -> Resources:
-    """Registers and memory of a binary, as `cuobjdump` of Triton's own package reads them."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.asm["cubin"])
-        file.flush()
-        text = subprocess.run(
-            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+    """Registers and memory of a binary, as the tools of Triton's own package see them."""
+    tool = triton.knobs.nvidia.cuobjdump.path
+    text = _said(tool, "--dump-resource-usage", given=binary.asm["cubin"])
     found = {name: int(number) for name, number in re.findall(r"\b(REG|STACK):(\d+)", text)}
-    return Resources(found["REG"], found["STACK"], binary.metadata.shared)
+    spilled = 0
+    if found["STACK"]:  # assembled once more, for what is said about it
+        arch = binary.metadata.target.arch
+        gpu = f"--gpu-name={sm_arch_from_capability(arch)}"
+        text = _said(
+            get_ptxas(arch).path, "-v", gpu, "-o", os.devnull, given=binary.asm["ptx"].encode()
+        )
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", text)))
+    return Resources(found["REG"], found["STACK"], spilled, binary.metadata.shared)
+
+
+def _said(*command: str, given: bytes) -> str:
+    """What a program says about a file with this content."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(given)
+        file.flush()
+        done = subprocess.run([*command, file.name], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
 
 
 def _for_target(one: Variant, target: GPUTarget) -> Any:

@@ -20,6 +20,8 @@ from dgc_repro.kernel.gpu import dense
 from dgc_repro.kernel.gpu.launch import Numbers, fixed, floats, hashed, kernel, launch, tile, tiles
 from dgc_repro.kernel.gpu.sparse import ENTRIES, SHARE, decoded, store_coded
 
+WARPS = 8  # a thread hashes 8 numbers: with 16 it spills registers
+
 
 class Keys(Hashable, Protocol):
     """`KeyedLayout` of the payload (payload/keyed.py)."""
@@ -37,6 +39,7 @@ def gather(x: Batch, layout: Keys, keys: Tensor, buffer: Tensor, *, scaled: bool
     launch(
         buffer, _gather, programs, _table(layout), len(x), x, [buffer], keys, SHARE,
         KIND=layout.kind, TRAVELS=layout.travels, SCALED=scaled, TILE=ENTRIES,
+        num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -65,7 +68,7 @@ def _visit(
 ) -> None:
     launch(
         x.tensors[0], _scatter, tiles(layout.counts, ENTRIES), _table(layout), len(x), x, [buffer],
-        keys, weight, KIND=kind, ZERO=zero, TILE=ENTRIES,
+        keys, weight, KIND=kind, ZERO=zero, TILE=ENTRIES, num_warps=WARPS,
     )  # fmt: skip
 
 

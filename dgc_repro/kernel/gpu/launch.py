@@ -332,8 +332,8 @@ def hashed(counter, key):
 
 @jit
 def inverse(scale):
-    """1 / scale, rounded as in C (float32 division on a GPU is not, and drops denormal numbers)."""
-    return (1.0 / scale.to(tl.float64)).to(tl.float32)
+    """1 / scale, rounded as in C (`/` is not on a GPU, and drops denormal numbers)."""
+    return tl.div_rn(1.0, scale)
 
 
 def scan(sums: Tensor, counts: Numbers) -> None:

@@ -244,7 +244,8 @@ def _subtract(work, along, k, rows, R: tl.constexpr, WIDTH: tl.constexpr):
 
 
 def _tile(of: Matrices) -> dict[str, int]:
-    return {"R": max(LEAST, next_power_of_2(of.r)), "ROWS": ROWS, "COLS": COLS}
+    r = max(LEAST, next_power_of_2(of.r))
+    return {"R": r, "ROWS": ROWS, "COLS": COLS, "num_warps": 8 if r > 32 else 4}  # 4 spill on sm_80
 
 
 @lru_cache(maxsize=64)

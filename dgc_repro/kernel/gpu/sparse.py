@@ -36,6 +36,7 @@ from dgc_repro.kernel.gpu.launch import (
 
 ENTRIES = 2048  # a tile of an encoder: kernel/sparse.py's SCALE_WIDTH
 WORDS = 256  # a tile of a decoder
+FEW = tl.constexpr(64)  # words of a bitmap at a time
 DELTA16, BITMAP = 2, 3
 SHARE = float(np.float32(1 / 127))  # of the largest magnitude: the scale of 8-bit codes
 ESCAPE = tl.constexpr(65535)
@@ -328,16 +329,20 @@ def _put_bits(
     table, num, s, t, x, buffers, words, num_words, earlier, weight, values, indices, starts,
     KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
-    word = _bitmap(words, num_words, t, WORDS_EACH)
-    counts = _set_bits(word)
+    """So many words at a time that the 32 entries of each fit into registers."""
     bit = tl.arange(0, 32).to(tl.uint32)[None, :]
-    below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
-    entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
-    place = (t * WORDS_EACH + tl.arange(0, WORDS_EACH))[:, None] * 32 + tl.arange(0, 32)[None, :]
-    found = ((word[:, None] >> bit) & 1) != 0
-    _put_at(
-        table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
-    )
+    for within in range(WORDS_EACH // FEW):
+        part = t * (WORDS_EACH // FEW) + within
+        word = _bitmap(words, num_words, part, FEW)
+        counts = _set_bits(word)
+        below = word[:, None] & (((bit * 0 + 1) << bit) - 1)
+        entry = (earlier + tl.cumsum(counts, 0) - counts)[:, None] + _set_bits(below)
+        place = (part * FEW + tl.arange(0, FEW))[:, None] * 32 + tl.arange(0, 32)[None, :]
+        found = ((word[:, None] >> bit) & 1) != 0
+        _put_at(
+            table, num, s, x, buffers, place, entry, found, weight, values, indices, starts, KIND, ZERO
+        )  # fmt: skip
+        earlier += tl.sum(counts, 0)
 
 
 @jit
