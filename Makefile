@@ -17,7 +17,7 @@ OLDEST := .venv-oldest
 OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 
 GRAVAC := $(addprefix reproduce-gravac-,table1 table3 fig1a fig3 table2 table4 fig1b fig2 fig4 fig5 fig6 fig7 fig8 fig9 fig10 fig11)
-REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) reproduce-gravac-lab \
+REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(GRAVAC) \
 	$(addprefix reproduce-lecture-,density waiting allreduce batch_size linear_scaling large_batch sharpness generalization onebit lowrank dgc pufferfish)
 
 .DEFAULT_GOAL := help
@@ -104,7 +104,6 @@ reproduce-gravac-fig8: ## train and draw the factors that GraVAC uses on VGG16 (
 reproduce-gravac-fig9: ## train and draw the factors that GraVAC uses on the LSTM (figure 9)
 reproduce-gravac-fig10: ## train and draw geometric scaling of factors (GraVAC, figure 10)
 reproduce-gravac-fig11: ## train and draw Random-k under GraVAC and Accordion (GraVAC, figure 11)
-reproduce-gravac-lab: ## train on shaped links whose rate drops and rises, and compare GraVAC (ours)
 reproduce-dgc-ptb: ## train and print the lecture's DGC row on the Penn Treebank
 reproduce-lecture-density: ## train, and draw how dense sums of sparse gradients become (lecture; about 1 minute)
 reproduce-lecture-waiting: ## simulate waiting for the slowest of K workers (lecture)

@@ -91,7 +91,6 @@ FAMILIES = {
     **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
     **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
     "gravac/low": "gravac/resnet101/",
-    **{f"gravac/lab_{row}": "gravac/lab/" for row in ("dense", "static", "gravac", "accordion")},
 }
 """Papers whose experiments take another family of scales than images."""
 TRAINED = [name for name in artifacts() if "study" not in _artifact(name)]

@@ -304,6 +304,7 @@ def test_the_make_targets_of_the_pages_exist() -> None:
     named = {
         (page.name, target)
         for page in PAGES
+        if page.name != "CHANGELOG.md"  # it names targets that are gone
         for target in re.findall(
             r"(?:^|`)make ([a-z0-9_-]+)", page.read_text(encoding="utf-8"), re.M
         )

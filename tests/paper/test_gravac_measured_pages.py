@@ -1,11 +1,11 @@
-"""GraVAC's Tables I and III, figures 1a and 3, and the lab: pages of made-up runs."""
+"""GraVAC's Tables I and III, figures 1a and 3: pages of made-up runs."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from synthetic import words
 from dgc_repro.errors import UserError
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.frame import of
-from dgc_repro.paper.gravac import COMPRESSORS, MODELS, PARAMETERS, fig1a, fig3, lab, table1, table3
+from dgc_repro.paper.gravac import COMPRESSORS, MODELS, PARAMETERS, fig1a, fig3, table1, table3
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.paper.records import Run, in_order
 
@@ -105,48 +105,6 @@ def saturating(model: str, at: int) -> Run:
     return made(model, rows, {"study": study})
 
 
-CHANGES = [{"step": 40, "rate": "100mbit"}, {"step": 80, "rate": "1gbit"}]
-LINKS = {"rate": "1gbit", "schedule": CHANGES}
-
-
-def trained(
-    row: str, seed: int = 0, high_ms: float = 100.0, low_ms: float = 1000.0,
-    factor: Callable[[int], float] = lambda step: 10.0, losses: Sequence[float] | None = None,
-    links: dict[str, Any] = LINKS,
-) -> Run:  # fmt: skip
-    """120 steps in 12 epochs; losses fall from 2 to 1."""
-    steps = np.arange(10, 121, 10)
-    low = np.clip(steps - 40, 0, 40)
-    sent = [sum(1000 / factor(step) for step in range(1, end + 1)) for end in steps]
-    epochs = pd.DataFrame({"epoch": range(1, 13), "step": steps, "comm/floats": sent})
-    high_ms *= 1 + 0.001 * seed
-    epochs["time/train_seconds"] = (low * low_ms + (steps - low) * high_ms) / 1e3
-    epochs["train/loss"] = np.linspace(2, 1, 12) + 0.001 * seed if losses is None else losses
-    epochs["test/perplexity"] = 90.0
-    epochs["comm/payload_bytes"] = epochs["comm/wire_bytes"] = 4 * epochs["comm/floats"]
-    decisions = pd.DataFrame()
-    if row not in (lab.DENSE, lab.ACCORDION):
-        decisions = pd.DataFrame({"step": range(1, 121), "gain": 0.8, "throughput": 500.0})
-        decisions["factor"] = [factor(step) for step in decisions["step"]]
-        decisions["branch"] = np.where(decisions["factor"] > 1, "candidate", "dense")
-    run = made(row, [], {"network": links, "launch": {"workers": 2, "kind": "netlab"}}, seed)
-    counted = {"net/tx_bytes": 1.01e6, "net/expected_tx_bytes": 1e6, "parameters": 1000}
-    return replace(run, summary=counted, epochs=epochs, decisions=decisions)  # fmt: skip
-
-
-def lab_runs(seeds: int = 3, **gravac: Any) -> list[Run]:
-    """Every row; ``gravac``: of GraVAC's."""
-    fast = {"high_ms": 50.0, "low_ms": 60.0}
-    settings: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(lab.LABELS, fast),
-        lab.DENSE: {"factor": lambda step: 1.0},
-        lab.STATIC10: {"high_ms": 60.0, "low_ms": 200.0},
-        lab.GRAVAC: fast | gravac,
-        lab.BUCKET: {"high_ms": 45.0, "low_ms": 55.0},
-    }
-    return [trained(row, seed, **own) for seed in range(seeds) for row, own in settings.items()]
-
-
 SIZES = {"resnet101": (101, 169.9), "vgg16": (16, 527.8), "lstm": (2, 251.9)}
 SYNCS = {"resnet101": (16, (290, 1262)), "vgg16": (13, (900, 1077)), "lstm": (27, (429, 462))}
 RUNS: dict[Any, Callable[[], list[Run]]] = {
@@ -154,7 +112,6 @@ RUNS: dict[Any, Callable[[], list[Run]]] = {
     table3: lambda: [measured(model) for model in MODELS],
     fig1a: lambda: [scaling(model, ms, syncs) for model, (ms, syncs) in SYNCS.items()],
     fig3: lambda: [saturating(model, at) for model, at in fig3.PRINTED.items()],
-    lab: lab_runs,
 }
 
 
@@ -215,8 +172,6 @@ def test_a_reduced_model_does_not_carry_the_full_ones_name_and_a_busy_machine_is
 def test_runs_that_are_not_alike_make_no_page() -> None:
     with pytest.raises(UserError, match=r"^measure\.repeats: "):
         table3.page([measured("lstm", n=5), measured("vgg16", n=7)], "quick")
-    with pytest.raises(UserError, match="^network: "):
-        lab.page([trained("dense"), trained("gravac", links=LINKS | {"rate": "2gbit"})], "quick")
 
 
 @pytest.mark.parametrize(("resnet_ms", "word"), [(17, "agrees"), (19, "differs")])
@@ -238,62 +193,11 @@ def test_a_factor_of_saturation_may_be_one_step_off(at: int, word: str) -> None:
     assert fig3.saturation({1000: 2.0, 10: 1.0, 100: 1.9}) == 100
 
 
-def test_times_and_factors_are_those_between_changes_of_the_rate() -> None:
-    run = trained(lab.GRAVAC, low_ms=700.0)
-    parts = lab.by_stretch(run)
-    texts = ["1gbit: steps 1-40", "100mbit: steps 41-80", "1gbit: steps 81-120"]
-    assert list(parts.index) == texts
-    assert list(parts["low"]) == [False, True, False]
-    assert list(40 * parts["ms"]) == pytest.approx([4e3, 28e3, 4e3])
-    assert lab.slowdown(run) == pytest.approx(7.0)
-    constant = lab.by_stretch(trained(lab.GRAVAC, links={"rate": None}))
-    assert list(constant.index) == ["None: steps 1-120"]
-    assert not constant["low"].any()
-    constant = trained(lab.GRAVAC, links={"rate": None})
-    assert math.isnan(lab.slowdown(constant))
-    assert math.isnan(lab.reaction(constant))
-    for row in (lab.GRAVAC, lab.ACCORDION):  # factors by step, and by the floats of an epoch
-        reacting = trained(row, factor=lambda step: 1000.0 if 40 < step <= 80 else 10.0)
-        assert lab.reaction(reacting) == pytest.approx(math.log2(100))
-
-
-def test_the_target_is_denses_last_quarter_and_one_spread() -> None:
-    one = trained(lab.DENSE, losses=[2.0] * 9 + [1.0, 1.1, 1.2])
-    loss, text = lab.target_of([one])
-    assert loss == pytest.approx(1.1 + 0.1)
-    assert "last 3 epochs" in text
-    assert lab.seconds_to(one, loss) == one.epochs["time/train_seconds"][9]
-    seeds = [trained(lab.DENSE, seed, losses=[1.0 + seed] * 12) for seed in range(3)]
-    assert lab.target_of(seeds)[0] == pytest.approx(2.0 + 1.0)
-    assert math.isnan(lab.target_of([trained(lab.GRAVAC)])[0])
-
-
-def test_the_labs_verdicts_follow_the_numbers() -> None:
-    found = words(lab.page(lab_runs(), "quick"))
-    sure = ("drop", "gravac.slowdown", "gravac.sooner.dense", "gravac_bucket.quicker")
-    assert {found[claim] for claim in sure} == {"agrees"}
-    assert found["gravac.reacts"] == "differs"  # one factor throughout
-    slow = lab_runs(factor=lambda s: 1e3 if 40 < s <= 80 else 10.0, high_ms=400.0, low_ms=9000.0)
-    found = words(lab.page(slow, "quick"))
-    assert found["gravac.reacts"] == "agrees"
-    assert found["gravac.slowdown"] == found["gravac.sooner.dense"] == "differs"
-    never = lab.page(lab_runs(losses=[2.0] * 12), "quick")
-    assert words(never)["gravac.sooner.dense"] == "differs"
-    assert "| never |" in page.markdown(never)
-    assert words(lab.page(lab_runs(factor=lambda s: 1.0), "quick"))["gravac.reacts"] == "not tested"
-    flat = replace(trained(lab.DENSE, 0, 99.0, 99.0), id="flat")
-    even = [flat, *(run for run in slow if run.row != lab.DENSE)]
-    assert words(lab.page(even, "quick"))["gravac.sooner.dense"] == "not tested"
-
-
-def test_one_seed_is_indicative_and_interfaces_stand_beside_the_ledger(tmp_path: Path) -> None:
-    once = lab.page(lab_runs(1), "quick")
-    assert set(words(once).values()) == {"indicative (+)", "indicative (-)"}
-    text = page.markdown(once)
-    assert "interfaces of 7 of 7 runs were read; they differ from the ledger" in text
-    assert "by at most 1.00 %" in text
+def test_the_line_of_a_run_has_interface_and_ledger(tmp_path: Path) -> None:
     assert counted_line(tmp_path) is None
-    summary = lab_runs(1)[0].summary | {"comm/total_wire_bytes": 9e5}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    sent = {
+        "net/tx_bytes": 1.01e6, "net/expected_tx_bytes": 1e6, "comm/total_wire_bytes": 9e5,
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps(sent))
     line = "network: 1.01 MB sent a worker by its interface, 1 MB by the ledger with headers"
     assert counted_line(tmp_path) == f"{line} (+1.00 %; 900 kB without)"
