@@ -43,8 +43,7 @@ from dgc_repro.launch.parent import OWN_TARGETS, lower_session
 from dgc_repro.launch.rendezvous import Rendezvous, use_loopback
 from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
-from dgc_repro.sink.fan_out import FanOut
-from dgc_repro.sink.interface import RunInfo, Sink
+from dgc_repro.sink.interface import FanOut, RunInfo, Sink
 from dgc_repro.sink.jsonl import Jsonl, replace
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train

@@ -3,5 +3,3 @@
 Rank 0 passes finished numbers to the sinks; a sink computes nothing. The record is always written, and the
 others can be made from it again.
 """
-
-from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 from dgc_repro.progress import Progress, console_of
@@ -18,17 +18,18 @@ LABEL_WIDTH = 14
 """Longer rung labels are cut in the bar, so that it fits 80 columns."""
 
 
-@dataclass
 class Console:
-    """Prints to ``stream`` (default: standard output). Not frozen: it holds the bar that it draws."""
+    """Prints to ``stream`` (default: standard output)."""
 
-    stream: TextIO | None = None
-    _run: RunInfo | None = field(default=None, init=False, repr=False)
-    _progress: Progress | None = field(default=None, init=False, repr=False)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._folder = Path()
+        self._num_epochs = 0
+        self._progress: Progress | None = None
 
     def start(self, run: RunInfo) -> None:
-        self._run = run
-        self._print(run.name)
+        self._folder, self._num_epochs = run.folder, run.num_epochs
+        self.note(run.name)
         self._progress = Progress(
             f"epoch {min(run.start_epoch + 1, run.num_epochs)}/{run.num_epochs}",
             run.num_epochs * run.steps_per_epoch,
@@ -37,40 +38,30 @@ class Console:
         )
 
     def step(self, metrics: Metrics) -> None:
-        assert self._run is not None, "start comes first"
         assert self._progress is not None, "start comes first"
         self._progress.advance(
             int(metrics["step"]) - self._progress.completed,
             now(metrics),
-            f"epoch {metrics['epoch']}/{self._run.num_epochs}",
+            f"epoch {metrics['epoch']}/{self._num_epochs}",
         )
 
     def epoch(self, record: Metrics) -> None:
-        assert self._run is not None, "start comes first"
-        self._print(epoch_line(record, self._run.num_epochs))
+        self.note(epoch_line(record, self._num_epochs))
 
     def note(self, text: str) -> None:
-        self._print(text)
+        if self._progress is not None:
+            self._progress.line(text)
+        else:
+            print(text, file=self._stream, flush=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        assert self._run is not None, "start comes first"
         self.close()
-        self._print(f"{summary.get('status', 'ended')}: {self._run.folder}")
+        self.note(f"{summary.get('status', 'ended')}: {self._folder}")
 
     def close(self) -> None:
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-
-    @property
-    def _stream(self) -> TextIO:
-        return self.stream or sys.stdout
-
-    def _print(self, line: str) -> None:
-        if self._progress is not None:
-            self._progress.line(line)
-        else:
-            print(line, file=self._stream, flush=True)
 
 
 def now(metrics: Metrics) -> str:

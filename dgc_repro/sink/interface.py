@@ -17,7 +17,8 @@ An epoch's record has the keys in ``dgc_repro.paper.records.REQUIRED_METRICS``, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,3 +67,36 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close files and end processes. Does nothing if called twice or before start."""
+
+
+@dataclass(frozen=True)
+class FanOut:
+    """Forwards every call to all of ``sinks`` in order, so that the record comes before its mirrors."""
+
+    sinks: Sequence[Sink]
+
+    def start(self, run: RunInfo) -> None:
+        for sink in self.sinks:
+            sink.start(run)
+
+    def step(self, metrics: Metrics) -> None:
+        for sink in self.sinks:
+            sink.step(metrics)
+
+    def epoch(self, record: Metrics) -> None:
+        for sink in self.sinks:
+            sink.epoch(record)
+
+    def note(self, text: str) -> None:
+        for sink in self.sinks:
+            sink.note(text)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        for sink in self.sinks:
+            sink.finish(summary)
+
+    def close(self) -> None:
+        """Close all, the last first, even where closing one fails."""
+        with ExitStack() as stack:
+            for sink in self.sinks:
+                stack.callback(sink.close)

@@ -4,9 +4,9 @@ metrics.jsonl has one line per epoch, steps.jsonl one line every few steps, and 
 step of a policy that decides in every step.
 
 Tables and figures are made from these lines alone. Each line is flushed when it is written, so a killed run
-keeps its record. A checkpoint holds a copy of the record, and a resumed run starts from that copy
-(train/checkpoint.py); a run that starts over drops the old lines first. NaN and infinity are written as null,
-because JSON has neither; pandas reads null as NaN.
+keeps its record. Before a run starts, train/checkpoint.py brings its record to the state of the checkpoint
+that it continues from, or removes the record if there is none. NaN and infinity are written as null, because
+JSON has neither; pandas reads null as NaN.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
-from dgc_repro.checked import refuse, within
-from dgc_repro.errors import UserError, writing
+from dgc_repro.checked import checked, within
+from dgc_repro.errors import writing
 from dgc_repro.sink.interface import Metrics, RunInfo, Sink
 
 EPOCHS_FILE = "metrics.jsonl"
@@ -31,72 +31,49 @@ DECISION = "decision/"
 EverySteps = Annotated[int, within(0), "10 is usual, 0 is never"]
 
 
-@dataclass
+@checked
 class Jsonl:
-    """Appends to the files in the run folder. With ``every_steps=0`` there is no steps.jsonl.
-
-    Not frozen, because it holds open files.
-    """
+    """Appends to the files in the run folder. With ``every_steps=0`` there is no steps.jsonl."""
 
     every_steps: EverySteps = 10
-    _epochs: TextIO | None = field(default=None, init=False, repr=False)
-    _steps: TextIO | None = field(default=None, init=False, repr=False)
-    _decisions: TextIO | None = field(default=None, init=False, repr=False)
-    _folder: Path = field(default=Path(), init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        refuse(type(self), vars(self))
+    _files: dict[str, TextIO] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def start(self, run: RunInfo) -> None:
-        """Open the files. Raises UserError if metrics.jsonl lacks an epoch that the checkpoint covers.
-
-        A run that starts from another folder's checkpoint has no lines for the earlier epochs.
-        """
         run.folder.mkdir(parents=True, exist_ok=True)
-        epochs, steps = run.folder / EPOCHS_FILE, run.folder / STEPS_FILE
-        kept = keep_covered(epochs, "epoch", run.start_epoch, notes=run.start_step > 0)
-        keep_covered(steps, "step", run.start_step)
-        keep_covered(run.folder / DECISIONS_FILE, "decision", run.start_step)
-        self._folder = run.folder
-        first = min(kept, default=run.start_epoch + 1)
-        if missing := sorted(set(range(first, run.start_epoch + 1)) - kept):
-            raise UserError(
-                f"{epochs}: a line for each epoch that the checkpoint covers, got none for "
-                f"{', '.join(map(str, missing))}; delete the run folder and run again"
-            )
-        self._epochs = epochs.open("a", encoding="utf-8")
-        if self.every_steps:
-            self._steps = steps.open("a", encoding="utf-8")
+        for name in (EPOCHS_FILE, STEPS_FILE) if self.every_steps else (EPOCHS_FILE,):
+            self._open(run.folder / name)
 
     def step(self, metrics: Metrics) -> None:
-        decided = {key: value for key, value in metrics.items() if key.startswith(DECISION)}
-        if decided:
-            if self._decisions is None:
-                self._decisions = (self._folder / DECISIONS_FILE).open("a", encoding="utf-8")
-            number = metrics["step"]
-            write_line(self._decisions, {"kind": "decision", "decision": number, **decided})
-            metrics = {key: value for key, value in metrics.items() if key not in decided}
-        if self._steps is not None and int(metrics["step"]) % self.every_steps == 0:
-            write_line(self._steps, {"kind": "step", **metrics})
+        decision = {key: value for key, value in metrics.items() if key.startswith(DECISION)}
+        if decision:
+            if DECISIONS_FILE not in self._files:
+                self._open(Path(self._files[EPOCHS_FILE].name).with_name(DECISIONS_FILE))
+            write_line(
+                self._files[DECISIONS_FILE],
+                {"kind": "decision", "decision": metrics["step"], **decision},
+            )
+        if self.every_steps and int(metrics["step"]) % self.every_steps == 0:
+            rest = {key: value for key, value in metrics.items() if key not in decision}
+            write_line(self._files[STEPS_FILE], {"kind": "step", **rest})
 
     def epoch(self, record: Metrics) -> None:
-        assert self._epochs is not None, "start comes first"
-        write_line(self._epochs, {"kind": "epoch", **record})
+        write_line(self._files[EPOCHS_FILE], {"kind": "epoch", **record})
         # The checkpoint that follows must not outlive this line, not even a power cut.
-        os.fsync(self._epochs.fileno())
+        os.fsync(self._files[EPOCHS_FILE].fileno())
 
     def note(self, text: str) -> None:
-        assert self._epochs is not None, "start comes first"
-        write_line(self._epochs, {"kind": "note", "text": text})
+        write_line(self._files[EPOCHS_FILE], {"kind": "note", "text": text})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Nothing to do: launch/worker.py writes summary.json when everything else is on disk."""
 
     def close(self) -> None:
-        for file in (self._epochs, self._steps, self._decisions):
-            if file is not None:
-                file.close()
-        self._epochs = self._steps = self._decisions = None
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _open(self, path: Path) -> None:
+        self._files[path.name] = path.open("a", encoding="utf-8")
 
 
 def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
@@ -108,28 +85,6 @@ def write_line(file: TextIO, record: Mapping[str, Any]) -> None:
     with writing(Path(file.name)):
         file.write(json.dumps(plain, allow_nan=False) + "\n")
         file.flush()
-
-
-def keep_covered(path: Path, kind: str, last: int, notes: bool = False) -> set[int]:
-    """Drop lines of ``kind`` with a number above ``last``, and half-written lines.
-
-    Notes are kept if ``notes``. The file is replaced as a whole or not at all. Returns the numbers kept.
-    """
-    if not path.exists():
-        return set()
-    before = path.read_bytes()
-    kept, numbers = [], set()
-    for line, record in _lines(before):
-        number = record.get(kind)
-        if record.get("kind") == kind and isinstance(number, int) and number <= last:
-            kept.append(line)
-            numbers.add(number)
-        elif record.get("kind") == "note" and notes:
-            kept.append(line)
-    whole = "".join(f"{line}\n" for line in kept).encode()
-    if whole != before:
-        replace(path, whole)
-    return numbers
 
 
 def after(content: bytes, size: int) -> bytes:
@@ -151,6 +106,24 @@ def replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def replay(folder: Path, sink: Sink) -> None:
+    """Pass the record in a run folder to another sink: the notes, then steps and epochs as they were written.
+
+    Steps are those in steps.jsonl, each with its decision. A null becomes NaN, except in decisions, where it
+    means that there is no value.
+    """
+    epochs, steps, decisions = (_records(folder / name) for name in RECORD_FILES)
+    by_step = {one.pop("decision"): one for one in decisions}
+    for one in epochs:
+        if "text" in one:
+            sink.note(one["text"])
+    calls: list[tuple[Any, dict[str, Any]]]
+    calls = [(sink.step, _with_nan(one) | by_step.get(one["step"], {})) for one in steps]
+    calls += [(sink.epoch, _with_nan(one)) for one in epochs if "text" not in one]
+    for call, one in sorted(calls, key=lambda pair: pair[1]["step"]):  # stable: steps come first
+        call(one)
+
+
 def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines that hold a JSON object. The last line of a killed process may not."""
     for line in content.decode("utf-8", errors="replace").splitlines():
@@ -162,42 +135,12 @@ def _lines(content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
             yield line, record
 
 
-def replay(folder: Path, sink: Sink) -> None:
-    """Pass the record in a run folder to another sink: steps, epochs and notes, in their order.
-
-    Steps are those in steps.jsonl, each with its decision. A null becomes NaN, except in decisions, where it
-    means that there is no value.
-    """
-    steps = [record for _, record in _recorded(folder / STEPS_FILE)]
-    numbers = {record["step"] for record in steps}
-    decided = {
-        record["decision"]: {key: record[key] for key in record if key.startswith(DECISION)}
-        for _, record in _recorded(folder / DECISIONS_FILE)
-        if record.get("decision") in numbers
-    }
-    passed = 0
-
-    def pass_steps(last: float) -> None:
-        nonlocal passed
-        while passed < len(steps) and steps[passed]["step"] <= last:
-            record = steps[passed]
-            sink.step(_with_nan(record) | decided.get(record["step"], {}))
-            passed += 1
-
-    for kind, record in _recorded(folder / EPOCHS_FILE):
-        if kind == "note":
-            sink.note(record["text"])
-        else:
-            pass_steps(record["step"])
-            sink.epoch(_with_nan(record))
-    pass_steps(math.inf)
-
-
-def _recorded(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The kind and the values of every line of a record file; nothing if there is no file."""
-    if path.is_file():
-        for _, record in _lines(path.read_bytes()):
-            yield record.pop("kind"), record
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The values of every line of a record file; none if there is no file."""
+    found = [record for _, record in _lines(path.read_bytes())] if path.is_file() else []
+    for record in found:
+        del record["kind"]
+    return found
 
 
 def _with_nan(record: Mapping[str, Any]) -> dict[str, Any]:

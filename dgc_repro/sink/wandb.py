@@ -11,7 +11,6 @@ continues without wandb; only ``mode=online`` without a key, and a missing wandb
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -19,7 +18,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +29,6 @@ from dgc_repro.errors import UserError
 from dgc_repro.sink.interface import Metrics, RunInfo
 from dgc_repro.sink.jsonl import RECORD_FILES, EverySteps, replay
 
-MODES = ("offline", "online", "disabled")
 AXES = (
     *("epoch", "comm/wire_bytes", "comm/payload_bytes"),
     *("time/modelled_seconds", "time/train_seconds"),
@@ -47,7 +46,6 @@ BRANCHES = ("dense", "theta_min", "candidate")
 TABLES = {"policy/trace": "policy.csv", "measure/table": "repeats.csv", "study/table": "rows.csv"}
 """Files of a run folder that are also logged as tables."""
 FILES = ("config.yaml", "environment.json", "summary.json", *RECORD_FILES, *TABLES.values())
-LABELS_AS_TAGS = ("paper", "artifact", "compressor", "policy", "scale")
 TAG_CHARACTERS = 64
 """wandb refuses longer tags."""
 FINISH_TIMEOUT_SECONDS = 60.0
@@ -60,14 +58,12 @@ Tag = Annotated[
 
 @dataclass
 class Session:
-    """The open wandb run, if any. ``failed``: wandb raised an error."""
+    """The open wandb run, if any, and where it writes. ``failed``: wandb raised an error."""
 
     run: Any = None
-    library: Any = None
-    folder: Path = Path()
+    folder: Path | None = None
     failed: bool = False
     exit_code: int = 1
-    notes: list[str] = field(default_factory=list)
 
 
 @checked
@@ -81,7 +77,9 @@ class Wandb:
 
     project: Annotated[str, Rule("a name", bool), "dgc_repro is usual"] = "dgc_repro"
     entity: str | None = None
-    mode: Annotated[str, one_of(MODES), "offline needs no key"] = "offline"
+    mode: Annotated[str, one_of(("offline", "online", "disabled")), "offline needs no key"] = (
+        "offline"
+    )
     group: str | None = None
     tags: Annotated[Sequence[Tag], "as [mine, other]"] = ()
     every_steps: EverySteps = 10
@@ -113,123 +111,110 @@ class Wandb:
         self._log(int(record["step"]), record)
 
     def note(self, text: str) -> None:
-        self._session.notes.append(text)
-        notes = "\n".join(self._session.notes)
-        self._try(lambda run: setattr(run, "notes", notes))
+        with self._reporting():
+            if run := self._session.run:
+                run.notes = "\n".join(filter(None, (run.notes, text)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         is_finished = summary.get("status") == "finished"
         self._session.exit_code = 0 if is_finished else 1
-        new = {key: value for key, value in summary.items() if "/" not in key and key != "step"}
-        self._try(lambda run: run.summary.update(new))
-        if is_finished:
-            self._try(self._log_files)
+        with self._reporting():
+            if run := self._session.run:
+                new = {k: v for k, v in summary.items() if "/" not in k and k != "step"}
+                run.summary.update(new)
+                if is_finished:
+                    self._log_files()
 
     def close(self) -> None:
         """Close the run. It is marked as failed unless `finish` was called with status "finished"."""
-        self._try(lambda run: run.finish(exit_code=self._session.exit_code))
+        if self._session.folder is None:
+            return
+        with self._reporting():
+            if run := self._session.run:
+                run.finish(exit_code=self._session.exit_code)
         self._session.run = None
-        library, self._session.library = self._session.library, None
-        if library is not None:
+        with self._reporting():
             # finish() may return before wandb's own process has written the run to disk (seen with 0.31:
             # a file of 7 bytes); teardown() waits for the end of that process.
-            try:
-                library.teardown()
-            except Exception as error:
-                self._give_up(error)
+            silent_wandb().teardown()
+        self._session.folder = None
 
     def log_page(self, page: Path, folder: Path, name: str, config: Mapping[str, Any]) -> None:
         """Log the page of a reproduced artifact as a wandb run of its own: its files as a wandb artifact, its
         table and its figures. ``folder``: where wandb writes."""
         self.check()
-
-        def log(run: Any) -> None:
-            files = self._artifact(name, "page")
-            files.add_dir(str(page))
-            run.log_artifact(files)
-            values = {"table": self._table(page / "table.csv")}
-            for figure in sorted(page.glob("*.png")):
-                values[figure.stem] = self._session.library.Image(str(figure))
-            run.log(values)
-
+        self._open(folder, name, job_type="reproduce", config=dict(config))
+        with self._reporting():
+            if run := self._session.run:
+                wandb = silent_wandb()
+                files = wandb.Artifact(wandb_name(name), type="page")
+                values = {path.stem: wandb.Image(str(path)) for path in sorted(page.glob("*.png"))}
+                with staging_in(folder):
+                    files.add_dir(str(page))
+                    run.log_artifact(files)
+                    run.log({"table": table_of(page / "table.csv"), **values})
         self._session.exit_code = 0
-        self._try_open(folder, name, job_type="reproduce", config=dict(config))
-        with staging_in(folder):
-            self._try(log)
         self.close()
 
     def _start(self, run: RunInfo, is_live: bool) -> None:
         self.check()
-        labels = labels_of(run.config)
-        tags = [labels[key][:TAG_CHARACTERS] for key in LABELS_AS_TAGS if key in labels]
-        self._try_open(
+        self._open(
             run.folder,
             run.name,
             is_live=is_live,
             group=self.group or setting_name(run),
             job_type=next((kind for kind in ("study", "measure") if kind in run.config), "train"),
-            tags=list(dict.fromkeys((*tags, *self.tags))),
-            config={
-                **config_to_filter(run.config),
-                "labels": labels,
-                "environment": run.environment,
-            },
+            tags=list(dict.fromkeys((*tags_of(run.config), *self.tags))),
+            config={**config_to_filter(run.config), "environment": run.environment},
         )
         if run.start_step or not is_live:
-            self._try(lambda _: replay(run.folder, self))
+            replay(run.folder, self)
 
-    def _try_open(self, folder: Path, name: str, **described: Any) -> None:
+    def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> None:
+        """Open a wandb run. One that continues, or is uploaded again, keeps its id."""
         self._session.folder = folder
-        try:
-            self._session.run = self._open(folder, name, **described)
-        except Exception as error:
-            self._give_up(error)
-
-    def _open(self, folder: Path, name: str, *, is_live: bool = True, **described: Any) -> Any:
-        wandb = self._session.library = silent_wandb()
-        # A run that continues, or is uploaded again, keeps its id.
-        kept = folder / "wandb" / "run_id"
-        known = kept.read_text(encoding="ascii").strip() if kept.is_file() else ""
-        settings = wandb.Settings(
-            silent=True,
-            console="off",  # wandb would record every redraw of the progress bar
-            finish_timeout=FINISH_TIMEOUT_SECONDS,
-            # A mirror that is written later must not show the machine and the commit of that moment.
-            disable_git=not is_live,
-            x_disable_stats=not is_live,
-            x_disable_meta=not is_live,
-            x_disable_machine_info=not is_live,
-        )
-        opened = wandb.init(
-            project=self.project,
-            entity=self.entity,
-            mode=self.mode,
-            name=name,
-            id=known or None,
-            dir=str(folder),
-            settings=settings,
-            **described,
-        )
-        if self.mode != "disabled":
-            kept.write_text(f"{opened.id}\n", encoding="ascii")
-        # An older mirror of this run: one that is synced after another replaces it on the server.
-        for other in (folder / "wandb").glob(f"offline-run-*-{opened.id}"):
-            if not Path(opened.dir).resolve().is_relative_to(other.resolve()):
-                shutil.rmtree(other, ignore_errors=True)
-        for axis in AXES:
-            opened.define_metric(axis)
-        for metric, summary in SUMMARIES.items():
-            opened.define_metric(metric, summary=summary)
-        return opened
+        with self._reporting():
+            wandb = silent_wandb()
+            kept = folder / "wandb" / "run_id"
+            settings = wandb.Settings(
+                silent=True,
+                console="off",  # wandb would record every redraw of the progress bar
+                finish_timeout=FINISH_TIMEOUT_SECONDS,
+                # A mirror that is written later must not show the machine and the commit of that moment.
+                disable_git=not is_live,
+                x_disable_stats=not is_live,
+                x_disable_meta=not is_live,
+                x_disable_machine_info=not is_live,
+            )
+            self._session.run = run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                mode=self.mode,
+                name=name,
+                id=kept.read_text(encoding="ascii").strip() if kept.is_file() else None,
+                dir=str(folder),
+                settings=settings,
+                **described,
+            )
+            if self.mode != "disabled":
+                kept.write_text(f"{run.id}\n", encoding="ascii")
+            # An older mirror of this run: one that is synced after another replaces it on the server.
+            for other in (folder / "wandb").glob(f"offline-run-*-{run.id}"):
+                if not Path(run.dir).resolve().is_relative_to(other.resolve()):
+                    shutil.rmtree(other, ignore_errors=True)
+            for metric in (*AXES, *SUMMARIES):
+                run.define_metric(metric, summary=SUMMARIES.get(metric))
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
-        logged = {key: value for key, value in values.items() if key != "step"}
-        self._try(lambda run: run.log(logged, step=step))
+        with self._reporting():
+            if run := self._session.run:
+                run.log({key: value for key, value in values.items() if key != "step"}, step=step)
 
-    def _log_files(self, run: Any) -> None:
+    def _log_files(self) -> None:
         """Log the record as a wandb artifact, and the policy trace (or the measured table) as a table."""
-        folder = self._session.folder
-        record = self._artifact(run.name, "run")
+        folder, run = self._session.folder, self._session.run
+        assert folder is not None
+        record = silent_wandb().Artifact(wandb_name(run.name), type="run")
         for path in (folder / name for name in FILES):
             if path.is_file():
                 record.add_file(str(path), policy="immutable")  # in place, without a copy
@@ -237,37 +222,27 @@ class Wandb:
         with staging_in(folder):
             for key, name in TABLES.items():
                 if (folder / name).is_file():
-                    run.log({key: self._table(folder / name)})
+                    run.log({key: table_of(folder / name)})
 
-    def _artifact(self, name: str, kind: str) -> Any:
-        return self._session.library.Artifact(wandb_name(name), type=kind)
-
-    def _table(self, path: Path) -> Any:
-        import pandas as pd
-
-        return self._session.library.Table(dataframe=pd.read_csv(path), allow_mixed_types=True)
-
-    def _try(self, act: Callable[[Any], object]) -> None:
-        if self._session.run is not None:
-            try:
-                act(self._session.run)
-            except Exception as error:
-                self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        broken, self._session.run = self._session.run, None
-        if not self._session.failed:
-            self._session.failed = True
-            reason = " ".join(str(error).split())
-            print(
-                f"wandb: {type(error).__name__}: {reason}; the mirror is incomplete, "
-                f"the record in {self._session.folder} is not affected",
-                file=sys.stderr,
-                flush=True,
-            )
-        if broken is not None:
-            with contextlib.suppress(Exception):  # reported already
-                broken.finish(exit_code=1)
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Print the first error that wandb raises inside, and close its run: training goes on without it."""
+        session = self._session
+        try:
+            yield
+        except Exception as error:
+            if not session.failed:
+                print(
+                    f"wandb: {type(error).__name__}: {' '.join(str(error).split())}; the mirror is "
+                    f"incomplete, the record in {session.folder} is not affected",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            session.failed = True
+            broken, session.run = session.run, None
+            with suppress(Exception):  # reported already
+                if broken is not None:
+                    broken.finish(exit_code=1)
 
 
 def require_installed(package: str, extra: str) -> None:
@@ -287,7 +262,7 @@ def silent_wandb() -> Any:
 def key_problem() -> str | None:
     """Why wandb cannot go online, None if it has a key. Connects to nothing."""
     wandb = silent_wandb()
-    with environment(WANDB_MODE=None):  # in offline mode login looks for no key
+    with environment("WANDB_MODE", None):  # in offline mode login looks for no key
         try:
             has_key = wandb.login(prompt=False, verify=False)
         except wandb.errors.AuthenticationError as error:
@@ -295,29 +270,33 @@ def key_problem() -> str | None:
     return None if has_key else "found none in WANDB_API_KEY, netrc or wandb's settings"
 
 
-def staging_in(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """wandb copies the files of artifacts into the run folder, not into the user's home."""
-    return environment(WANDB_DATA_DIR=str(folder.resolve() / "wandb"))
+@contextmanager
+def environment(name: str, value: str | None) -> Iterator[None]:
+    """Set an environment variable inside a ``with`` block; None removes it."""
 
-
-@contextlib.contextmanager
-def environment(**values: str | None) -> Iterator[None]:
-    """Set environment variables inside a ``with`` block; None removes one."""
-    before = {name: os.environ.get(name) for name in values}
-
-    def put(name: str, value: str | None) -> None:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
+    def put(value: str | None) -> None:
+        os.environ.pop(name, None)
+        if value is not None:
             os.environ[name] = value
 
+    before = os.environ.get(name)
+    put(value)
     try:
-        for name, value in values.items():
-            put(name, value)
         yield
     finally:
-        for name, value in before.items():
-            put(name, value)
+        put(before)
+
+
+def staging_in(folder: Path) -> Any:
+    """wandb copies the files of artifacts into the run folder, not into the user's home."""
+    return environment("WANDB_DATA_DIR", str(folder.resolve() / "wandb"))
+
+
+def table_of(path: Path) -> Any:
+    """A wandb table of a CSV file."""
+    import pandas as pd
+
+    return silent_wandb().Table(dataframe=pd.read_csv(path), allow_mixed_types=True)
 
 
 def chart_values(metrics: Metrics) -> dict[str, float]:
@@ -326,8 +305,8 @@ def chart_values(metrics: Metrics) -> dict[str, float]:
     numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     branch = metrics.get("decision/branch")
     if branch in BRANCHES:
+        numbers["decision/branch_level"] = BRANCHES.index(branch)
         factor = 1.0 if branch == "dense" else numbers.get(f"decision/{branch}")
-        numbers |= {"decision/branch_level": BRANCHES.index(branch)}
         numbers |= {} if factor is None else {"decision/factor": factor}
     return numbers
 
@@ -351,36 +330,27 @@ def is_of_a_paper(config: Mapping[str, Any]) -> bool:
 def config_to_filter(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config for wandb, which shows nested keys with dots (``compressor.density``). Leaves out what does
     not describe the training: paths, the sink, and wrappers that are not in ``wrap``."""
-    kept = {key: value for key, value in config.items() if key not in ("paths", "sink", "wrapper")}
-    wrappers = config.get("wrapper") or {}
-    return kept | {
-        "wrapper": {name: wrappers[name] for name in config.get("wrap") or () if name in wrappers}
-    }
+    wrappers = {k: v for k, v in config.get("wrapper", {}).items() if k in config.get("wrap", ())}
+    kept = {key: value for key, value in config.items() if key not in ("paths", "sink")}
+    return kept | {"wrapper": wrappers}
 
 
-def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """One word for each part of the setting, to filter and group by: ``labels.compressor``, ..."""
+def tags_of(config: Mapping[str, Any]) -> list[str]:
+    """Paper, artifact, compressor, policy and scale, one word each."""
     experiment = config.get("experiment") or {}
     scale = config.get("scale")
-    of_paper = ("paper", "artifact") if is_of_a_paper(config) else ()
-    labels = {
-        **{key: experiment.get(key) for key in of_paper},
-        "row": experiment.get("row"),
-        "compressor": component(config.get("compressor")),
-        "wrap": "+".join(filter(None, map(component, config.get("wrap") or ()))),
-        "policy": component(config.get("policy")),
-        "scale": scale.get("name") if isinstance(scale, Mapping) else scale,
-    }
-    return {key: str(value) for key, value in labels.items() if value not in (None, "")}
+    words = [
+        *([experiment.get("paper"), experiment.get("artifact")] if is_of_a_paper(config) else []),
+        component(config.get("compressor")),
+        component(config.get("policy")),
+        scale.get("name") if isinstance(scale, Mapping) else scale,
+    ]
+    return [str(word)[:TAG_CHARACTERS] for word in words if word]
 
 
 def component(setting: Any) -> str | None:
-    """``uniform`` for dgc_repro.compressor.uniform.Uniform; a name without a dot as it is."""
-    target = setting.get("_target_") if isinstance(setting, Mapping) else setting
-    if target is None:
-        return None
-    parts = str(target).split(".")
-    return parts[-2] if len(parts) > 1 else parts[0]
+    """``uniform`` for dgc_repro.compressor.uniform.Uniform."""
+    return str(setting["_target_"]).split(".")[-2:][0] if setting else None
 
 
 def wandb_name(text: str) -> str:

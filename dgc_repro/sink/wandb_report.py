@@ -14,7 +14,6 @@ from dgc_repro.sink.wandb import key_problem, require_installed, silent_wandb
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
-NAME = "Compression: quality, bytes, time"
 QUALITIES = {"test/accuracy_percent": "Test accuracy (%)", "test/perplexity": "Test perplexity"}
 AXES = {
     "Step": "step",
@@ -38,39 +37,30 @@ def workspace(entity: str, project: str) -> Workspace:
     import wandb_workspaces.reports.v2.interface as wr
     import wandb_workspaces.workspaces as ws
 
-    quality = [
-        ws.Section(
-            name=name,
-            is_open=metric == "test/accuracy_percent",
-            panels=[
-                wr.LinePlot(title=f"{name} against {label}", x=axis, y=[metric], title_x=label)
-                for axis, label in AXES.items()
-            ],
-        )
+    panels: dict[str, list[Any]] = {
+        name: [
+            wr.LinePlot(title=f"{name} against {label}", x=axis, y=[metric], title_x=label)
+            for axis, label in AXES.items()
+        ]
         for metric, name in QUALITIES.items()
+    }
+    panels["Policy"] = [
+        *(wr.LinePlot(title=label, x="Step", y=[key]) for key, label in CHOICES.items()),
+        wr.WeavePanelSummaryTable(table_name="policy/trace"),
     ]
-    choices = [wr.LinePlot(title=label, x="Step", y=[key]) for key, label in CHOICES.items()]
     kinds: list[Any] = [f"comm/{kind}_bytes" for kind in KINDS]
     volume: list[Any] = ["comm/payload_bytes", "comm/total_wire_bytes"]
+    panels["Bytes"] = [
+        wr.BarPlot(title="Wire bytes of one worker by kind", metrics=kinds),
+        wr.BarPlot(title="Payload, and all wire bytes", metrics=volume),
+    ]
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=NAME,
+        name="Compression: quality, bytes, time",
         sections=[
-            *quality,
-            ws.Section(
-                name="Policy",
-                is_open=True,
-                panels=[*choices, wr.WeavePanelSummaryTable(table_name="policy/trace")],
-            ),
-            ws.Section(
-                name="Bytes",
-                is_open=True,
-                panels=[
-                    wr.BarPlot(title="Wire bytes of one worker by kind", metrics=kinds),
-                    wr.BarPlot(title="Payload, and all wire bytes", metrics=volume),
-                ],
-            ),
+            ws.Section(name=name, panels=drawn, is_open=name != "Test perplexity")
+            for name, drawn in panels.items()
         ],
         runset_settings=ws.RunsetSettings(groupby=[ws.Metric("Group")]),
     )

@@ -94,8 +94,8 @@ def save(run: Run, folder: Path, config_hash: str) -> None:
 def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
     """Continue from the newest undamaged checkpoint in a run folder, if there is one; all ranks call it.
 
-    ``config_hash``: this run's; its record is then brought to the state of the checkpoint. None: the
-    folder is another run's, any config is accepted and its record is left alone.
+    ``config_hash``: this run's; its record is then brought to the state of the checkpoint, and removed if
+    there is none. None: the folder is another run's, any config is accepted and its record is left alone.
 
     Returns what the user should know. Raises UserError when the checkpoint was written by another
     config or by another number of workers, or when all are damaged.
@@ -158,6 +158,9 @@ def load(run: Run, folder: Path, config_hash: str | None) -> list[str]:
             f"paths.runs: no checkpoint in {folder / FOLDER} can be read; remove that folder to "
             f"start again ({newest}: {problems[newest]})"
         )
+    if is_own and 0 in run.workers.ranks:
+        for record in RECORD_FILES:
+            (folder / record).unlink(missing_ok=True)
     return notes
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from dgc_repro.sink.fan_out import FanOut
-from dgc_repro.sink.interface import RunInfo, Sink, Value
+from dgc_repro.sink.interface import FanOut, RunInfo, Sink, Value
 from dgc_repro.sink.jsonl import Jsonl
 
 STEPS_PER_EPOCH = 20

@@ -1,4 +1,4 @@
-"""The record: lines, resume, and what is not JSON."""
+"""The record: lines, what is not JSON, replay; and several sinks as one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pandas as pd
 import pytest
 import yaml
 from made_up_run import STEPS_PER_EPOCH, epoch_record, play, run_info, step_metrics
+from omegaconf import OmegaConf
 
-from dgc_repro.errors import UserError
 from dgc_repro.paper.records import read_run
+from dgc_repro.sink.interface import FanOut, Sink
 from dgc_repro.sink.jsonl import Jsonl, replay
 
 
@@ -25,33 +26,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
 
 
-def written(
-    folder: Path,
-    last_epoch: int = 3,
-    start_epoch: int = 0,
-    start_step: int | None = None,
-    note: str = "",
-    every_steps: int = 10,
-) -> None:
-    """A run that begins after ``start_epoch`` and is killed after ``last_epoch``."""
+@pytest.mark.parametrize("every_steps", [10, 0])
+def test_every_epoch_and_every_tenth_step_is_a_line(every_steps: int, tmp_path: Path) -> None:
     sink = Jsonl(every_steps)
-    sink.start(run_info(folder, start_epoch, start_step))
-    play(sink, start_epoch + 1, last_epoch)
-    if note:
-        sink.note(note)
+    sink.start(run_info(tmp_path))
+    play(sink)
     sink.close()
-
-
-def epochs_in(folder: Path) -> list[int]:
-    return [line["epoch"] for line in lines(folder / "metrics.jsonl")]
-
-
-def test_every_epoch_and_every_tenth_step_is_a_line(tmp_path: Path) -> None:
-    written(tmp_path)
+    sink.close()  # does nothing
     epochs = [{"kind": "epoch", **epoch_record(epoch)} for epoch in (1, 2, 3)]
     steps = [{"kind": "step", **step_metrics(step)} for step in (10, 20, 30, 40, 50, 60)]
     assert lines(tmp_path / "metrics.jsonl") == epochs
-    assert lines(tmp_path / "steps.jsonl") == steps
+    assert (tmp_path / "steps.jsonl").exists() == bool(every_steps)
+    assert not every_steps or lines(tmp_path / "steps.jsonl") == steps
 
 
 def test_a_line_is_on_the_disk_before_the_next_one_is_written(tmp_path: Path) -> None:
@@ -61,51 +47,6 @@ def test_a_line_is_on_the_disk_before_the_next_one_is_written(tmp_path: Path) ->
     sink.epoch(epoch_record(1))
     assert len(lines(tmp_path / "steps.jsonl")) == len(lines(tmp_path / "metrics.jsonl")) == 1
     sink.close()
-
-
-def test_zero_every_steps_writes_no_steps(tmp_path: Path) -> None:
-    written(tmp_path, every_steps=0)
-    assert not (tmp_path / "steps.jsonl").exists()
-
-
-def test_a_resumed_run_drops_what_its_checkpoint_does_not_cover(tmp_path: Path) -> None:
-    written(tmp_path)
-    sink = Jsonl()
-    sink.start(run_info(tmp_path, start_epoch=1, start_step=30))
-    assert epochs_in(tmp_path) == [1]
-    assert [line["step"] for line in lines(tmp_path / "steps.jsonl")] == [10, 20, 30]
-    play(sink, first_epoch=2)
-    sink.close()
-    assert epochs_in(tmp_path) == [1, 2, 3]
-    assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_a_half_written_line_is_dropped_on_resume(tmp_path: Path) -> None:
-    written(tmp_path, last_epoch=2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text()[:-9])
-    written(tmp_path, start_epoch=1)
-    assert epochs_in(tmp_path) == [1, 2, 3]
-
-
-def test_a_record_that_lacks_an_epoch_of_the_checkpoint_is_an_error(tmp_path: Path) -> None:
-    written(tmp_path, last_epoch=1)
-    with pytest.raises(UserError, match=r"metrics.jsonl: .* got none for 2, 3; delete the run"):
-        Jsonl().start(run_info(tmp_path, start_epoch=3))
-
-
-def test_a_run_that_goes_on_from_another_folder_has_only_its_own_epochs(tmp_path: Path) -> None:
-    for start_epoch in (1, 2):  # the second time, of its own checkpoint
-        written(tmp_path, start_epoch + 1, start_epoch)
-    assert epochs_in(tmp_path) == [2, 3]
-
-
-def test_notes_stay_on_resume_and_nothing_stays_from_the_beginning(tmp_path: Path) -> None:
-    written(tmp_path, 1, note="stopped by a signal")
-    written(tmp_path, 1, start_epoch=1)
-    assert [line["kind"] for line in lines(tmp_path / "metrics.jsonl")] == ["epoch", "note"]
-    written(tmp_path, 0)
-    assert lines(tmp_path / "metrics.jsonl") == lines(tmp_path / "steps.jsonl") == []
 
 
 def test_a_number_that_is_not_finite_is_null_and_comes_back_as_nan(tmp_path: Path) -> None:
@@ -123,15 +64,6 @@ def test_a_number_that_is_not_finite_is_null_and_comes_back_as_nan(tmp_path: Pat
     epochs = read_run(tmp_path).epochs
     assert pd.isna(epochs["train/loss"][1])
     assert epochs["train/loss"].dtype == float
-
-
-def test_closing_twice_or_unstarted_does_nothing(tmp_path: Path) -> None:
-    sink = Jsonl()
-    sink.close()
-    sink.start(run_info(tmp_path))
-    sink.close()
-    sink.close()
-    assert (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_record_is_passed_on_as_it_was_written(tmp_path: Path) -> None:
@@ -154,3 +86,37 @@ def test_a_record_is_passed_on_as_it_was_written(tmp_path: Path) -> None:
     assert first == expected
     assert other.epoch.call_args.args[0] == epoch_record(1)
     assert other.step.call_args.args[0] == step_metrics(STEPS_PER_EPOCH + 2)
+
+
+def test_all_sinks_are_told_everything_in_order_and_the_last_is_closed_first(
+    tmp_path: Path,
+) -> None:
+    two = Mock()
+    two.b.close.side_effect = OSError("b")
+    both: Sink = FanOut([two.a, two.b])
+    calls = {"start": run_info(tmp_path), "step": {}, "epoch": {}, "note": "x", "finish": {}}
+    for name, argument in calls.items():
+        getattr(both, name)(argument)
+    assert two.mock_calls == [
+        getattr(getattr(call, sink), name)(argument)
+        for name, argument in calls.items()
+        for sink in "ab"
+    ]
+    two.reset_mock()
+    with pytest.raises(OSError, match="b"):
+        both.close()
+    assert two.mock_calls == [call.b.close(), call.a.close()]
+
+
+@pytest.mark.parametrize(
+    ("name", "console", "mirrored"),
+    [("console", True, False), ("none", False, False), ("wandb", True, True)],
+)
+def test_each_overlay_says_what_runs_beside_the_record(
+    repository: Path, name: str, console: bool, mirrored: bool
+) -> None:
+    path = repository / "conf" / "sink" / f"{name}.yaml"
+    plain: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert path.read_text().startswith("# ")
+    assert (plain["console"], plain["mirror"] is not None) == (console, mirrored)
+    assert Jsonl(every_steps=plain["every_steps"]) == Jsonl()

@@ -276,8 +276,11 @@ def test_what_is_no_checkpoint_is_ignored_named_and_left_alone(
 def test_a_folder_without_checkpoints_or_with_foreign_things_alone_is_a_beginning(
     tmp_path: Path,
 ) -> None:
+    for name in RECORD_FILES:
+        (tmp_path / name).write_bytes(b"of a run that was killed before its first checkpoint")
     run, notes = loaded(tmp_path)
     assert (notes, run.progress.step) == ([], 0)
+    assert not any((tmp_path / name).exists() for name in RECORD_FILES)
     for name in ("step-99999999", "step-x"):
         (tmp_path / checkpoint.FOLDER / name).mkdir(parents=True)
     run, (note,) = loaded(tmp_path)
