@@ -7,9 +7,9 @@ must lie: the value of one row, or the difference or the ratio of two rows, pair
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 PRINTED: Final = "printed"
 OURS: Final = "ours"
@@ -35,6 +35,32 @@ class Printed:
         if place is None:
             raise KeyError(f"{column}: not a column of {self.where}")
         return self.rows[row][place] if row in self.rows else math.nan
+
+
+def printed_table(where: str, columns: str, rows: str, groups: Iterable[str] = ()) -> Printed:
+    """A printed table written as text.
+
+    columns  names, separated by commas, each with its unit in brackets: "test accuracy [%], speedup"
+    rows     a line for each row: its id and one number a column; a word in place of a number, such as
+             "failed" or "-", is NaN
+    groups   where several tables stand side by side, such as one for each model: a line has the columns of
+             all groups, and makes a row ``<group>.<id>`` for each
+    """
+    named = [column.strip().removesuffix("]").partition(" [") for column in columns.split(",")]
+    units, found = {name: unit for name, _, unit in named}, {}
+    for row, *cells in (line.split() for line in rows.strip().splitlines()):
+        numbers = [_number(cell) for cell in cells]
+        for place, group in enumerate(list(groups) or [""]):
+            own = numbers[place * len(units) :][: len(units) if groups else None]
+            found[f"{group}.{row}" if group else row] = tuple(own)
+    return Printed(where, units, found)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)
@@ -76,6 +102,13 @@ def near(check: Check, printed: float, margin: float) -> Check:
     if check.ratio:
         return replace(check, above=printed / margin, below=printed * margin, printed=printed)
     return replace(check, above=printed - margin, below=printed + margin, printed=printed)
+
+
+def claim(
+    name: str, text: str, *checks: Check, where: str, reading: str = "", ours: bool = False, **more: Any
+) -> Claim:  # fmt: skip
+    """A claim of these checks. ``ours``: this project chose the range; ``more``: other fields of `Claim`."""
+    return Claim(name, text, where, checks, reading, margin=OURS if ours else PRINTED, **more)
 
 
 EXPECTED = "this project's expectation"

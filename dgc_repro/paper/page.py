@@ -106,9 +106,10 @@ def made(
     scale: str,
     runs: Sequence[Run],
     frame: pd.DataFrame,
-    sections: Sequence[Section],
+    sections: Sequence[Section | Callable[[Sequence[Verdict]], Section]],
     claims: Sequence[Claim] = (),
     *,
+    judge: Callable[..., Sequence[Verdict]] = judge,
     labels: Mapping[str, str] | None = None,
     data: str | Mapping[str, str] = "",
     head: Sequence[tuple[str, str]] = (),
@@ -118,6 +119,8 @@ def made(
 ) -> Page:
     """The page of runs, with the claims judged on their numbers: rows of the same training count once.
 
+    sections in order; one that needs the verdicts is a function of them
+    judge    judges the claims, as `verdict.judge` does
     words    the template, or the artifact's module file, beside which it lies
     labels   rows in words, for verdicts
     data     the paper's data set, by model where there are several; empty: claims are judged on any data
@@ -130,12 +133,12 @@ def made(
         words = Template.read(Path(words).with_suffix(".md"))
     said = {"scale": scale, **(said or {})}
     said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
-    filled = [
-        replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
-        for one in sections
-    ]
     other = other_data(runs, data)
     found = judge(claims, frame, labels=labels, same=twins(runs), other_data=other)
+    filled = [
+        replace(one, text=one.text or words.texts.get(one.title, "").format_map(said))
+        for one in (one(found) if callable(one) else one for one in sections)
+    ]
     fields = {
         "facts": [(name, inert(value)) for name, value in facts(runs, scale, head)],
         "verdicts": found,

@@ -35,7 +35,7 @@ from dgc_repro.paper.gravac import (
 from dgc_repro.paper.gravac import (
     gains as gains_page,
 )
-from dgc_repro.paper.gravac.runs import courses
+from dgc_repro.paper.gravac.shared import courses
 from dgc_repro.paper.page import Page
 from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run

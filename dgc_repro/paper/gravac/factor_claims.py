@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dgc_repro.paper import gravac
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, near
-from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_STRICT, RESNET101, VGG16, row_id, steps
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import COMPRESSED_FROM, FLOATS
-from dgc_repro.paper.gravac.steps import SHARE, STEPS, at_factor
+from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_STRICT, RESNET101, VGG16, row_id
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import COMPRESSED_FROM, FLOATS, SHARE, STEPS, at_factor
 
 LSTM, GEOMETRIC, REDUCTIONS = gravac.LSTM, gravac.GEOMETRIC, gravac.REDUCTIONS
 SHORT_WINDOW = "gravac07_short"

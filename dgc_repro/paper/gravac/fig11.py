@@ -21,11 +21,22 @@ from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, Note, near
 from dgc_repro.paper.frame import Column, Quantity, join, number, percent, pivot, times
-from dgc_repro.paper.gravac import DENSE, RESNET101, row_id, steps
+from dgc_repro.paper.gravac import DENSE, RESNET101, row_id
 from dgc_repro.paper.gravac import fig7_10 as factors
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import FEWER, FLOATS, QUALITY, compressed, fewer_floats
-from dgc_repro.paper.gravac.steps import BRANCH, LARGEST, LEAD, RANK, at_factor
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import (
+    BRANCH,
+    FEWER,
+    FLOATS,
+    LARGEST,
+    LEAD,
+    QUALITY,
+    RANK,
+    at_factor,
+    compressed,
+    fewer_floats,
+)
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
@@ -136,16 +147,17 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         steps.by_factor(decided, lead=(DENSEST,), rank=(DENSEST,)),
         frames.measure(decided, quantities),
     )
-    judged = steps.judged(CLAIMS, found, one.runs)
     shared = [c for c in gravac.CHOICES if c.key in ("policy.gain", "policy.omega")]
     return made(
         __file__,
         scale,
         one.runs,
         found,
-        [steps.which_gain(judged), *_sections(one, found)],
+        [steps.which_gain, *_sections(one, found)],
+        CLAIMS,
+        judge=steps.judge_sent_apart,
+        labels=gravac.labels(one.runs),
         head=steps.recorded(one.runs),
-        verdicts=judged,
         data=gravac.DATA,
         notes=NOTES,
         said={"thinning": steps.thinning(one.runs), "samples": steps.samples_unit(one.runs)},
@@ -201,7 +213,7 @@ def _figure(one: training.Course, found: pd.DataFrame, scale: str) -> Figure:
 
     both = gravac.looks(RESNET101, (ENERGY, NORM))
     panels: plot.Panels = [
-        training.curves(one, own),
+        training.quality_panel(one, own),
         ("factor by iteration (rows set apart by 5 %)", sent),
         ("modelled compression throughput", partial(factors.draw_throughput, one, found, both)),
     ]

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, plot
 from dgc_repro.paper.claims import OURS, Check, Claim
 from dgc_repro.paper.frame import Column, Quantity, Values, join, measure, number, pivot, seeds
-from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, PAPER, row_id, steps
-from dgc_repro.paper.gravac.runs import ALIKE
-from dgc_repro.paper.gravac.steps import STEPS, Series, at, by_setting, column, mean
+from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac.shared import ALIKE, STEPS, Series, at, by_setting, column, mean
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike

@@ -18,8 +18,8 @@ from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import Check, Claim, Note
 from dgc_repro.paper.frame import Column, Quantity, pivot
 from dgc_repro.paper.gravac import COMPRESSORS, DENSE, FACTORS, LABELS, LOOKS, MODELS, row_id
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import ASSUMED, MODELLED, PAPERS, REACHED, TARGET_SECONDS, Course
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import ASSUMED, MODELLED, PAPERS, REACHED, TARGET_SECONDS, Course
 from dgc_repro.paper.gravac.table2 import printed
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run

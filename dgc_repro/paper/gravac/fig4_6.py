@@ -16,10 +16,23 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, near
 from dgc_repro.paper.frame import Column, Quantity, join, measure, pivot, seeds, signed, twins
-from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id, steps
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import PERPLEXITY, QUALITY, Course, courses
-from dgc_repro.paper.gravac.steps import ENERGY, NORM, STEPS, at, by_setting, column, gains, mean
+from dgc_repro.paper.gravac import DENSE, LSTM, MODELS, RESNET101, VGG16, row_id
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import (
+    ENERGY,
+    NORM,
+    PERPLEXITY,
+    QUALITY,
+    STEPS,
+    Course,
+    at,
+    by_setting,
+    column,
+    courses,
+    gains,
+    mean,
+)
 from dgc_repro.paper.page import Page, Section, made, other_data
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -283,7 +296,7 @@ def _figure(one: Course, scale: str) -> Figure:
     panels: plot.Panels = [
         ("norm at 10x", partial(norms, method=WEAK)),
         ("norm at 1000x", partial(norms, method=STRONG)),
-        training.curves(one, {row_id(one.model, m): look for m, look in LOOK.items()}),
+        training.quality_panel(one, {row_id(one.model, m): look for m, look in LOOK.items()}),
         ("gain by iteration" if recorded else "gain (these records lack the norm gain)", gain),
     ]
     title = f"{gravac.PAPER.label}, figure {FIGURE[one.model]}: {gravac.FAMILIES[one.model]} at fixed factors"

@@ -21,11 +21,20 @@ from scipy import stats
 from dgc_repro.paper import facts, gravac, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.frame import Column, Quantity, join, percent, pivot, times
-from dgc_repro.paper.gravac import DENSE, row_id, steps
+from dgc_repro.paper.gravac import DENSE, row_id
 from dgc_repro.paper.gravac import factor_claims as claims
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import COMPRESSED_FROM, FLOATS, Course
-from dgc_repro.paper.gravac.steps import BRANCH, SHARE, THROUGHPUT, at, at_factor
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import (
+    BRANCH,
+    COMPRESSED_FROM,
+    FLOATS,
+    SHARE,
+    THROUGHPUT,
+    Course,
+    at,
+    at_factor,
+)
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
@@ -156,7 +165,6 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
     told = claims.claims_of(shown)
     if own and all(math.isnan(decay_step(run)) for run in own):  # a schedule without steps
         told = tuple(c for c in told if all(check.quantity != claims.DIP for check in c.checks))
-    judged = steps.judged(told, found, own)
     reductions = gravac.REDUCTIONS[shown.model]
     known = {(row_id(shown.model, m), FEWER_FLOATS): times for m, times in reductions.items()}
     return made(
@@ -164,7 +172,10 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
         scale,
         own,
         found,
-        [steps.which_gain(judged), *_sections(one, shown, found, known)],
+        [steps.which_gain, *_sections(one, shown, found, known)],
+        told,
+        judge=steps.judge_sent_apart,
+        labels=gravac.labels(own),
         head=[*training.head(one), *steps.recorded(own)],
         data=gravac.DATA,
         said={
@@ -177,7 +188,6 @@ def page(number: int, runs: Sequence[Run], scale: str) -> Page:
             "target": training.target_text(whole),
             "best": best,
         },
-        verdicts=judged,
         printed=known,
         notes=shown.notes,
         choices=[c for c in gravac.CHOICES if c.key in CHOICE_KEYS],
@@ -267,7 +277,7 @@ def density(grid: steps.Series, factors: steps.Series) -> steps.Series:
 def _figure(one: Course, shown: claims.Shown, found: pd.DataFrame, scale: str) -> Figure:
     rows = gravac.looks(one.model, shown.methods)
     panels: plot.Panels = [
-        training.curves(one, gravac.looks(one.model, (DENSE, *shown.methods))),
+        training.quality_panel(one, gravac.looks(one.model, (DENSE, *shown.methods))),
         (f"density of steps by factor (bandwidth {BANDWIDTH:g})", partial(_densities, one, rows)),
         ("modelled compression throughput", partial(draw_throughput, one, found, rows)),
         ("regret, best of dense and static rows = 1x", partial(_regrets, found, rows)),

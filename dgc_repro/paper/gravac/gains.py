@@ -17,10 +17,20 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
 from dgc_repro.paper.frame import Column, Quantity, pivot, seeds, signed
-from dgc_repro.paper.gravac import DENSE, FACTORS, RESNET101, row_id, steps
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import FLOATS, QUALITY, Course
-from dgc_repro.paper.gravac.steps import ENERGY, NORM, Series, at_factor, column, mean
+from dgc_repro.paper.gravac import DENSE, FACTORS, RESNET101, row_id
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import (
+    ENERGY,
+    FLOATS,
+    NORM,
+    QUALITY,
+    Course,
+    Series,
+    at_factor,
+    column,
+    mean,
+)
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run
 
@@ -210,7 +220,7 @@ def _figure(one: Course, scale: str) -> Figure:
 
     looks = {CONTROL: gravac.LOOKS[DENSE]} | {ROWS[f]: gravac.LOOKS[TRAINED[f]] for f in FACTORS}
     panels: plot.Panels = [(f"trained at {f}x", partial(draw, trained=f)) for f in FACTORS]
-    panels.append(training.curves(one, looks))
+    panels.append(training.quality_panel(one, looks))
     title = f"GraVAC's two gains: {one.family}, Top-k with error feedback (dashed: eps {EPS:g})"
     caption = facts.caption(one.runs, scale)
     return plot.figure(title, caption, panels, columns=2, size=(4.8, 3.2), legend=0)

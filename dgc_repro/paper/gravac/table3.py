@@ -21,7 +21,7 @@ from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, Note, Printed
 from dgc_repro.paper.frame import Column, Known, Values, lines, of, pivot
 from dgc_repro.paper.gravac import COMPRESSORS, LSTM, MODELS, PARAMETERS, RESNET101, VGG16
-from dgc_repro.paper.gravac.runs import sooner_by
+from dgc_repro.paper.gravac.shared import sooner_by
 from dgc_repro.paper.gravac.studies import head, labels
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look

@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 from dgc_repro.paper import facts, frame, gravac, plot
 from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
 from dgc_repro.paper.frame import SENT, Column, Known, Quantity, pivot
-from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id, steps
-from dgc_repro.paper.gravac import runs as training
-from dgc_repro.paper.gravac.runs import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
+from dgc_repro.paper.gravac import ACCORDION, DENSE, GRAVAC, LABELS, MODELS, norm_of, row_id
+from dgc_repro.paper.gravac import shared as steps
+from dgc_repro.paper.gravac import shared as training
+from dgc_repro.paper.gravac.shared import ASSUMED, FLOATS, MODELLED, RUN_SECONDS, Course
 from dgc_repro.paper.gravac.table2 import near_dense
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.plot import Look
