@@ -23,9 +23,9 @@ ANYTHING = "*"
 UNDER_ALL = ("errors", "checked", "checksums", "names", "progress")
 UNDER_LAUNCH = (
     *("train", "exchange", "network", "compressor", "policy", "model", "dataset", "sink", "paper"),
-    *("payload", "kernel", "optimizer", "generalization"),
+    *("payload", "kernel", "optimizer"),
 )
-UNDER_BENCHES = ("launch", "measure", "results", *UNDER_LAUNCH)
+UNDER_BENCHES = ("launch", "study", "results", *UNDER_LAUNCH)
 
 # Which of our modules a package (or a module at the top) may import, its own and UNDER_ALL aside.
 # An entry allows everything below it. Imports point down, so no two rows name each other.
@@ -35,15 +35,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "predict": ("bench", *UNDER_BENCHES),
     "selfcheck": ("bench", *UNDER_BENCHES),
     "bench": UNDER_BENCHES,
-    "launch": ("measure", "study", "compare", "results", *UNDER_LAUNCH),
+    "launch": ("study", "compare", "results", *UNDER_LAUNCH),
     "train": (
         *("exchange", "model", "dataset", "compressor", "policy", "sink", "network", "optimizer"),
     ),
     "integrations": ("exchange", "compressor", "policy"),
     "optimizer": (),
-    "generalization": (),
-    "measure": ("compressor", "policy", "exchange", "kernel", "network", "model", "payload"),
-    "study": ("network",),
+    "generalization": ("study",),
+    "measure": ("study",),
+    "study": ("compressor", "kernel", "network", "model", "payload"),
     "__init__": ("exchange", "compressor", "policy", "results"),
     "compare": ("paper", "results"),
     "results": ("paper",),
@@ -74,8 +74,8 @@ INSTEAD = {
     "train": "train/ is handed its objects: build them in launch/ and pass them in",
     "integrations": "an integration calls attach or HookState: mend what it needs in exchange/",
     "optimizer": "an optimizer sees parameters and their gradients: pass what else it needs as an argument",
-    "generalization": "a measure sees a network and data: pass them in",
-    "measure": "measure/ is handed tensors and methods: build them in launch/ and pass them in",
+    "generalization": "it is the path of a component: the code is in study/",
+    "measure": "it is the path of a component: the code is in study/",
     "launch": "predict/ and bench/ build on launch/: only launch/main.py, the table of commands, names them",
     "bench": "predict/ builds on bench/: move what both need into bench/",
     "predict": "nothing but the command line builds on predict/",
@@ -85,7 +85,7 @@ INSTEAD = {
     "model": "a model knows nothing of how it is trained: pass what it needs to its constructor",
     "dataset": "a data set knows nothing of how it is used: pass seed, epoch and rank in",
     "network": "network/ is arithmetic and system calls: pass sizes, times and addresses in",
-    "study": "a study is numpy and the network's arithmetic: train nothing, read no record",
+    "study": "study/ is handed tensors, networks and methods: build them in launch/ and pass them in",
     "kernel": "a kernel is tensor arithmetic: pass what it needs as an argument",
     "results": "results.py reads records: write the number into the run's record and read it there",
     "compare": "compare.py reads records: write the number into the run's record and read it there",
@@ -130,7 +130,7 @@ ONLY_IN: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 # On a laptop without torch, results/ still becomes tables and figures.
-WITHOUT_TORCH = ("paper", "results", "compare", *UNDER_ALL, "__init__", "network", "study")
+WITHOUT_TORCH = ("paper", "results", "compare", *UNDER_ALL, "__init__", "network")
 
 # Pure tensor mathematics: these import nothing else of other people's, the standard library aside.
 TENSORS_ONLY = {

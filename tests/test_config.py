@@ -20,7 +20,6 @@ from tiny_run import FINISHED, SETTINGS, configured, tiny
 
 import dgc_repro.compressor
 import dgc_repro.dataset
-import dgc_repro.generalization
 import dgc_repro.model
 import dgc_repro.network
 import dgc_repro.optimizer
@@ -43,7 +42,6 @@ from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import _artifact, artifacts, runs_of
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.worker import make_sink
-from dgc_repro.measure import payloads
 from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.stopping import Stopping
@@ -125,10 +123,10 @@ def components_of(written: dict[str, Any]) -> list[dict[str, Any]]:
 
 def component_classes() -> set[type]:
     """Every public frozen dataclass of the component packages that can be built from a config."""
-    modules = [schedule, payloads]
+    modules = [schedule]
     for package in (
         *(dgc_repro.compressor, dgc_repro.dataset, dgc_repro.model, dgc_repro.network),
-        *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer, dgc_repro.generalization),
+        *(dgc_repro.policy, dgc_repro.study, dgc_repro.optimizer),
     ):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             modules.append(importlib.import_module(found.name))

@@ -12,7 +12,6 @@ import pytest
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.ptb import Ptb
 from dgc_repro.dataset.pydoc import Pydoc
-from dgc_repro.measure.payloads import Payloads
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.model.resnet18 import ResNet18
 from dgc_repro.model.resnet101 import ResNet101
@@ -25,6 +24,7 @@ from dgc_repro.study.allreduce import Allreduce
 from dgc_repro.study.density import RandomSupports, RealSupports
 from dgc_repro.study.given import Gradients
 from dgc_repro.study.lowrank import LowRank
+from dgc_repro.study.payloads import Payloads
 from dgc_repro.study.saturation import Saturation
 from dgc_repro.study.scaling import Scaling
 from dgc_repro.study.waiting import Waiting

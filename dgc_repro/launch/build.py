@@ -37,7 +37,6 @@ from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.two_level import InsideNodes, nodes_of
 from dgc_repro.exchange.wire import Link, Wire
-from dgc_repro.generalization.measured import Nothing
 from dgc_repro.launch import sections
 from dgc_repro.launch.components import (
     build_compressor,
@@ -63,6 +62,7 @@ from dgc_repro.optimizer.sam import SAM
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import SPREAD, Policy, measures
 from dgc_repro.policy.warmup import Warmup
+from dgc_repro.study.generalization import Nothing
 from dgc_repro.train.image_task import ImageTask
 from dgc_repro.train.language_task import LanguageTask
 from dgc_repro.train.local_steps import LocalSteps, outer_optimizer

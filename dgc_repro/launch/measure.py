@@ -28,8 +28,8 @@ from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import is_done, prepare, scale_line
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import write_json, write_summary
-from dgc_repro.measure import multilevel
-from dgc_repro.measure.multilevel import Method
+from dgc_repro.study import compressing
+from dgc_repro.study.compressing import Method
 from dgc_repro.train.loop import steps_left
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import train_step
@@ -100,7 +100,7 @@ def _measure(
         gradient, facts = joined_gradient(run)
         del run  # its memory
         here = environment.describe(device, "none", 1, facts.pop("data"))
-        repeats, chosen = multilevel.measure(
+        repeats, chosen = compressing.measure(
             gradient,
             methods,
             (settings.factors[0], settings.factors[1]),
@@ -122,7 +122,7 @@ def joined_gradient(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "tensors": len(gradients),
         "gradient_norm": float(torch.linalg.vector_norm(torch.stack(norms))),
     }
-    return multilevel.joined(gradients), facts
+    return compressing.joined(gradients), facts
 
 
 def trained(
@@ -203,7 +203,7 @@ def _method(name: str, settings: MeasureSettings) -> Method:
     single_pass = None
     if isinstance(rungs[0], TopK):
         densities = tuple(1 / factor for factor in settings.factors)
-        single_pass = multilevel.topk_in_one_scan(densities[0], densities[1])
+        single_pass = compressing.topk_in_one_scan(densities[0], densities[1])
     return Method(name, rungs[0], rungs[1], single_pass)
 
 

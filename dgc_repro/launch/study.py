@@ -39,7 +39,7 @@ from dgc_repro.launch.measure import (
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.typed import nearest
-from dgc_repro.measure import layerwise
+from dgc_repro.study import compressing
 from dgc_repro.study.given import (
     GRADIENTS,
     HISTORY,
@@ -250,7 +250,7 @@ def compress_times(
         key = "study.saturation.steps"
         gradient, facts = joined_gradient(trained(config, steps, {}, device, key)[0])
         methods = {float(factor): DGCSampled(factor=factor, indices="int32") for factor in factors}
-        found = layerwise.compress_ms(gradient, methods, repeats)
+        found = compressing.compress_ms(gradient, methods, repeats)
     facts["threads"] = threads
     tensors = Tensors(
         config["experiment"]["row"], tuple(part.numel() for part in gradient.values())

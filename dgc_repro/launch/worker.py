@@ -31,7 +31,6 @@ from dgc_repro.checksums import sealed_summary
 from dgc_repro.dataset.images import Splits
 from dgc_repro.dataset.text import Text
 from dgc_repro.errors import UserError, full_disk, writing
-from dgc_repro.generalization.measured import Nothing
 from dgc_repro.kernel import native
 from dgc_repro.launch import agreement, environment, identity, sections
 from dgc_repro.launch.build import SECTIONS, build_run, choose_device, fresh_module
@@ -45,6 +44,7 @@ from dgc_repro.policy.interface import label
 from dgc_repro.sink.console import Console
 from dgc_repro.sink.interface import FanOut, RunInfo, Sink
 from dgc_repro.sink.jsonl import Jsonl, replace
+from dgc_repro.study.generalization import Nothing
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.profile import profiled

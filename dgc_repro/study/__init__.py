@@ -1,5 +1,7 @@
-"""What is computed and not trained: small studies of exchanges and networks, in numpy.
+"""What is computed and not trained.
 
-A study is a frozen dataclass with ``run``. Where it looks at a model or at gradients, ``takes`` names
-which of the types in ``study/given.py`` it is handed (launch/study.py makes them).
+Studies of exchanges and networks are frozen dataclasses with ``run``, in numpy. If a study looks at a model
+or at gradients, ``takes`` names which of the types in ``given.py`` it is handed (launch/study.py makes them).
+``payloads.py`` counts the bytes of whole models, ``compressing.py`` times methods on a gradient, and
+``generalization.py`` measures a trained network.
 """

@@ -15,7 +15,6 @@ import pytest
 from synthetic import words
 
 from dgc_repro.errors import UserError
-from dgc_repro.measure.payloads import Payloads
 from dgc_repro.network.profile import Network
 from dgc_repro.paper import page as pages
 from dgc_repro.paper.lecture import allreduce, density, dgc, lowrank, onebit, ptb, waiting
@@ -26,6 +25,7 @@ from dgc_repro.study.allreduce import Allreduce
 from dgc_repro.study.density import RandomSupports, RealSupports
 from dgc_repro.study.given import Gradients, History
 from dgc_repro.study.lowrank import LowRank
+from dgc_repro.study.payloads import Payloads
 from dgc_repro.study.waiting import Waiting
 
 # papers.md, Table C-DGC, written out once more: a slip in the package's copy shows here.

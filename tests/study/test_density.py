@@ -64,13 +64,6 @@ def test_a_ring_of_sets_has_the_densities_of_the_study() -> None:
     assert expected[-1] == pytest.approx(masks.any(axis=0).mean())
 
 
-def test_supports_all_alike_stay_as_sparse_as_one_and_disjoint_ones_add_up() -> None:
-    alike = np.tile(np.arange(40) % 4 == 0, (4, 1))
-    assert ring_densities(alike) == pytest.approx([0.25] * 4)
-    disjoint = np.arange(40) % 4 == np.arange(4)[:, None]
-    assert ring_densities(disjoint)[-1] == 1.0
-
-
 def test_the_bytes_of_a_ring_of_sums_are_those_of_its_messages() -> None:
     n, workers = 40, 4
     masks = np.random.default_rng(2).random((workers, n)) < 0.1

@@ -114,18 +114,6 @@ def test_the_latency_counts_once_a_message() -> None:
     assert at["buckets", 50]["messages"] == 1
 
 
-def test_of_two_models_with_equal_bytes_only_messages_per_tensor_favour_fewer_tensors() -> None:
-    many, few = (
-        {
-            row["series"]: row["efficiency"]
-            for row in scaling(latencies=[]).run(0, Tensors(name, (100_000 // parts,) * parts))
-        }
-        for name, parts in (("many", 100), ("few", 2))
-    )
-    assert few["per tensor"] > many["per tensor"]
-    assert few["per step"] == many["per step"]
-
-
 def test_buckets_are_filled_from_the_last_tensor_on() -> None:
     assert bucketed([5, 1, 2, 3], limit=4) == [3 + 2, 1 + 5]
     assert bucketed([4, 4], limit=4) == [4.0, 4.0]

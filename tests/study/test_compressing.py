@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
 from dgc_repro.compressor.interface import Context
 from dgc_repro.compressor.topk import TopK
 from dgc_repro.kernel.select import Selection
-from dgc_repro.measure import multilevel
-from dgc_repro.measure.multilevel import BLOCKS, Method, joined, measure, topk_in_one_scan
+from dgc_repro.study.compressing import BLOCKS, Method, joined, measure, topk_in_one_scan
 
 FACTORS = (10.0, 1000.0)
 TOPK = Method("topk", TopK(factor=10), TopK(factor=1000))
@@ -82,22 +80,6 @@ def test_a_single_pass_is_timed_and_compared_with_direct() -> None:
             chosen["strong_asked"],
             0,
         )
-
-
-def test_the_order_of_the_ways_turns_from_repeat_to_repeat(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called: list[str] = []
-    for name in ("weak", "direct", "multilevel"):
-        monkeypatch.setattr(multilevel._Ways, name, lambda self, name=name: called.append(name))
-    measure(gradient(), [TOPK], FACTORS, repeats=3)
-    of_one_block = called[: len(called) // 2]
-    timed = of_one_block[3 * multilevel.WARMUP :]
-    assert timed == [
-        *("weak", "direct", "multilevel"),
-        *("direct", "multilevel", "weak"),
-        *("multilevel", "weak", "direct"),
-    ]
 
 
 def test_a_channels_last_gradient_is_joined_in_the_order_of_its_memory() -> None:

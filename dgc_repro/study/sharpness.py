@@ -28,8 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dgc_repro.generalization.norms import learned
-from dgc_repro.generalization.outputs import accuracy
+from dgc_repro.study.norms import accuracy, learned
 
 EPSILON = 1e-3
 SMALLEST, LARGEST = 2.0**-14, 2.0**2
@@ -115,30 +114,17 @@ class Perturbation:
         return lowest
 
 
-def pac_bayes(distance: float, sigma: float, images: int) -> float:
-    """See above. ``distance``: ||v||^2."""
-    return distance / (4 * sigma**2) + math.log(images / sigma) + 10
-
-
-def worst_case(distance: float, alpha: float, images: int, count: int) -> float:
-    """See above. ``count``: omega."""
-    return distance * math.log(2 * count) / (4 * alpha**2) + math.log(images / alpha) + 10
-
-
-def pac_bayes_magnitude(distance: float, from_init: Tensor, sigma: float, images: int) -> float:
-    """See above. ``from_init``: w - w^0, f32[omega]."""
-    return _magnitude(distance, from_init, sigma, sigma**2 + 1, images)
-
-
-def worst_case_magnitude(distance: float, from_init: Tensor, alpha: float, images: int) -> float:
-    """See above."""
-    factor = alpha**2 + 4 * math.log(2 * from_init.numel())
-    return _magnitude(distance, from_init, alpha, factor, images)
-
-
-def _magnitude(
-    distance: float, from_init: Tensor, scale: float, factor: float, images: int
+def bound(
+    distance: float, from_init: Tensor, scale: float, images: int, *, worst: bool, magnitude: bool
 ) -> float:
-    above = EPSILON**2 + factor * distance / from_init.numel()
-    below = EPSILON**2 + scale**2 * from_init.double().square()
-    return float((above / below).log().sum()) / 4 + math.log(images / scale) + 10
+    """See above. ``distance``: ||v||^2; ``from_init``: w - w^0, f32[omega]; ``scale``: sigma, or alpha if
+    ``worst``."""
+    count = from_init.numel()
+    if magnitude:
+        factor = scale**2 + (4 * math.log(2 * count) if worst else 1)
+        above = EPSILON**2 + factor * distance / count
+        below = EPSILON**2 + scale**2 * from_init.double().square()
+        size = float((above / below).log().sum()) / 4
+    else:
+        size = distance * (math.log(2 * count) if worst else 1) / (4 * scale**2)
+    return size + math.log(images / scale) + 10

@@ -1,4 +1,4 @@
-"""Measures of a network's size and weights.
+"""Measures of a network's size and weights, and of its outputs (logits: f32[m,classes], labels: i64[m]).
 
 The matrix of a convolution, for every norm here, is its kernel as [outputs, inputs x height x width] (Miyato,
 Kataoka, Koyama, Yoshida, "Spectral normalization", 2018, arXiv:1802.05957, section 2.1). Its largest singular
@@ -15,6 +15,27 @@ from copy import deepcopy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+PERCENTILE = 0.1
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of images whose largest output is the label's."""
+    return float((logits.argmax(1) == labels).double().mean())
+
+
+def entropy(logits: Tensor) -> float:
+    """Mean over images of -sum_j p_j log p_j, nats, with p the softmax of the outputs."""
+    log_p = logits.log_softmax(1)
+    return float(-(log_p.exp() * log_p).sum(1).mean())
+
+
+def margin(logits: Tensor, labels: Tensor) -> float:
+    """gamma: the 10th percentile over images of f(x)[y] - max_{j != y} f(x)[j]. A percentile, because the
+    smallest margin depends on one image."""
+    own = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+    others = logits.scatter(1, labels.unsqueeze(1), -math.inf).amax(1)
+    return float(torch.quantile(own - others, PERCENTILE))
 
 
 def learned(module: nn.Module) -> list[nn.Parameter]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgc_repro.checked import Count, checked, within
-from dgc_repro.generalization import norms, outputs, sharpness
+from dgc_repro.study import norms
+from dgc_repro.study.sharpness import Perturbation, bound, largest_scale
 
 
 @checked
@@ -48,27 +51,28 @@ class Measured:
         was_training = module.training
         module.eval()
         try:
-            return self._of_outputs(module, initial, inputs, labels) | self._of_perturbations(
-                module, initial, inputs, labels, seed
-            )
+            return {
+                **self._of_weights(module, initial, inputs, labels),
+                **self._of_perturbations(module, initial, inputs, labels, seed),
+            }
         finally:
             module.train(was_training)
 
-    def _of_outputs(
+    def _of_weights(
         self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor
     ) -> dict[str, float]:
         with torch.no_grad():
             logits = torch.cat([module(part) for part in inputs.split(250)])
-        gamma = outputs.margin(logits, labels)
+        gamma = norms.margin(logits, labels)
         weights = norms.matrices(module)
         moved = [w - w0 for w, w0 in zip(weights, norms.matrices(initial), strict=True)]
         first = slice(self.images)
         return {
-            "accuracy_percent": 100 * outputs.accuracy(logits, labels),
-            "cross_entropy": outputs.cross_entropy(logits, labels),
-            "entropy": outputs.entropy(logits),
+            "accuracy_percent": 100 * norms.accuracy(logits, labels),
+            "cross_entropy": float(F.cross_entropy(logits, labels)),
+            "entropy": norms.entropy(logits),
             "margin": gamma,
-            "inverse_margin": outputs.inverse_margin(gamma),
+            "inverse_margin": 1 / gamma if gamma > 0 else math.inf,
             "vc_dimension": norms.vc_dimension(module),
             "parameters": float(norms.vector(module).numel()),
             "frobenius_distance": norms.square(moved),
@@ -87,42 +91,33 @@ class Measured:
     def _of_perturbations(
         self, module: nn.Module, initial: nn.Module, inputs: Tensor, labels: Tensor, seed: int
     ) -> dict[str, float]:
-        w, m = norms.vector(module), len(labels)
+        w, first = norms.vector(module), slice(self.images)
         from_init = w - norms.vector(initial)
-        omega = w.numel()
-        squares = {
-            "init": float(from_init.double().square().sum()),
-            "orig": float(w.double().square().sum()),
-        }
         found: dict[str, float] = {}
         for suffix, magnitude in (("", False), ("_mag", True)):
-            sigma, alpha = self.scales(module, inputs, labels, seed, magnitude=magnitude)
-            for start, square in squares.items():
-                if magnitude:
-                    noise = sharpness.pac_bayes_magnitude(square, from_init, sigma, m)
-                    worst = sharpness.worst_case_magnitude(square, from_init, alpha, m)
-                else:
-                    noise = sharpness.pac_bayes(square, sigma, m)
-                    worst = sharpness.worst_case(square, alpha, m, omega)
-                found |= {f"pac_bayes{suffix}_{start}": noise, f"sharpness{suffix}_{start}": worst}
-            found |= {
-                f"pac_bayes{suffix}_flatness": 1 / sigma**2,
-                f"sharpness{suffix}_flatness": 1 / alpha**2,
-            }
+            around = Perturbation(module, inputs[first], labels[first], magnitude=magnitude)
+            for name, scale in self._scales(around, seed).items():
+                for start, v in (("init", from_init), ("orig", w)):
+                    found[f"{name}{suffix}_{start}"] = bound(
+                        float(v.double().square().sum()),
+                        from_init,
+                        scale,
+                        len(labels),
+                        worst=name == "sharpness",
+                        magnitude=magnitude,
+                    )
+                found[f"{name}{suffix}_flatness"] = 1 / scale**2
         return found
 
-    def scales(
-        self, module: nn.Module, inputs: Tensor, labels: Tensor, seed: int, *, magnitude: bool
-    ) -> tuple[float, float]:
-        """(sigma, alpha), or with ``magnitude`` (sigma', alpha')."""
-        first = slice(self.images)
-        around = sharpness.Perturbation(module, inputs[first], labels[first], magnitude=magnitude)
+    def _scales(self, around: Perturbation, seed: int) -> dict[str, float]:
+        """sigma of PAC-Bayes and alpha of sharpness."""
         allowed = around.accuracy() - self.drop
-        sigma = sharpness.largest_scale(
-            lambda s: around.noisy_accuracy(s, self.samples, seed) <= allowed, self.bisections
-        )
-        alpha = sharpness.largest_scale(
-            lambda a: around.worst_accuracy(a, self.ascent_steps, allowed) <= allowed,
-            self.bisections,
-        )
-        return sigma, alpha
+        return {
+            "pac_bayes": largest_scale(
+                lambda s: around.noisy_accuracy(s, self.samples, seed) <= allowed, self.bisections
+            ),
+            "sharpness": largest_scale(
+                lambda a: around.worst_accuracy(a, self.ascent_steps, allowed) <= allowed,
+                self.bisections,
+            ),
+        }

@@ -7,9 +7,9 @@ import torch
 from laws import play, simulation
 
 from dgc_repro import TopK
-from dgc_repro.measure.payloads import CODINGS, Payloads, gru, payload_bytes
 from dgc_repro.model.lstm import LSTM
 from dgc_repro.selfcheck.law_settings.base import Setting
+from dgc_repro.study.payloads import CODINGS, Payloads, gru, payload_bytes
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -1,1 +1,0 @@
-"""Measurements that are no training: what a kernel or a method costs on a gradient."""
