@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
 from pathlib import Path
 
@@ -68,8 +67,7 @@ def test_an_artifact_finds_its_published_runs(
 
 @pytest.mark.parametrize("place", POOLS, ids=lambda place: "-".join(place.parts[-2:]))
 def test_a_page_names_each_run_of_a_pool(place: Path) -> None:
-    text = (place / pool.RUNS_FILE).read_text(encoding="utf-8")
-    ids = {json.loads(line)["id"] for line in text.splitlines()}
+    ids = {run.id for run in pool.read(place)}
     assert ids == {name for folder in artifacts_in(place) for name in run_ids(folder)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -26,8 +25,11 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_there_are_fewer_than_300_files() -> None:
-    assert len([path for path in RESULTS.rglob("*") if path.is_file()]) < 300
+def test_results_are_few_and_small() -> None:
+    files = [RESULTS.parent / name for name in git("ls-files", "--full-name").stdout.splitlines()]
+    there = [path for path in files if path.is_file()]
+    assert len(there) <= 180
+    assert sum(path.stat().st_size for path in there) < 16e6
 
 
 @pytest.mark.parametrize("folder", POOLS, ids=lambda p: "/".join(p.parts[-2:]))
@@ -46,9 +48,8 @@ def test_every_record_names_a_commit_of_this_history_or_says_that_it_does_not(fo
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("no whole git history here")
     commits = set()
-    for line in (folder / pool.RUNS_FILE).read_text(encoding="utf-8").splitlines():
-        environment = json.loads(line)["environment"]
-        for stretch in (environment, *environment.get("before", ())):
+    for run in pool.read(folder):
+        for stretch in (run.environment, *run.environment.get("before", ())):
             if stretch.get("commit_in_history", True):
                 commits.add(stretch["commit"])
     assert commits <= set(git("rev-list", "HEAD").stdout.split())

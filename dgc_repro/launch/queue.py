@@ -43,8 +43,8 @@ from dgc_repro.launch.single import check, complete, is_done, summary_of
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.launch.worker import CPU_SECONDS
 from dgc_repro.paper import index
-from dgc_repro.paper.page import VERDICTS_FILE, console_of_width, grid
-from dgc_repro.paper.publish import published, run_ids
+from dgc_repro.paper.page import console_of_width, grid
+from dgc_repro.paper.publish import is_published, published, run_ids
 
 NICENESS = 10  # low, but not starved by a busy machine, as 19 is
 MOST_NAMED = 5  # failed runs in the last line
@@ -296,12 +296,11 @@ def _publish_finished(parts: Sequence[Part]) -> None:
         before = published(root, paper, scale)
         found = [before.get(run.id, run) for run in found]
         place = root / paper / scale / artifact
-        is_there = (place / VERDICTS_FILE).is_file()
         if not found:
             print(f"{what}: no finished run yet", flush=True)
         elif any(_is_dense(c) for c, _ in jobs) and not any(_is_dense(run.config) for run in found):
             print(f"{what}: no finished dense run yet, not published", flush=True)
-        elif is_there and set(run_ids(place)) == {run.id for run in found}:
+        elif is_published(place) and set(run_ids(place)) == {run.id for run in found}:
             print(f"{what}: {len(found)} runs, published already", flush=True)
         else:
             try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dgc_repro.errors import UserError
 from dgc_repro.paper import index, pool
 from dgc_repro.paper.page import console_of_width, show
-from dgc_repro.paper.publish import artifacts_in, rebuild
+from dgc_repro.paper.publish import artifacts_in, is_published, rebuild
 from dgc_repro.progress import Progress, duration
 
 REPORT = Path("reproduced") / "published"
@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _below(folder: Path) -> list[Path]:
     """The artifact itself, those of a pool, or all below a root."""
-    if (folder / "verdicts.json").is_file():
+    if is_published(folder):
         return [folder]
-    pools = sorted(path.parent for path in folder.rglob(pool.RUNS_FILE))
+    pools = sorted(path.parent for path in folder.rglob(pool.VERDICTS_FILE))
     return [artifact for place in pools for artifact in artifacts_in(place)]
 
 

@@ -2,7 +2,7 @@
 
 Columns: ``row`` (the run's row, ``<model>.<method>``), ``setting`` (where a row has several numbers of one
 quantity), ``seed``, ``quantity``, ``unit``, ``value``, ``step`` (of a curve; else NaN), ``clock`` (of
-seconds: modelled or measured). Tables are pivots of it, table.csv is a groupby, a verdict compares two of
+seconds: modelled or measured). Tables are pivots of it, numbers.csv is a groupby, a verdict compares two of
 its rows.
 """
 
@@ -151,7 +151,7 @@ def twins(runs: Sequence[Run]) -> dict[str, str]:
 def summary(
     frame: pd.DataFrame, printed: Mapping[tuple[str, str], float] | None = None
 ) -> pd.DataFrame:
-    """table.csv: mean, sample standard deviation and n over seeds of every number, beside the printed one
+    """numbers.csv: mean, sample standard deviation and n over seeds of every number, beside the printed one
     (``printed``: by row and quantity)."""
     keys = ["row", "setting", "quantity", "unit", "clock", "step"]
     grouped = frame.groupby(keys, sort=False, dropna=False)["value"]

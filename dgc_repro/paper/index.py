@@ -1,9 +1,8 @@
-"""The overview of all results: README.md, and index.html, one file that works from a disk or a phone."""
+"""The overview of all results: README.md, and index.html, which links the figures."""
 
 from __future__ import annotations
 
-import base64
-import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
@@ -14,10 +13,12 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from dgc_repro.paper.page import PAGE_FILE, VERDICTS_FILE, markdown_table, plain
+from dgc_repro.paper import pool
+from dgc_repro.paper.page import PAGE_FILE, markdown_table, plain
 from dgc_repro.paper.verdict import WORDS
 
 BENCHMARK = "benchmark"
+FINDINGS = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 COLOURS = {"agrees": "#00734f", "differs": "#b34700", "inconclusive": "#8a6d00"}
 LEGEND = """\
 *agrees*, *differs*: the 95 % interval over at least 3 seeds (Table III: repeats of a timing on one machine)
@@ -29,7 +30,7 @@ paper's own numbers contradict each other. *not run*: a row has no finished run.
 
 
 class Entry(NamedTuple):
-    """An artifact's folder: its place, and its verdicts."""
+    """An artifact: its folder, its place, and its record in verdicts.json of its pool."""
 
     folder: Path
     paper: str
@@ -42,11 +43,11 @@ def entries(root: Path) -> list[Entry]:
     """Every artifact below a root, by paper, scale and name; the benchmark, which is no paper, comes last."""
     ranks = ("paper", "air", "fashion", "low", "medium", "small", "quick")
     scales = {scale: rank for rank, scale in enumerate(ranks)}
-    found = []
-    for path in root.glob(f"*/*/[!.]*/{VERDICTS_FILE}"):
-        paper, scale, artifact = path.parts[-4:-1]
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found.append(Entry(path.parent, paper, scale, artifact, record))
+    found = [
+        Entry(path.parent / artifact, path.parts[-3], path.parts[-2], artifact, record)
+        for path in root.glob(f"*/*/{pool.VERDICTS_FILE}")
+        for artifact, record in pool.records(path.parent).items()
+    ]
     return sorted(
         found,
         key=lambda e: (
@@ -59,13 +60,21 @@ def entries(root: Path) -> list[Entry]:
     )
 
 
+def findings() -> list[str]:
+    """The five sentences of docs/findings.md; none where the package is installed without docs/."""
+    if not FINDINGS.is_file():
+        return []
+    section = FINDINGS.read_text(encoding="utf-8").partition("## In five sentences")[2]
+    return [
+        " ".join(one.split()) for one in re.split(r"\n\d\. ", section.partition("\n## ")[0])[1:]
+    ]
+
+
 def write(root: Path) -> None:
     """Write README.md and index.html into a root of results."""
-    found = entries(root)
-    if not found:
-        return
-    (root / "README.md").write_text(_readme(found, root), encoding="utf-8", newline="\n")
-    (root / "index.html").write_text(_page(found), encoding="utf-8", newline="\n")
+    if found := entries(root):
+        (root / "README.md").write_text(_readme(found, root), encoding="utf-8", newline="\n")
+        (root / "index.html").write_text(_page(found, root), encoding="utf-8", newline="\n")
 
 
 def _counts(found: Sequence[Entry]) -> dict[str, int]:
@@ -93,27 +102,31 @@ def _readme(found: Sequence[Entry], root: Path) -> str:
         for e in found
     ]
     pages = pd.DataFrame(lines, columns=["artifact", "scale", "page", "verdicts"])
+    sentences = "".join(f"{place}. {one}\n" for place, one in enumerate(findings(), start=1))
+    sentences += "\n" if sentences else ""
     return (
-        "# Results\n\nWritten by `make publish`; `index.html` shows the same with figures.\n\n"
-        f"{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
+        "# Results\n\nWritten by `make publish`; `index.html` shows the same with claims and figures.\n\n"
+        f"{sentences}{LEGEND}\n\n## What reproduced, and what did not\n\n{markdown_table(overview)}\n\n"
         f"## Pages\n\n{markdown_table(pages, links=True)}\n"
     )
 
 
-def _page(found: Sequence[Entry]) -> str:
+def _page(found: Sequence[Entry], root: Path) -> str:
     counts = _counts(found)
     choices = {
         "paper": [entry.paper for entry in found],
         "scale": [entry.scale for entry in found],
         "verdict": WORDS,
     }
+    sentences = "".join(f"<li>{escape(one)}</li>" for one in findings())
     template = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
     return Template(template).substitute(
         boxes="".join(
             f"<span class='count'><b>{n}</b> {word}</span>" for word, n in counts.items()
         ),
         filters="".join(_select(name, list(dict.fromkeys(of))) for name, of in choices.items()),
-        cards="\n".join(map(_card, found)),
+        findings=re.sub("`(.*?)`", r"<code>\1</code>", sentences),
+        cards="\n".join(_card(entry, root) for entry in found),
         legend=escape(LEGEND.replace("*", "")),
     )
 
@@ -125,7 +138,7 @@ def _select(name: str, values: Sequence[str]) -> str:
     )
 
 
-def _card(entry: Entry) -> str:
+def _card(entry: Entry, root: Path) -> str:
     verdicts = [{k: escape(str(v)) for k, v in of.items()} for of in entry.record["verdicts"]]
 
     def colour(word: str) -> str:
@@ -136,16 +149,15 @@ def _card(entry: Entry) -> str:
         f"{v['shown']}</td><td>{v['text']}<br><small>{v['detail']}</small></td></tr>"
         for v in verdicts
     )
-    table = f"<details><summary>{len(verdicts)} claims</summary><table>{rows}</table></details>"
+    place = quote(entry.folder.relative_to(root).as_posix())
     figures = "".join(
-        f"<img loading='lazy' alt='{escape(path.stem)}' src='data:image/png;base64,"
-        f"{base64.b64encode(path.read_bytes()).decode()}'>"
+        f"<img loading='lazy' alt='{escape(path.stem)}' src='{place}/{quote(path.name)}'>"
         for path in sorted(entry.folder.glob("*.png"))
     )
     paper, scale, artifact = map(escape, (entry.paper, entry.scale, entry.artifact))
-    words = " ".join(sorted({v["verdict"] for v in verdicts}))
+    title, tally = escape(entry.record["title"]), escape(_tally(entry))
     return (
-        f"<section data-paper='{paper}' data-scale='{scale}' data-verdict='{words}'>"
-        f"<h2>{escape(entry.record['title'])}</h2><p>{paper}/{artifact}, scale {scale}: "
-        f"{escape(_tally(entry))}</p>{figures}{table if verdicts else ''}</section>"
+        f"<details data-paper='{paper}' data-scale='{scale}'>"
+        f"<summary>{paper}/{artifact}, scale {scale}: {title} ({tally})</summary>"
+        f"<p><a href='{place}/{PAGE_FILE}'>page</a></p>{figures}<table>{rows}</table></details>"
     )

@@ -1,12 +1,11 @@
 """One page of results, for every artifact: facts, tables, verdicts, readings, notes, choices.
 
-An artifact's module makes a `Page` of its runs; this module writes it as markdown, CSV and JSON, and prints
+An artifact's module makes a `Page` of its runs; this module writes it as markdown with figures, and prints
 the part that fits a terminal.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -39,7 +38,7 @@ from dgc_repro.paper.verdict import (
 )
 from dgc_repro.progress import console_of
 
-PAGE_FILE, TABLE_FILE, VERDICTS_FILE = "table.md", "table.csv", "verdicts.json"
+PAGE_FILE = "table.md"
 SILENT = "Where the paper is silent"
 
 
@@ -79,7 +78,7 @@ class Page:
     """Everything that is written of one artifact at one scale.
 
     frame      the long table of numbers (frame.py)
-    printed    printed numbers by row and quantity, for table.csv
+    printed    printed numbers by row and quantity, for numbers.csv
     sections   tables in order; the terminal shows the first one
     choices    what the paper leaves open, with what these runs used
     other_data the data set, where it is not the paper's: "digits, not CIFAR-10"
@@ -173,13 +172,15 @@ def title_text(page: Page) -> str:
 
 
 def write(page: Page, folder: Path) -> None:
-    """Write the page, its numbers, its verdicts and its figures into a folder."""
-    _write(folder / PAGE_FILE, markdown(page))
-    table = summary(page.frame, page.printed).assign(scale=page.scale)
-    table.to_csv(folder / TABLE_FILE, index=False, float_format="%.10g", lineterminator="\n")
-    _write(folder / VERDICTS_FILE, verdicts_json(page))
+    """Write the page and its figures into a folder."""
+    (folder / PAGE_FILE).write_text(markdown(page), encoding="utf-8", newline="\n")
     for name, draw in page.figures.items():
         plot.save(draw(), folder, name)
+
+
+def numbers(page: Page) -> pd.DataFrame:
+    """The numbers of a page: a row of numbers.csv each."""
+    return summary(page.frame, page.printed).assign(scale=page.scale)
 
 
 def markdown(page: Page) -> str:
@@ -282,7 +283,7 @@ def prior_text(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def verdicts_json(page: Page) -> str:
+def record(page: Page) -> dict[str, Any]:
     """The verdicts for programs, and the ids of the runs."""
     found = [
         {
@@ -301,14 +302,13 @@ def verdicts_json(page: Page) -> str:
         }
         for v in page.verdicts
     ]
-    record = {
+    return {
         "title": page.title,
         "scale": page.scale,
         "tally": tally(page.verdicts),
         "verdicts": found,
         "runs": [run.id for run in page.runs],
     }
-    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
 
 def show(page: Page, console: Console, place: Path | None = None) -> None:
@@ -367,7 +367,3 @@ def grid(
 def console_of_width() -> Console:
     """A console that wraps at 100 columns whatever the terminal says."""
     return console_of(sys.stdout, width=100)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")

@@ -1,8 +1,10 @@
 """Pools: all published runs of one paper at one scale, in a handful of files.
 
-``<root>/<paper>/<scale>/`` holds ``runs.jsonl`` (one line a run: id, config, environment, summary) and, where
-runs have any, ``epochs.parquet``, ``decisions.parquet``, ``trace.parquet`` and ``lines.parquet``, whose
-column ``run`` is the id. Artifacts of the paper share the runs: the folder of an artifact names their ids.
+``<root>/<paper>/<scale>/`` holds ``runs.parquet`` (one row a run: its id, and config, environment and summary
+as JSON) and, where runs have any, ``epochs.parquet``, ``decisions.parquet``, ``trace.parquet`` and
+``lines.parquet``, whose column ``run`` is the id. The artifacts of the paper share the runs.
+``verdicts.json`` has the verdicts of each artifact and the ids of its runs, and ``numbers.csv`` has the
+numbers of all artifacts.
 """
 
 from __future__ import annotations
@@ -10,84 +12,117 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import with_current_names
 from dgc_repro.paper.records import Run, in_order
 
-RUNS_FILE = "runs.jsonl"
+RUNS_FILE, VERDICTS_FILE, NUMBERS_FILE = "runs.parquet", "verdicts.json", "numbers.csv"
 TABLES = ("epochs", "decisions", "trace", "lines")
+FILES = (*(f"{table}.parquet" for table in TABLES), RUNS_FILE)
+"""The files of the runs."""
+RECORD = ("config", "environment", "summary", "columns")
+"""JSON in the file of the runs; ``columns``: by table, the columns of this run."""
 
 
 def read(folder: Path, ids: Iterable[str] | None = None) -> list[Run]:
-    """The runs of a pool, ordered by row and seed; ``ids``: only these. Raises UserError for a broken file
-    or an id that is missing."""
+    """Return the runs of a pool, ordered by row and seed; ``ids``: only these. Raises UserError for a broken
+    file or an id that is missing."""
     path = folder / RUNS_FILE
     if not path.is_file():
         raise UserError(f"{folder}: no {RUNS_FILE}; give a pool such as results/gravac/small")
-    wanted = None if ids is None else dict.fromkeys(ids)
+    wanted = None if ids is None else set(ids)
     try:
-        heads = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        known = {head["id"]: head for head in heads if wanted is None or head["id"] in wanted}
-        tables = {name: _read_table(folder / f"{name}.parquet", known) for name in TABLES}
-        found = [
-            _run(
-                head,
-                {n: _of_run(t, run, head.get("columns", {}).get(n)) for n, t in tables.items()},
-            )
-            for run, head in known.items()
-        ]
+        lines = pq.read_table(path).to_pylist()
+        known = [line for line in lines if wanted is None or line["id"] in wanted]
+        names = {line["id"] for line in known}
+        tables = {name: _rows_by_run(folder / f"{name}.parquet", names) for name in TABLES}
+        found = [_run(line, tables) for line in known]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"{folder}: a damaged pool ({error}); restore it from git") from error
-    if missing := [run for run in wanted or () if run not in known]:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder}: a damaged pool ({reason}); restore it from git") from error
+    if missing := sorted((wanted or set()) - names):
         raise UserError(f"{folder}: no run {missing[0]} in {RUNS_FILE}; publish the artifact again")
     return in_order(found)
 
 
 def write(runs: Sequence[Run], folder: Path) -> None:
-    """Write a pool from nothing. The same runs make the same bytes."""
+    """Write the runs of a pool into a folder without any. The same runs make the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = in_order(runs)
-    heads = [
-        {
-            "id": r.id,
-            "config": r.config,
-            "environment": r.environment,
-            "summary": r.summary,
-            "columns": {n: list(getattr(r, n)) for n in TABLES if not getattr(r, n).empty},
-        }
-        for r in runs
-    ]
-    text = "".join(json.dumps(head, ensure_ascii=False) + "\n" for head in heads)
-    (folder / RUNS_FILE).write_text(text, encoding="utf-8", newline="\n")
     for name in TABLES:
-        path = folder / f"{name}.parquet"
         kept = [_nullable(getattr(run, name)).assign(run=run.id) for run in runs]
         kept = [table for table in kept if not table.empty]
         if not kept:
-            path.unlink(missing_ok=True)
             continue
         table = pd.concat(kept, ignore_index=True)
         for column in [c for c in table if table[c].dtype.kind == "O"]:  # words in some runs
             if table[column].dropna().map(type).nunique() > 1:
                 table[column] = table[column].map(lambda v: None if pd.isna(v) else str(v))
-        table.to_parquet(path, index=False, compression="zstd")
+        _write(pa.Table.from_pandas(table, preserve_index=False), folder / f"{name}.parquet")
+    heads = [
+        {
+            "config": run.config,
+            "environment": run.environment,
+            "summary": run.summary,
+            "columns": {n: list(getattr(run, n)) for n in TABLES if not getattr(run, n).empty},
+        }
+        for run in runs
+    ]
+    columns = {key: [json.dumps(one[key], ensure_ascii=False) for one in heads] for key in RECORD}
+    _write(pa.table({"id": [run.id for run in runs], **columns}), folder / RUNS_FILE)
 
 
-def _run(head: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Run:
-    config = with_current_names(head["config"])
-    return Run(head["id"], config, head["environment"], head["summary"], **tables)
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return by artifact what verdicts.json of a pool says: title, tally, verdicts, ids of runs."""
+    path = folder / VERDICTS_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _read_table(path: Path, runs: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """The rows of each of these runs."""
-    if not path.is_file():
+def numbers(folder: Path) -> pd.DataFrame:
+    """Return the numbers of all artifacts of a pool, with the artifact in the first column, as text."""
+    path = folder / NUMBERS_FILE
+    return as_text(path) if path.is_file() else pd.DataFrame({"artifact": []})
+
+
+def as_text(table: Path | IO[str]) -> pd.DataFrame:
+    """Read a CSV table with the digits that it has."""
+    return pd.read_csv(table, dtype=str, keep_default_na=False)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    """Write a table without pandas' metadata, which is larger than most tables. Floats split by bytes are a
+    third smaller."""
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    pq.write_table(
+        table.replace_schema_metadata(None),
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in table.column_names if name not in floats],
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        store_schema=False,
+    )
+
+
+def _run(line: dict[str, Any], tables: dict[str, dict[str, pd.DataFrame]]) -> Run:
+    config, environment, summary, columns = (json.loads(line[key]) for key in RECORD)
+    own = {name: _own(tables[name][line["id"]], columns[name]) for name in columns}
+    return Run(line["id"], with_current_names(config), environment, summary, **own)
+
+
+def _rows_by_run(path: Path, runs: set[str]) -> dict[str, pd.DataFrame]:
+    """The rows of each of these runs; whole numbers and truth values in types that may be missing."""
+    if not path.is_file() or not runs:
         return {}
-    table = pd.read_parquet(path, filters=[("run", "in", set(runs))]) if runs else pd.DataFrame()
-    return {str(run): rows.drop(columns="run") for run, rows in table.groupby("run", sort=False)}
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    found = pq.read_table(path, filters=[("run", "in", runs)]).to_pandas(types_mapper=nullable.get)
+    return {str(run): rows.drop(columns="run") for run, rows in found.groupby("run", sort=False)}
 
 
 def _nullable(table: pd.DataFrame) -> pd.DataFrame:
@@ -96,18 +131,9 @@ def _nullable(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype(types | dict.fromkeys(table.select_dtypes("bool"), "boolean"))
 
 
-def _of_run(
-    table: dict[str, pd.DataFrame], run: str, columns: list[str] | None = None
-) -> pd.DataFrame:
-    """The rows of one run, with its own ``columns`` (where they are not known: those that hold a value)."""
-    rows = table.get(run)
-    if rows is None:
-        return pd.DataFrame()
-    own = rows.columns[rows.notna().any()] if columns is None else columns
-    rows = rows[list(own)].reset_index(drop=True)
-    plain = {
-        name: "int64" if str(dtype) == "Int64" else "bool"
-        for name, dtype in rows.dtypes.items()
-        if str(dtype) in ("Int64", "boolean") and rows[name].notna().all()
-    }
-    return rows.astype(plain)
+def _own(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows of one run with its own columns, in plain types where no value is missing."""
+    rows = rows[list(columns)].reset_index(drop=True)
+    types = {name: str(rows[name].dtype) for name in columns if rows[name].notna().all()}
+    plain = {"Int64": "int64", "boolean": "bool"}
+    return rows.astype({name: plain[kind] for name, kind in types.items() if kind in plain})

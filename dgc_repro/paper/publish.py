@@ -1,7 +1,8 @@
 """Runs in, an artifact's folder out: ``<root>/<paper>/<scale>/<artifact>/`` beside the pool of its runs.
 
-``<root>`` is reproduced/ or, for published results, results/. A folder holds table.md, table.csv,
-verdicts.json (with the ids of the runs) and figures. `rebuild` makes the same files from the pool alone.
+``<root>`` is reproduced/ or, for published results, results/. A folder holds table.md and figures. The
+verdicts of the artifact, the ids of its runs and its numbers are in files of the pool. `rebuild` makes all of
+it again from the runs of the pool.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -19,13 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from filelock import FileLock
 
 from dgc_repro.errors import UserError
 from dgc_repro.names import PAPERS, git
 from dgc_repro.paper import page, pool
 from dgc_repro.paper.facts import IN_HISTORY
-from dgc_repro.paper.page import VERDICTS_FILE, Page
+from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run
 
 
@@ -105,18 +108,17 @@ def publish(runs: Iterable[Run], paper: str, artifact: str, scale: str, root: Pa
     _require_placed(runs, paper, artifact, scale)
     folder = root / paper / scale
     with _fresh(folder) as fresh:
-        own = {run.id: run for run in runs}
-        everything = published(root, paper, scale) | own
+        everything = published(root, paper, scale) | {run.id: run for run in runs}
         pool.write(with_history(everything.values()), fresh)
         # The page is made of what the pool holds, so that `rebuild` makes the same one.
-        _write(pool.read(fresh, own), paper, artifact, scale, fresh / artifact)
-        _replace(fresh, folder)
-        _swap(fresh / artifact, folder / artifact)
-        named = {name for place in artifacts_in(folder) for name in run_ids(place)}
+        own = pool.read(fresh, {run.id for run in runs})
+        _write(_page(own, paper, scale, artifact), folder / artifact, fresh)
+        _move(fresh, folder)
+        named = {name for one in pool.records(folder).values() for name in one["runs"]}
         if everything.keys() - named:
             kept = [run for name, run in everything.items() if name in named]
             pool.write(with_history(kept), fresh)
-            _replace(fresh, folder)
+            _move(fresh, folder)
     return folder / artifact
 
 
@@ -139,52 +141,46 @@ def with_history(runs: Iterable[Run]) -> list[Run]:
 
 def rebuild(folder: Path, into: Path | None = None) -> Page:
     """Make the folder of an artifact again from its pool; ``into``: write it there. Returns the page."""
-    paper, scale, artifact = place_of(folder)
-    runs = pool.read(folder.parent, run_ids(folder))
-    target = into or folder
+    made, target = page_of(folder), into or folder
     with _fresh(target.parent) as fresh:
-        made = _write(runs, paper, artifact, scale, fresh / artifact)
-        _swap(fresh / artifact, target)
+        _write(made, target, fresh)
+        _move(fresh, target.parent)
     return made
 
 
 def page_of(folder: Path) -> Page:
-    """The page of an artifact's folder, made of its pool."""
-    paper, scale, artifact = place_of(folder)
-    made: Page = artifact_of(paper, artifact).page(pool.read(folder.parent, run_ids(folder)), scale)
-    return made
-
-
-def place_of(folder: Path) -> tuple[str, str, str]:
-    """(paper, scale, artifact) of an artifact's folder."""
-    parts = folder.resolve().parts[-3:]
-    if len(parts) < 3 or not (folder / VERDICTS_FILE).is_file():
+    """The page of an artifact's folder, made of its pool. Raises UserError where no pool names the folder."""
+    paper, scale, artifact = folder.resolve().parts[-3:]
+    if not is_published(folder):
         raise UserError(
             f"{folder}: the folder of an artifact, <paper>/<scale>/<artifact>; give for example "
             "results/dynamic/quick/table1"
         )
-    return parts[0], parts[1], parts[2]
+    return _page(pool.read(folder.parent, run_ids(folder)), paper, scale, artifact)
 
 
 def artifacts_in(folder: Path) -> list[Path]:
     """The folders of artifacts in a pool, by name."""
-    return sorted(path.parent for path in folder.glob(f"[!.]*/{VERDICTS_FILE}"))
+    return [folder / artifact for artifact in pool.records(folder)]
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a pool has an artifact with this folder."""
+    return folder.name in pool.records(folder.parent)
 
 
 def run_ids(folder: Path) -> list[str]:
-    """The runs that an artifact's folder names."""
-    record = json.loads((folder / VERDICTS_FILE).read_text(encoding="utf-8"))
-    return list(record["runs"])
+    """The runs of an artifact, by its folder."""
+    return list(pool.records(folder.parent)[folder.name]["runs"])
 
 
 @contextmanager
 def _fresh(folder: Path) -> Iterator[Path]:
     """A folder for new files of a pool, removed at the end. Only one process is here at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".new-{os.getpid()}"
+    fresh = folder / ".new"
     with FileLock(folder / ".lock"):
-        _recover(folder)
-        shutil.rmtree(fresh, ignore_errors=True)  # of a killed process with our number
+        shutil.rmtree(fresh, ignore_errors=True)  # of a killed process
         try:
             yield fresh
         finally:
@@ -192,14 +188,26 @@ def _fresh(folder: Path) -> Iterator[Path]:
             (folder / ".lock").unlink(missing_ok=True)
 
 
-def _write(runs: Sequence[Run], paper: str, artifact: str, scale: str, folder: Path) -> Page:
+def _page(runs: Sequence[Run], paper: str, scale: str, artifact: str) -> Page:
     made: Page = artifact_of(paper, artifact).page(runs, scale)
     source = getattr(importlib.import_module(package_of(paper)), "PAPER", None)
-    if source is not None:
-        made = replace(made, facts=(("source", source.cited), *made.facts))
-    folder.mkdir(parents=True)
-    page.write(made, folder)
-    return made
+    return made if source is None else replace(made, facts=(("source", source.cited), *made.facts))
+
+
+def _write(made: Page, folder: Path, fresh: Path) -> None:
+    """Write an artifact into ``fresh``: its folder, and its part of the pool's verdicts and numbers."""
+    (fresh / folder.name).mkdir(parents=True)
+    page.write(made, fresh / folder.name)
+    records = pool.records(folder.parent) | {folder.name: page.record(made)}
+    text = json.dumps(dict(sorted(records.items())), indent=1, ensure_ascii=False) + "\n"
+    (fresh / pool.VERDICTS_FILE).write_text(text, encoding="utf-8", newline="\n")
+    before = pool.numbers(folder.parent)
+    own = page.numbers(made).to_csv(index=False, float_format="%.10g")
+    new = pool.as_text(io.StringIO(own))
+    new.insert(0, "artifact", folder.name)
+    numbers = pd.concat([before[before["artifact"] != folder.name], new])
+    numbers = numbers.sort_values("artifact", kind="stable")
+    numbers.to_csv(fresh / pool.NUMBERS_FILE, index=False, lineterminator="\n")
 
 
 def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) -> None:
@@ -218,29 +226,14 @@ def _require_placed(runs: Sequence[Run], paper: str, artifact: str, scale: str) 
             )
 
 
-def _recover(folder: Path) -> None:
-    """Put back what `_swap` has moved away when it was killed between its two renames."""
-    for old in folder.glob(".*.old-*"):
-        artifact = folder / old.name.removeprefix(".").rpartition(".old-")[0]
-        if artifact.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(artifact)
-
-
-def _replace(fresh: Path, folder: Path) -> None:
-    """Put a new pool's files in the place of the old ones."""
-    for name in (pool.RUNS_FILE, *(f"{table}.parquet" for table in pool.TABLES)):
-        if (fresh / name).is_file():
-            (fresh / name).replace(folder / name)
-        else:
+def _move(fresh: Path, folder: Path) -> None:
+    """Replace a pool's files and an artifact's folder by those of ``fresh``. A process that is killed here
+    loses no run: the verdicts, which name runs, come after the runs, and these after their tables."""
+    new = sorted(path.name for path in fresh.iterdir())
+    for name in sorted(new, key=lambda name: (name == pool.VERDICTS_FILE, name == pool.RUNS_FILE)):
+        if (fresh / name).is_dir():
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (fresh / name).replace(folder / name)
+    if pool.RUNS_FILE in new:
+        for name in set(pool.FILES) - set(new):
             (folder / name).unlink(missing_ok=True)
-
-
-def _swap(fresh: Path, folder: Path) -> None:
-    """Put ``fresh`` in the place of ``folder``; the old one goes last."""
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

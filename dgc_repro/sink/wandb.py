@@ -152,7 +152,8 @@ class Wandb:
                 with staging_in(folder):
                     files.add_dir(str(page))
                     run.log_artifact(files)
-                    run.log({"table": table_of(page / "table.csv"), **values})
+                    numbers = table_of(page.parent / "numbers.csv", artifact=page.name)
+                    run.log({"table": numbers, **values})
         self._session.exit_code = 0
         self.close()
 
@@ -292,11 +293,14 @@ def staging_in(folder: Path) -> Any:
     return environment("WANDB_DATA_DIR", str(folder.resolve() / "wandb"))
 
 
-def table_of(path: Path) -> Any:
-    """A wandb table of a CSV file."""
+def table_of(path: Path, **where: str) -> Any:
+    """A wandb table of a CSV file; ``where``: of its rows with these values, without these columns."""
     import pandas as pd
 
-    return silent_wandb().Table(dataframe=pd.read_csv(path), allow_mixed_types=True)
+    table = pd.read_csv(path)
+    for column, value in where.items():
+        table = table[table.pop(column) == value]
+    return silent_wandb().Table(dataframe=table, allow_mixed_types=True)
 
 
 def chart_values(metrics: Metrics) -> dict[str, float]:

@@ -59,7 +59,7 @@ FIG11 += ["resnet101.randomk_accordion"]
 
 def titled(folder: Path) -> list[str]:
     """The rows that a listed page names, each once for each run."""
-    return sorted(json.loads((folder / "verdicts.json").read_text())["title"].split())
+    return sorted(pool.records(folder.parent)[folder.name]["title"].split())
 
 
 @pytest.mark.timeout(900)

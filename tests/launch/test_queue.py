@@ -25,6 +25,7 @@ from dgc_repro.launch.main import answer
 from dgc_repro.launch.queue import queue
 from dgc_repro.launch.reproduce import _pool, reproduce
 from dgc_repro.launch.worker import read_config
+from dgc_repro.paper.publish import published, run_ids
 from dgc_repro.train.run import Run
 
 TABLE1 = " ".join(["dynamic/table1", *TINY])
@@ -71,8 +72,7 @@ def names(folders: list[Path]) -> list[tuple[str, int]]:
 
 def page(folder: Path) -> list[str]:
     """The runs of the published page, each as ``<row>-custom-s<seed>``."""
-    place = folder / "results" / "dynamic" / "custom" / "table1" / "verdicts.json"
-    runs = json.loads(place.read_text())["runs"]
+    runs = run_ids(folder / "results" / "dynamic" / "custom" / "table1")
     return sorted(run.removeprefix("dynamic-table1-").rpartition("-")[0] for run in runs)
 
 
@@ -148,8 +148,7 @@ def test_what_is_finished_is_published_again_and_again(
     # On another machine the published runs are as good, whatever their seeds.
     shutil.rmtree(tmp_path / "runs")
     trained.clear()
-    pool = tmp_path / "results" / "dynamic" / "custom" / "runs.jsonl"
-    before = pool.read_text().splitlines()
+    before = published(tmp_path / "results", "dynamic", "custom")
     write(
         tmp_path,
         {"run": f'{TABLE1} "seed=[7,0]"', "rows": TRAINED},
@@ -163,7 +162,9 @@ def test_what_is_finished_is_published_again_and_again(
     assert page(tmp_path) == sorted(
         [*(f"{row}-custom-s{seed}" for row in TRAINED for seed in (0, 7)), "none-custom-s8"]
     )
-    assert set(before) <= set(pool.read_text().splitlines())
+    after = published(tmp_path / "results", "dynamic", "custom")
+    for name, run in before.items():
+        assert (after[name].config, after[name].summary) == (run.config, run.summary)
 
 
 def test_a_page_that_cannot_be_made_does_not_stop_the_others(

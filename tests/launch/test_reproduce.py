@@ -33,14 +33,14 @@ def test_trained_runs_become_a_table_and_are_not_trained_again(
     assert re.search(r"\[4/5\] dynamic/table1 static8_ef, seed 3, about \d+ s left\n", printed)
     assert str(published.relative_to(tmp_path)) in printed
 
-    with (published / "table.csv").open(newline="") as file:
+    with (published.parent / "numbers.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["quantity"] == "test accuracy"]
     assert [line["row"] for line in lines] == list(ROWS)
     for line, folder in zip(lines, trained, strict=True):
         summary = json.loads((folder / "summary.json").read_text())
         assert float(line["mean"]) == pytest.approx(summary["test/accuracy_percent"], rel=1e-9)
         assert (line["n"], line["scale"]) == ("1", "custom")
-    record = json.loads((published / "verdicts.json").read_text())
+    record = json.loads((published.parent / "verdicts.json").read_text())["table1"]
     assert record["runs"] == [folder.name for folder in trained]
     words = {"indicative (+)", "indicative (-)", "not tested", "cannot follow"}
     assert {v["verdict"] for v in record["verdicts"]} <= words
@@ -61,7 +61,7 @@ def test_the_lectures_row_is_trained_on_text_and_published(
     published = tmp_path / "reproduced" / "lecture" / "custom" / "ptb"
     printed = capsys.readouterr().out
     assert "\n2 workers (launch=simulated), scale=custom: dataset=descriptions" in printed
-    with (published / "table.csv").open(newline="") as file:
+    with (published.parent / "numbers.csv").open(newline="") as file:
         lines = {(line["row"], line["quantity"]): line for line in csv.DictReader(file)}
     for row, folder in zip(("dense", "dgc"), trained, strict=True):
         summary = json.loads((folder / "summary.json").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,8 @@ def test_a_study_is_published_not_computed_again_and_rebuilt_to_the_same_bytes(
     for run in runs:
         assert run.setting("study.trials") == 200
         assert len(run.lines)
-    assert {"table.md", "table.csv", "verdicts.json", "waiting.svg", "waiting.png"} <= set(before)
-    verdicts = json.loads((published / "verdicts.json").read_text())["verdicts"]
+    assert {"table.md", "waiting.svg", "waiting.png"} <= set(before)
+    verdicts = pool.records(published.parent)["waiting"]["verdicts"]
     assert {v["verdict"] for v in verdicts} <= {"agrees", "differs", "inconclusive"}
     assert {v["n"] for v in verdicts} == {5}
     rebuild(published)
@@ -98,7 +97,7 @@ def test_gradients_of_simulated_workers_become_densities(
         "fed_100",
         "fed_1000",
     }
-    record = json.loads((published / "verdicts.json").read_text())
+    record = pool.records(published.parent)["density"]
     verdicts = {v["claim"]: v["verdict"] for v in record["verdicts"]}
     assert verdicts["gradient.10"].startswith("indicative")  # one seed
     assert verdicts["dense.gradient"].startswith("indicative")
@@ -138,7 +137,7 @@ def test_compress_times_are_measured_on_real_gradients_of_every_model(
         assert (measured["compress_low"] > 0).all()
         assert (measured["compress_low"] <= measured["compress_ms"]).all()
         assert run.environment["threads_per_worker"] == 1
-    verdicts = json.loads((published / "verdicts.json").read_text())["verdicts"]
+    verdicts = pool.records(published.parent)["fig3"]["verdicts"]
     judged = [v for v in verdicts if v["verdict"] != "not run"]
     assert judged
     assert all(v["verdict"].endswith("(given)") and v["modelled"] for v in judged)

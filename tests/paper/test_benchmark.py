@@ -476,7 +476,7 @@ def _stated() -> headline.Headline:
 
 def test_the_headline_names_eight_to_ten_settings_that_are_published() -> None:
     own = _stated()
-    table = pd.read_csv(methods.RESULTS / "benchmark" / "small" / "methods" / "table.csv")
+    table = pd.read_csv(methods.RESULTS / "benchmark" / "small" / "numbers.csv")
     assert 8 <= len(own.names) <= 10
     assert {f"{own.workload}.{setting}" for setting in own.names} <= set(table["row"])
 

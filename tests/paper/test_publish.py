@@ -19,7 +19,7 @@ from synthetic import ROWS, quantizer, write_run, write_table1
 import dgc_repro
 from dgc_repro.errors import UserError
 from dgc_repro.names import git
-from dgc_repro.paper import index, pool
+from dgc_repro.paper import index, plot, pool
 from dgc_repro.paper import publish as publishing
 from dgc_repro.paper.__main__ import main
 from dgc_repro.paper.dynamic import table1 as table1_module
@@ -51,8 +51,8 @@ def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_pool_and_an_artifacts_folder_hold_few_files(table1: Path) -> None:
     assert table1.parts[-3:] == ("dynamic", "quick", "table1")
     assert set(contents(table1.parent)) == {
-        *("runs.jsonl", "epochs.parquet", "trace.parquet"),
-        *(f"table1/{name}" for name in ("table.md", "table.csv", "verdicts.json")),
+        *("runs.parquet", "epochs.parquet", "trace.parquet", "numbers.csv", "verdicts.json"),
+        "table1/table.md",
         *(f"table1/{stem}.{kind}" for stem in ("table1", "policy") for kind in ("svg", "png")),
     }
     assert len(run_ids(table1)) == 2 * len(ROWS)
@@ -122,7 +122,7 @@ def test_a_rebuild_gives_the_same_bytes(table1: Path) -> None:
     before = contents(table1.parent)
     rebuild(table1)
     assert contents(table1.parent) == before
-    pool.write(pool.read(table1.parent), table1.parent)
+    publish(pool.read(table1.parent), "dynamic", "table1", "quick", table1.parents[2])
     assert contents(table1.parent) == before
 
 
@@ -140,8 +140,9 @@ def test_the_page_states_scale_model_data_workers_n_hardware_and_code(table1: Pa
         assert f"`{choice.key}`" in text
 
 
-def test_table_csv_has_printed_and_measured_numbers(table1: Path) -> None:
-    table = pd.read_csv(table1 / "table.csv").set_index(["row", "quantity"])
+def test_the_numbers_of_a_pool_are_printed_and_measured_ones(table1: Path) -> None:
+    table = pd.read_csv(table1.parent / "numbers.csv").set_index(["row", "quantity"])
+    assert set(table["artifact"]) == {"table1"}
     static = table.loc[("static8", "test accuracy")]
     assert static["printed"] == 85.97
     assert static["mean"] == pytest.approx(86.05)  # seeds 0 and 1 end at 86.0 and 86.1
@@ -199,7 +200,7 @@ def test_nothing_is_published_from_no_finished_run(tmp_path: Path) -> None:
         publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
 
 
-@pytest.mark.parametrize("name", ["runs.jsonl", "epochs.parquet"])
+@pytest.mark.parametrize("name", ["runs.parquet", "epochs.parquet"])
 def test_a_damaged_pool_is_one_line(tmp_path: Path, name: str) -> None:
     runs = runs_in(tmp_path / "runs", range(1))
     folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
@@ -235,7 +236,7 @@ def test_one_broken_artifact_does_not_stop_the_others(
     for scale in ("quick", "small"):
         own = [run if scale == "quick" else _at(run, scale) for run in runs]
         publish(own, "dynamic", "table1", scale, Path("results"))
-    (tmp_path / "results/dynamic/quick/runs.jsonl").write_text("{")
+    (tmp_path / "results/dynamic/quick/runs.parquet").write_text("{")
     assert main([]) == 2
     said = capsys.readouterr()
     assert "results/dynamic/quick" in said.err
@@ -255,16 +256,17 @@ def test_with_nothing_to_rebuild_the_command_says_what_to_give(
     assert "give results/" in line
 
 
-def test_the_overview_links_every_page_and_embeds_every_figure(table1: Path) -> None:
+def test_the_overview_links_every_page_and_every_figure(table1: Path) -> None:
     root = table1.parents[2]
     index.write(root)
     text = (root / "README.md").read_text()
     assert "(dynamic/quick/table1/table.md)" in text
     page = (root / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
-    assert "http" not in page  # self-contained
-    record = json.loads((table1 / "verdicts.json").read_text())
-    for verdict in record["verdicts"]:
+    links = re.findall(r"(?:src|href)='([^']*)'", page)
+    assert len(links) == 3
+    assert all((root / link).is_file() for link in links)
+    assert "http" not in page
+    for verdict in pool.records(table1.parent)["table1"]["verdicts"]:
         assert f"data-verdict='{verdict['verdict']}'" in page
 
 
@@ -289,13 +291,30 @@ def test_runs_and_results_load_in_one_line(table1: Path, tmp_path: Path) -> None
         dgc_repro.load_runs(tmp_path / "nothing")
 
 
-def test_a_publication_that_was_killed_between_its_two_renames_loses_no_run(tmp_path: Path) -> None:
-    runs = runs_in(tmp_path / "runs", range(1))
-    folder = publish(runs, "dynamic", "table1", "quick", tmp_path / "results")
-    folder.rename(folder.with_name(".table1.old-99"))
-    publish(runs[:1], "dynamic", "table1", "quick", tmp_path / "results")  # any publication
+@pytest.mark.parametrize("moved", [1, 2, 3, 4])
+def test_a_publication_that_is_killed_between_two_files_loses_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    runs = runs_in(tmp_path / "runs", range(2))
+    monkeypatch.setattr(plot, "save", lambda *_: None)
+    root, replace = tmp_path / "results", Path.replace
+    folder = publish(runs[::2], "dynamic", "table1", "quick", root)
+    calls = iter(range(100))
+
+    def killed(path: Path, target: Path) -> Path:
+        if next(calls) == moved:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish(runs, "dynamic", "table1", "quick", root)
+    assert {run.id for run in runs[::2]} <= {run.id for run in pool.read(folder.parent)}
+    assert pool.read(folder.parent, run_ids(folder))
+    publish(runs, "dynamic", "table1", "quick", root)
+    assert len(run_ids(folder)) == len(pool.read(folder.parent)) == len(runs)
     assert not list(folder.parent.glob(".*"))
-    assert folder.is_dir()
 
 
 def test_a_pool_keeps_columns_without_values_and_columns_of_two_types(tmp_path: Path) -> None:
@@ -320,12 +339,11 @@ def read_as_html(markdown_text: str) -> str:
 def test_titles_and_names_in_the_overview_are_text_and_no_markup(
     table1: Path, tmp_path: Path, text: str
 ) -> None:
-    folder = tmp_path / "mine" / "quick" / text.replace("/", "-")
+    folder = tmp_path / "mine" / "quick"
     folder.mkdir(parents=True)
-    record = json.loads((table1 / "verdicts.json").read_text())
-    verdict = dict.fromkeys(record["verdicts"][0], text)
+    verdict = dict.fromkeys(pool.records(table1.parent)["table1"]["verdicts"][0], text)
     odd = {"title": text, "tally": {text: 1}, "verdicts": [verdict]}
-    (folder / "verdicts.json").write_text(json.dumps(odd))
+    (folder / "verdicts.json").write_text(json.dumps({text.replace("/", "-"): odd}))
     index.write(tmp_path)
     readme = read_as_html((tmp_path / "README.md").read_text())
     row = readme.rpartition("<tbody>")[2]

@@ -61,6 +61,11 @@ def test_a_page_and_its_figures_are_made_again_byte_for_byte(
 ) -> None:
     again = tmp_path.joinpath(*folder.parts[-3:])
     rebuild(folder, again)
+    name, text = folder.name, pool.numbers(folder.parent)
+    assert pool.records(again.parent)[name] == pool.records(folder.parent)[name]
+    assert pool.numbers(again.parent).to_csv() == (
+        text[text["artifact"] == name].reset_index(drop=True).to_csv()
+    )
     made = {path.name: path.read_bytes() for path in again.iterdir() if path.suffix != ".svg"}
     published = {path.name: path.read_bytes() for path in tracked if path.parent == folder}
     assert sorted(made) == sorted(published)
@@ -68,15 +73,15 @@ def test_a_page_and_its_figures_are_made_again_byte_for_byte(
 
 
 def test_the_overview_is_made_again_byte_for_byte(tmp_path: Path) -> None:
-    for folder in PAGES:
-        shutil.copytree(folder, tmp_path.joinpath(*folder.parts[-3:]))
+    for folder in POOLS:
+        shutil.copytree(folder, tmp_path.joinpath(*folder.parts[-2:]))
     index.write(tmp_path)
     for name in ("README.md", "index.html"):
         assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes(), name
 
 
 def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked: set[Path]) -> None:
-    of_pools = {pool.RUNS_FILE, *(f"{table}.parquet" for table in pool.TABLES)}
+    of_pools = {*pool.FILES, pool.VERDICTS_FILE, pool.NUMBERS_FILE}
     known = {RESULTS / "README.md", RESULTS / "index.html"}
     known |= {place / name for place in POOLS for name in of_pools}
     others = {
@@ -85,4 +90,4 @@ def test_a_tracked_file_belongs_to_a_page_to_a_pool_or_to_a_measurement(tracked:
         if path.parent not in PAGES and path.relative_to(RESULTS).parts[0] not in MEASURED
     }
     assert others == set()
-    assert {folder / "verdicts.json" for folder in PAGES} <= tracked
+    assert {folder / "table.md" for folder in PAGES} <= tracked

@@ -375,11 +375,14 @@ def test_a_reproduced_page_is_an_artifact_with_its_table_and_figures(
     page = tmp_path / "page"
     page.mkdir()
     (page / "table.md").write_text("# A page\n")
-    (page / "table.csv").write_text("row,quantity,value\ndense,accuracy,90.5\ntopk,bytes,\n")
+    numbers = (
+        "artifact,row,quantity,value\npage,dense,accuracy,90.5\npage,topk,bytes,\nother,a,b,1\n"
+    )
+    (tmp_path / "numbers.csv").write_text(numbers)
     Image.new("RGB", (4, 4)).save(page / "table1.png")
     Wandb().log_page(page, folder, "dynamic-table1-quick", {"runs": ["a", "b"]})
     found = records(offline_file(folder))
-    assert artifacts(found)["page"] == {"table.md", "table.csv", "table1.png"}
+    assert artifacts(found)["page"] == {"table.md", "table1.png"}
     run = next(r.run for r in found if r.HasField("run"))
     assert (run.display_name, run.job_type) == ("dynamic-table1-quick", "reproduce")
     assert items(run.config.update)["runs"] == ["a", "b"]

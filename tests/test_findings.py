@@ -1,0 +1,77 @@
+"""The five sentences of docs/findings.md, which open the overview: their numbers are the published ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from dgc_repro.paper import pool
+from dgc_repro.paper.index import findings
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+SHAPED = RESULTS / "bench" / "amd-epyc-2-cores" / "network-1gbit" / "network.csv"
+
+
+def numbers(place: str, artifact: str, quantity: str, value: str = "mean") -> pd.Series[float]:
+    """A quantity of an artifact by row."""
+    table = pd.read_csv(RESULTS / place / "numbers.csv")
+    own = table[(table["artifact"] == artifact) & (table["quantity"] == quantity)]
+    return own.set_index("row")[value]
+
+
+def test_sentence_1_counts_the_classes_of_the_benchmark() -> None:
+    page = (RESULTS / "benchmark" / "small" / "methods" / "table.md").read_text(encoding="utf-8")
+    line = r"n = 3: of (\d+) settings (\d+) are .*?, (\d+) better, (\d+) worse; (\d+) are undecided"
+    counts = [list(map(int, found)) for found in re.findall(line, page)]
+    settings, equivalent, better, worse, undecided = map(sum, zip(*counts, strict=True))
+    assert (equivalent, better) == (1, 1)
+    found = re.findall(r"\d+", findings()[0])
+    assert found == [*map(str, (settings, counts[0][0] + 1, 3, worse, undecided))]
+
+
+def test_sentence_2_has_the_losses_without_error_feedback() -> None:
+    chance = numbers("lecture/small", "onebit", "test accuracy")["plain"]
+    loss = numbers("benchmark/small", "methods", "loss against dense")
+    less = numbers("benchmark/small", "methods", "payload: times less than dense")
+    own = f"{loss['transformer.uniform_4_plain']:.1f}", f"{less['transformer.uniform_4']:.0f}"
+    found = re.findall(r"[\d.]+", findings()[1].rstrip("."))
+    assert found == ["1", f"{chance:.0f}", "4", own[0], "4", own[1]]
+
+
+def test_sentence_3_has_gravacs_savings() -> None:
+    what = "floats sent, times less than dense"
+    ours, printed = (
+        numbers("gravac/small", "table2", what, value) for value in ("mean", "printed")
+    )
+    own, norm = ours["resnet101.gravac07"], ours["resnet101.gravac07_norm"]
+    wanted = (f"{printed['resnet101.gravac07']:.0f}", f"{own:.2f}", f"{norm:.0f}")
+    for said in (
+        f"{wanted[0]} times",
+        f"{wanted[1]} times fewer",
+        f"gives {wanted[2]} times fewer",
+    ):
+        assert said in findings()[2]
+
+
+def test_sentence_4_has_the_verdicts_on_the_plateau() -> None:
+    small, medium = (pool.records(RESULTS / "dynamic" / scale) for scale in ("small", "medium"))
+    words = {v["claim"]: v["verdict"] for v in small["table1"]["verdicts"]}
+    assert {words["1"], words["1b"], words["6"]} == {"not tested"}
+    seeds = {max(v["n"] for v in medium[name]["verdicts"]) for name in ("table1", "sensitivity")}
+    assert seeds == {1, 2}
+    assert "not tested* at scale `small`" in findings()[3]
+    assert "1 or 2 seeds at scale `medium`" in findings()[3]
+
+
+def test_sentence_5_has_the_speedups_on_links() -> None:
+    measured = pd.read_csv(SHAPED)
+    is_topk = measured["exchange"].str.startswith("top-k 1 %") & (measured["compute"] == "none")
+    best = measured[is_topk].groupby("model")["speedup"].max()
+    table = pd.read_csv(RESULTS / "benchmark" / "small" / "numbers.csv")
+    of_target = table["quantity"] == "modelled speedup to the target, slim model on a CPU"
+    fast = table[of_target & table["setting"].isin(["10 Gbit/s", "100 Gbit/s"])]
+    own = fast[~fast["row"].str.contains("adam|dense")]["mean"].max()
+    assert f"{best.min():.0f} to {best.max():.0f} times" in findings()[4]
+    assert f"more than {own:.1f} times" in findings()[4]
