@@ -1,13 +1,18 @@
-"""Where the config files lie, git in this checkout, and renamed keys and values. Records written before a
-renaming have the first names; hashes of runs always use them."""
+"""Where the config files lie, the files of papers, git in this checkout, and renamed keys and values. Records
+written before a renaming have the first names; hashes of runs always use them."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from dgc_repro.errors import UserError
 
 PAPERS = "dgc_repro.papers"
 """The group of entry points by which other packages bring papers: name of the paper, its package."""
@@ -32,6 +37,41 @@ def conf_dir() -> Path:
         if (candidate / "config.yaml").is_file():
             return candidate
     raise FileNotFoundError(f"no conf/ in {_PACKAGE} or beside it: the installation is incomplete")
+
+
+def papers_in(conf: Path) -> dict[str, dict[str, Any]]:
+    """The files ``paper/<paper>.yaml`` of a folder of configs. Raises UserError for one that is no YAML."""
+    files = sorted((conf / "paper").glob("*.yaml"))
+    return {path.stem: _sections(path, path.stat().st_mtime_ns) for path in files}
+
+
+@functools.cache
+def _sections(path: Path, _changed: int) -> dict[str, Any]:
+    """A paper's ``artifact``, the strings in ``runs``, and members of config groups by group. A member of
+    ``scale`` has its name and its family."""
+    try:
+        found = yaml.load(
+            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: is no YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: has sections such as artifact and experiment, got {found!r}")
+    for member, node in found.get("scale", {}).items():
+        family, _, name = member.rpartition("/")
+        node["scale"] = {"name": name, "family": family, **node["scale"]}
+    sections: dict[str, Any] = found
+    return sections
+
+
+def scale_of(family: str, name: str) -> dict[str, Any] | None:
+    """What a scale sets, in ``conf/scale/`` or in a paper's file. None where it is not stated."""
+    member, conf = f"{family}/{name}".strip("/"), conf_dir()
+    for sections in papers_in(conf).values():
+        if member in sections.get("scale", {}):
+            return dict(sections["scale"][member])
+    path = conf / "scale" / f"{member}.yaml"
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def git(command: str) -> str:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 def test_the_code_on_the_page_is_the_template() -> None:
     made = files("mypaper", "table1")
-    assert len(made) == 5
+    assert len(made) == 3
     shown = [*blocks(PAGE, "python"), *blocks(PAGE, "yaml")]
     assert sorted(shown) == sorted(made.values())
     text = PAGE.read_text(encoding="utf-8")
@@ -30,8 +30,10 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
     written = output(new.split(), tmp_path).splitlines()
     assert written[0] == "paper mypaper, with its table or figure table1:"
     assert written[1:-1] == [f"mypaper/{name}" for name in files("mypaper", "table1")]
-    (tmp_path / "conf" / "artifact" / "theirs").mkdir(parents=True)
-    (tmp_path / "conf" / "artifact" / "theirs" / "fig9.yaml").write_text("sweeps: []\n")
+    (tmp_path / "conf" / "paper").mkdir(parents=True)
+    (tmp_path / "conf" / "paper" / "theirs.yaml").write_text(
+        "artifact: {theirs/fig9: {sweeps: []}}\n"
+    )
     listed = output([*new.split()[:2], "reproduce", "--help", "--config-dir", "conf"], tmp_path)
     for name in ("dynamic/table1", "mypaper/table1", "theirs/fig9", "\n  artifact "):
         assert name in listed
@@ -46,9 +48,9 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
 
 def test_a_paper_names_its_table_or_figure() -> None:
     made = files("mypaper", "fig3")
-    assert {"fig3.py", "conf/artifact/mypaper/fig3.yaml"} < set(made)
+    assert {"fig3.py", "conf/paper/mypaper.yaml"} < set(made)
     assert 'Printed("Figure 3", ' in made["fig3.py"]
-    assert "artifact: fig3," in made["conf/experiment/mypaper/dense.yaml"]
+    assert "artifact: fig3," in made["conf/paper/mypaper.yaml"]
     assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
 
 
@@ -66,7 +68,8 @@ def test_the_page_lists_every_name_of_an_epochs_record() -> None:
         recorded |= set(pq.read_schema(path).names) - {"run"}
     section = PAGE.read_text(encoding="utf-8").partition("| name |")[2].partition("\n## ")[0]
     named = re.findall(r"`(epoch|step|lr|\w+/\w+)`", section)
-    assert set(named) == recorded
+    of_a_lab = {name for name in named if name.startswith("net/")}  # of which no run is published
+    assert set(named) - of_a_lab == recorded
 
 
 def _commands() -> list[str]:

@@ -38,87 +38,56 @@ from dgc_repro.launch.build import KEYS, validate
 from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash
 from dgc_repro.launch.overrides import known_keys
-from dgc_repro.launch.paths import conf_dir
-from dgc_repro.launch.reproduce import _artifact, artifacts, runs_of
+from dgc_repro.launch.paths import conf_dir, paper_members
+from dgc_repro.launch.reproduce import _artifact, runs_of
 from dgc_repro.launch.single import scale_line
 from dgc_repro.launch.worker import make_sink
+from dgc_repro.names import papers_in, scale_of
 from dgc_repro.optimizer.sgd import Optimizer
 from dgc_repro.train import schedule, settings
 from dgc_repro.train.stopping import Stopping
 
 CONF = conf_dir()
 OVERLAYS = sorted(CONF.rglob("*.yaml"))
-COMPONENTS = sorted(
-    path
+MEMBERS_OF_PAPERS = paper_members()
+ARTIFACTS = {
+    name: node for paper in papers_in(CONF).values() for name, node in paper["artifact"].items()
+}
+COMPONENTS = {
+    path.relative_to(CONF).as_posix(): node
     for path in OVERLAYS
-    if path.parent != CONF and "_target_:" in path.read_text(encoding="utf-8")
-)
+    if path.parent not in (CONF, CONF / "paper")
+    for written in [yaml.safe_load(path.read_text(encoding="utf-8")) or {}]
+    for node in [written.get("mirror") or written.get("compressor") or written]
+    if "_target_" in node
+} | {
+    f"{name} {part}": study
+    for name, node in ARTIFACTS.items()
+    for part, study in node.get("study", {}).items()
+}
+"""Nodes that name a class: members of groups (a compressor's YAML may set more), and parts of studies."""
 GROUPS = (
     *("model", "dataset", "compressor", "policy", "optimizer", "schedule", "launch", "network"),
     *("sink", "generalization", "recipe"),
 )
 MEMBERS = [f"{group}={path.stem}" for group in GROUPS for path in sorted(CONF.glob(f"{group}/*"))]
-EXPERIMENTS = sorted(
-    path.relative_to(CONF / "experiment").with_suffix("").as_posix()
-    for path in (CONF / "experiment").rglob("*.yaml")
-)
+EXPERIMENTS = [
+    name.removeprefix("experiment/")
+    for name in MEMBERS_OF_PAPERS
+    if name.startswith("experiment/") and name != "experiment/gravac/low"
+]
+READ_TEXT = {"gravac/table3_lstm", *(f"lecture/batch_size_{m}" for m in ("lstm", "transformer"))}
+"""Experiments whose data set stands in the lines of their artifacts."""
 WRAPPERS = sorted(path.stem for path in (CONF / "wrapper").glob("*.yaml"))
-SCALES = ("paper", "quick", "small")
-OTHER_SCALES = {
-    "dynamic": ("medium", "air", "fashion"),
-    **{f"gravac/{name}": ("low",) for name in ("table2", "fig7", "gains")},
-}
-"""By paper or artifact, the scales that it has besides."""
-ONLY_SCALES = {"gravac/low": ("low",)}
-"""The scales of an experiment that has no other ones."""
-FAMILIES = {
-    "lecture": "text/",
-    **{f"benchmark/{name}": f"benchmark/{name}/" for name in ("resnet", "lstm", "transformer")},
-    "lecture/density": "",
-    "lecture/density_fed": "",
-    **{f"lecture/pufferfish{row}": "" for row in ("", "_dense", "_powersgd")},
-    **dict.fromkeys(("lecture/lowrank", "lecture/lowrank_fed"), ""),
-    **dict.fromkeys(("lecture/onebit", "lecture/onebit_dense"), ""),
-    **{f"lecture/{name}": "" for name in ("batch_size", "batch_size_cifar10", "batch_size_resnet")},
-    **{f"lecture/linear_scaling{data}": "" for data in ("", "_cifar10")},
-    **{f"recipe/{name}": "recipe/images/" for name in ("low", "air", "fashion")},
-    **dict.fromkeys(("recipe/gpt", "recipe/char_lstm"), "recipe/text/"),
-    **dict.fromkeys(("benchmark/low", "benchmark/air"), "recipe/images/"),
-    **dict.fromkeys(("benchmark/gpt", "benchmark/char_lstm"), "recipe/text/"),
-    "gravac/table3_lstm": "text/",
-    **{f"lecture/{name}": "" for name in ("sharpness", "generalization", "generalization_lamb")},
-    **{f"gravac/{model}": f"gravac/{model}/" for model in ("resnet101", "vgg16", "lstm")},
-    "gravac/low": "gravac/resnet101/",
-}
-"""Papers whose experiments take another family of scales than images."""
-TRAINED = [name for name in artifacts() if "study" not in _artifact(name)]
+TRAINED = [name for name, node in ARTIFACTS.items() if "study" not in node]
 MADE_BY_THE_BUILDER = {Ladder, Sharded, GTopK}
 """Components that no YAML names: a policy's field and values make them, or exchange.aggregation."""
 SHARED = {Cast, DensitySparsifier, Cifar, Prose, Optimizer}
 """What several components inherit from."""
 
 
-def scales_of(name: str) -> tuple[str, ...]:
-    """The scales of an experiment or artifact."""
-    others = OTHER_SCALES.get(name, OTHER_SCALES.get(name.partition("/")[0], ()))
-    return ONLY_SCALES.get(name, SCALES + others)
-
-
-def test_an_artifact_has_runs_at_the_scales_that_are_tested() -> None:
-    for name in artifacts():
-        assert {*_artifact(name).sizes} <= {*scales_of(name)}, name
-
-
 def name_of(path: Path) -> str:
     return path.relative_to(CONF).as_posix()
-
-
-def components_of(written: dict[str, Any]) -> list[dict[str, Any]]:
-    """The nodes that name a class: one, or the parts of a study. A compressor's YAML may set more than
-    its own settings."""
-    if "study" in written:
-        return list(written["study"].values())
-    return [written.get("mirror") or written.get("compressor") or written]
 
 
 def component_classes() -> set[type]:
@@ -147,12 +116,10 @@ def test_an_overlay_begins_with_a_comment_that_says_what_it_is() -> None:
         assert re.match(r"# \w.{10,}", first), f"{name_of(path)}: {first!r}"
 
 
-@pytest.mark.parametrize("path", COMPONENTS, ids=name_of)
-def test_the_fields_of_a_yaml_are_the_fields_of_its_class(path: Path) -> None:
-    written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for node in components_of(written):
-        known = {f.name for f in dataclasses.fields(get_object(node["_target_"])) if f.init}
-        assert set(node) - {"_target_"} == known - {"inner"}  # what a wrapper wraps is no setting
+@pytest.mark.parametrize("node", COMPONENTS.values(), ids=COMPONENTS)
+def test_the_fields_of_a_yaml_are_the_fields_of_its_class(node: dict[str, Any]) -> None:
+    known = {f.name for f in dataclasses.fields(get_object(node["_target_"])) if f.init}
+    assert set(node) - {"_target_"} == known - {"inner"}  # what a wrapper wraps is no setting
 
 
 NOT_DEFAULT: dict[str, dict[str, Any]] = {"vgg16": {"batch_norm": False}}
@@ -167,11 +134,9 @@ def test_the_yaml_of_a_model_or_data_set_gives_every_field_its_default(path: Pat
 
 
 def test_every_component_has_a_yaml_and_every_yaml_a_component() -> None:
-    named = set()
-    for path in COMPONENTS:
-        written = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if "mirror" not in written:
-            named |= {get_object(node["_target_"]) for node in components_of(written)}
+    named = {
+        get_object(node["_target_"]) for name, node in COMPONENTS.items() if "sink" not in name
+    }
     assert named == component_classes() - MADE_BY_THE_BUILDER - SHARED
 
 
@@ -220,29 +185,37 @@ def test_a_wrapper_builds(name: str) -> None:
     validate(configured(*given, *ladder))
 
 
-@pytest.mark.parametrize(
-    ("experiment", "scale"),
-    [(name, scale) for name in EXPERIMENTS for scale in scales_of(name)],
-)
-def test_an_experiment_composes_at_every_scale(experiment: str, scale: str) -> None:
-    family = FAMILIES.get(experiment, FAMILIES.get(experiment.partition("/")[0], ""))
-    chosen = family + scale
-    config = configured(f"experiment={experiment}", f"scale={chosen}")
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_composes_at_the_small_scale_of_its_family(experiment: str) -> None:
+    stated = MEMBERS_OF_PAPERS[f"experiment/{experiment}"]
+    family = stated.get("family", "text" if experiment in READ_TEXT else "")
+    config = configured(f"experiment={experiment}", f"scale={family}/small".replace("=/", "="))
     validate(config)
-    assert config["scale"]["name"] == scale
-    sizes = yaml.safe_load((CONF / "scale" / f"{chosen}.yaml").read_text(encoding="utf-8"))
+    assert (config["scale"]["name"], config["scale"].get("family", "")) == ("small", family)
+    sizes = scale_of(family, "small")
+    assert sizes is not None
     for group in ("model", "dataset", "train"):
-        for key, value in sizes[group].items():
+        for key, value in sizes.get(group, {}).items():
             assert config[group][key] == value
 
 
 def test_an_artifact_of_a_family_takes_its_scales_by_their_short_names() -> None:
-    for given in ([], ["scale=small"], ["scale=text/small"]):
+    for given in ([], ["scale=small"]):
         for config, overrides in runs_of("lecture/ptb", [*given, "seed=0"]):
             name = "small" if given else "quick"
             assert (config["scale"]["name"], config["scale"]["family"]) == (name, "text")
             assert f"scale=text/{name}" in overrides
             assert config["model"]["_target_"].endswith("LSTM")
+
+
+def test_lines_of_an_artifact_are_lists_in_lists_and_sweeps_below_what_they_begin_with() -> None:
+    sweeps = OmegaConf.create(
+        {"small": [["seed=1", "seed=2,3"], {"x=1": ["y=1,2"], "x=2": "y=3"}], "quick": "seed=4"}
+    )
+    small = [*([f"seed={n}"] for n in (1, 2, 3)), ["x=1", "y=1"], ["x=1", "y=2"], ["x=2", "y=3"]]
+    assert reproduce._lines(sweeps, "small") == small
+    assert reproduce._lines(sweeps, "quick") == [["seed=4"]]
+    assert reproduce._lines(sweeps["quick"], "paper") == [["seed=4"]]
 
 
 def test_a_scale_of_a_recipe_takes_its_sizes_from_the_yaml_files() -> None:
@@ -437,7 +410,7 @@ def test_a_residual_that_does_not_decay_is_the_run_that_it_was_before_there_was_
     [  # at small: tests that compose these runs anyway, test_pool_config.py and bench/test_settings.py
         (artifact, scale)
         for artifact in TRAINED
-        for scale in scales_of(artifact)
+        for scale in _artifact(artifact).sizes
         if scale != "small" or artifact.partition("/")[2] not in (*POOLED, "methods")
     ],
 )
@@ -458,7 +431,7 @@ def test_the_sections_that_are_not_components_have_the_keys_that_are_read() -> N
 def test_the_keys_that_a_typo_is_compared_with_are_the_keys_there_are() -> None:
     some = {"compressor.bits", "policy.values", "train.epochs", "launch.workers"}
     assert some <= set(known_keys())
-    assert not [key for key in known_keys() if key.startswith(("hydra", "artifact"))]
+    assert not [key for key in known_keys() if key.startswith(("hydra", "paper", "experiment/"))]
 
 
 # -- nonsense ------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose
 
 from dgc_repro.launch.build import validate
 from dgc_repro.launch.overrides import resolved
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import composing, conf_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -371,7 +371,7 @@ def test_the_runs_of_the_readme_are_valid(command: str) -> None:
     """Composed and validated as the command line does it before it starts any rank."""
     jobs = expanded(command)
     assert ("--multirun" in command) == (len(jobs) > 1)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with composing():
         for overrides in jobs:
             validate(resolved(compose("config", overrides)))
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from tiny_run import configured
 
 from dgc_repro.dataset.batches import steps_per_epoch
@@ -21,6 +20,7 @@ from dgc_repro.launch.components import component
 from dgc_repro.launch.identity import config_hash, run_folder
 from dgc_repro.launch.paths import conf_dir
 from dgc_repro.launch.reproduce import OPTIONAL_RUNS, runs_of
+from dgc_repro.names import papers_in
 from dgc_repro.paper.gravac import EPS_SWEEP, PARAMETERS
 from dgc_repro.paper.publish import pools_of, published
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 PUBLISHED = conf_dir().parent / "results"
 MODELS = ("resnet101", "vgg16", "lstm")
 FACTORS = {"topk", "dgc", "redsync", "randomk"}
-METHODS = sorted(path.stem for path in (conf_dir() / "method" / "gravac").glob("*.yaml"))
+METHODS = sorted(papers_in(conf_dir())["gravac"]["method"])
 POOLED = {
     *("table2", "table4", "fig1b", "fig2", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
     *("fig10", "fig11", "gains"),
@@ -39,7 +39,7 @@ POOLED = {
 def row_config(model: str, method: str, scale: str, *more: str) -> dict[str, Any]:
     return configured(
         f"experiment=gravac/{model}",
-        f"method=gravac/{method}",
+        f"method=gravac/{method.removeprefix('gravac/')}",
         f"scale=gravac/{model}/{scale}",
         *more,
     )
@@ -58,7 +58,7 @@ def test_every_model_takes_every_method(method: str) -> None:
         config = row_config(model, method, "small")
         validate(config)
         row = config["experiment"]["row"]
-        assert row.startswith(f"{model}.{method.removesuffix('_gains')}")
+        assert row.startswith(f"{model}.{method.removeprefix('gravac/').removesuffix('_gains')}")
         assert (config["network"]["as_workers"], config["train"]["step_time"]) == (32, "modelled")
         optimizer = config["optimizer"]
         assert (optimizer["reference_batch"], optimizer["momentum"]) == (None, 0.9)
@@ -162,9 +162,7 @@ def jobs(name: str, *given: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(POOLED))
-def test_an_artifact_of_the_pool_says_so_and_has_seeds_for_its_scale(name: str) -> None:
-    path = conf_dir() / "artifact" / "gravac" / f"{name}.yaml"
-    assert "experiment.artifact=training" in path.read_text(encoding="utf-8")
+def test_an_artifact_of_the_pool_has_seeds_for_its_scale(name: str) -> None:
     for config in jobs(name, "scale=small").values():
         has_all = name in ("table2", "table4", "gains")
         assert config["scale"]["seeds"] == ([0, 1, 2] if has_all else [0])
@@ -261,12 +259,6 @@ def test_scale_low_is_the_recipe_in_the_place_of_resnet101_and_keeps_the_papers_
     learn = sum(p.numel() for p in module.parameters() if p.requires_grad)
     scale = jobs("table2", "scale=low")["resnet101.dense"]["network"]["message_scale"]
     assert scale == pytest.approx(PARAMETERS["resnet101"] / learn, rel=0.001)
-
-
-def test_a_scale_says_its_name_and_family() -> None:
-    for path in sorted((conf_dir() / "scale" / "gravac").rglob("*.yaml")):
-        stated = yaml.safe_load(path.read_text(encoding="utf-8"))["scale"]
-        assert (stated["name"], stated["family"]) == (path.stem, f"gravac/{path.parent.name}")
 
 
 def test_seeds_are_the_outer_loop() -> None:

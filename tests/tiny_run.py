@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from torch import Tensor
 
 from dgc_repro.dataset.descriptions import Descriptions
@@ -19,7 +19,7 @@ from dgc_repro.dataset.digits import Digits
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import build_run, validate
 from dgc_repro.launch.overrides import resolved
-from dgc_repro.launch.paths import conf_dir
+from dgc_repro.launch.paths import composing
 from dgc_repro.train import checkpoint
 from dgc_repro.train.loop import train
 from dgc_repro.train.run import Run
@@ -166,7 +166,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 @functools.cache
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with composing():
         return resolved(compose("config", list(overrides)))
 
 

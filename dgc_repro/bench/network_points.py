@@ -36,7 +36,7 @@ PLACE = ("model", "workers", "rate", "compute")
 V100_FLOPS, V100_SHARE = 15.7e12, 0.5
 """A V100's peak in float32 (its data sheet), and the share of it that training is assumed to reach."""
 GPU_SECONDS = {"resnet101": 16e-3}
-"""Where starting operations takes longer than they do: what conf/artifact/gravac/fig1a.yaml assumes for
+"""Where starting operations takes longer than they do: what gravac/fig1a (conf/paper/gravac.yaml) assumes for
 32 images of 32x32 on the same V100 (31 Gflop at that speed, 10 us for each of 1214 operations)."""
 
 

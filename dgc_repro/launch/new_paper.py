@@ -1,4 +1,4 @@
-"""``new-paper <paper> [<artifact>]``: the five files of a paper of your own, in a folder here
+"""``new-paper <paper> [<artifact>]``: the three files of a paper of your own, in a folder here
 (docs/adding-a-paper.md)."""
 
 from __future__ import annotations

@@ -16,12 +16,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from dgc_repro.errors import UserError
 from dgc_repro.launch.networks import with_profiles
-from dgc_repro.launch.paths import composing, conf_dirs, is_group, keys_of, options
+from dgc_repro.launch.paths import (
+    OF_ALL_KEYS,
+    composing,
+    conf_dirs,
+    flat_keys,
+    is_group,
+    keys_of,
+    options,
+    paper_members,
+)
 from dgc_repro.launch.typed import made, nearest
 from dgc_repro.model.low_rank import LowRank
 from dgc_repro.names import renamed
 
-NOT_KEYS = ("artifact", "policy_scale", "queue.yaml", "wandb")
+NOT_KEYS = ("paper", "queue.yaml", "wandb")
 """Files and folders of conf/ whose names are not keys of a run."""
 OF_SWEEPS = ("hydra", "optimized_metric")
 """Config keys that are not settings of a run."""
@@ -151,6 +160,7 @@ def _nearest_key(key: str) -> str:
     if members:
         return f"it is a setting of {', '.join(f'{group}={member}' for member in members)}"
     groups = {path.name for root in conf_dirs() for path in root.iterdir() if path.is_dir()}
+    groups |= {member.partition("/")[0] for member in paper_members()}
     return nearest(key, [*known_keys(), *(name for name in groups if name not in NOT_KEYS)])
 
 
@@ -163,4 +173,7 @@ def known_keys() -> list[str]:
         if path.relative_to(root).parts[0] not in NOT_KEYS
         for key in keys_of(path, root)
     }
+    for member, node in paper_members().items():
+        if member.partition("/")[0] in OF_ALL_KEYS:
+            keys |= {*flat_keys(node)}
     return sorted(keys)

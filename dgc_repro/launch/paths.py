@@ -1,5 +1,7 @@
 """The config files, of ours and of users, and their keys.
 
+A paper's runs stand in one file, ``paper/<paper>.yaml``: its artifacts, and members of config groups.
+
 Hydra's search path is the one list of folders: ours, those of ``--config-dir``, the ``conf/`` of papers that
 are installed or lie in the working folder, and what other plugins and ``hydra.searchpath`` add.
 """
@@ -16,29 +18,63 @@ from typing import Any
 import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from dgc_repro.errors import UserError
-from dgc_repro.names import PAPERS
+from dgc_repro.names import PAPERS, papers_in
 from dgc_repro.names import conf_dir as _conf_dir
 
 conf_dir = _conf_dir
+NOT_GROUPS = ("artifact", "runs")
+"""Sections of a paper's file whose entries are no members of a config group."""
+OF_ALL_KEYS = ("experiment", "method", "scale")
+"""Groups of a paper's file whose members set keys of every section."""
+FAMILY = "family"
+"""Key of an experiment in a paper's file, for which ``scale=small`` means ``scale=<family>/small``."""
 _ADDED: list[Path] = []
+_STORED: list[dict[str, Any]] = []
 
 
 class UserConfigs(SearchPathPlugin):
-    """Puts users' folders of configs behind ours."""
+    """Puts users' folders of configs behind ours, and gives Hydra the members in files of papers."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in dict.fromkeys([*_ADDED, *_of_papers()]):
+        users = dict.fromkeys([*_ADDED, *_of_papers()])
+        for folder in users:
             search_path.append("dgc_repro", f"file://{folder}")
+        for sections in (s for folder in (conf_dir(), *users) for s in papers_in(folder).values()):
+            if not any(sections is stored for stored in _STORED):
+                _STORED.append(sections)
+                for member, node in _members(sections):
+                    group, _, name = member.rpartition("/")
+                    package = "_global_" if group.partition("/")[0] in OF_ALL_KEYS else None
+                    own = {key: value for key, value in node.items() if key != FAMILY}
+                    ConfigStore.instance().store(name, own, group=group, package=package)
+
+
+def _members(sections: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The members of groups in a paper's file, each by its path such as ``experiment/gravac/lstm``."""
+    for group, members in sections.items():
+        if group not in NOT_GROUPS:
+            yield from ((f"{group}/{member}", node) for member, node in members.items())
+
+
+def paper_members() -> dict[str, dict[str, Any]]:
+    """The members of groups in all files of papers, each by its path such as ``experiment/gravac/lstm``."""
+    return {
+        member: node
+        for root in conf_dirs()
+        for sections in papers_in(root).values()
+        for member, node in _members(sections)
+    }
 
 
 def _of_papers() -> list[Path]:
     """The folder ``conf`` of each paper that is installed or lies in the working folder."""
-    found = [path.parent.resolve() for path in sorted(Path().glob("*/conf/artifact"))]
+    found = [path.parent.resolve() for path in sorted(Path().glob("*/conf/paper"))]
     for point in importlib.metadata.entry_points(group=PAPERS):
         with contextlib.suppress(Exception):  # an import may raise anything; `reproduce` says it
             spec = importlib.util.find_spec(point.value)
@@ -108,12 +144,19 @@ def folder_of(place: str) -> Path:
 
 def is_group(name: str) -> bool:
     """Whether a key is a group of configs."""
-    return any((root / name).is_dir() for root in conf_dirs())
+    of_papers = {member.partition("/")[0] for member in paper_members()}
+    return name in of_papers or any((root / name).is_dir() for root in conf_dirs())
 
 
 def options(group: str) -> list[str]:
     """The members of a group."""
-    return sorted({path.stem for root in conf_dirs() for path in (root / group).glob("*.yaml")})
+    own = {path.stem for root in conf_dirs() for path in (root / group).glob("*.yaml")}
+    of_papers = {
+        member.rpartition("/")[2]
+        for member in paper_members()
+        if member.rpartition("/")[0] == group
+    }
+    return sorted(own | of_papers)
 
 
 def option(group: str, name: str) -> dict[str, Any]:

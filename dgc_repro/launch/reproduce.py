@@ -3,10 +3,10 @@
 They go to ``paths.reproduced``, which git ignores; with ``publish=true``, a maintainer's setting, to
 ``paths.results``, which is tracked.
 
-``conf/artifact/<paper>/<artifact>.yaml`` lists the runs as Hydra sweeps. Finished runs are found by their
-config and not made again. Seeds are the outer loop, so that every row has one number early. A line may name
-its family of scales: with ``family=gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
-All lines are repeated with each entry of ``across``.
+``artifact`` in ``conf/paper/<paper>.yaml`` lists the runs as Hydra sweeps, for all scales or by scale: a
+line, a list, or lines below what they all begin with. Finished runs are found by their config and not made
+again. Seeds are the outer loop, so that every row has one number early. An experiment may have its family of
+scales: with ``family: gravac/lstm``, ``scale=small`` means ``scale=gravac/lstm/small`` for it.
 With ``published=true`` a run that is not in runs/ is taken from the published pool (paper/pool.py); otherwise
 it is trained, and every printed number was measured here. A line with ``seed=0`` belongs to that seed alone,
 such as a learning rate that only tuning tries. ``optional_runs`` lists runs that an artifact uses
@@ -50,17 +50,20 @@ from dgc_repro.launch.overrides import (
     sets,
 )
 from dgc_repro.launch.paths import (
+    FAMILY,
     add_conf_dirs,
     composing,
     conf_dirs,
     conf_dirs_apart,
     options,
+    paper_members,
 )
 from dgc_repro.launch.sections import check_seed
 from dgc_repro.launch.single import is_done, refuse_slurm, run_config, say_damaged
 from dgc_repro.launch.study import STUDY, build_study, study_config, with_networks
 from dgc_repro.launch.sweep import expand
 from dgc_repro.launch.typed import nearest
+from dgc_repro.names import papers_in
 from dgc_repro.paper.generic import GenericPage
 from dgc_repro.paper.page import console_of_width, show
 from dgc_repro.paper.publish import (
@@ -78,7 +81,7 @@ SIZED_GROUPS = ("dataset", "model", "train", "optimizer", "schedule", "policy", 
 WHERE_DATA_LIES = ("root", "resume_from", "reshard", "checkpoint_every_epochs")
 CUSTOM = "custom"
 MEASURE = "measure"
-FAMILY, ROOTS, SEEDS, SHARE = "family", "roots", "scale.seeds", "share"
+ROOTS, SEEDS, SHARE = "roots", "scale.seeds", "share"
 SWEEPS, OPTIONAL_RUNS = "sweeps", "optional_runs"
 OF_EVERY_STUDY = ("seed", "scale", "experiment", "paths")
 _pool = functools.cache(published)
@@ -356,9 +359,10 @@ def artifacts() -> list[str]:
     """All ``<paper>/<artifact>`` there are."""
     return sorted(
         {
-            path.relative_to(root / "artifact").with_suffix("").as_posix()
+            name
             for root in conf_dirs()
-            for path in (root / "artifact").rglob("*.yaml")
+            for sections in papers_in(root).values()
+            for name in sections.get("artifact", {})
         }
     )
 
@@ -366,18 +370,17 @@ def artifacts() -> list[str]:
 def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
     """All runs, seeds outermost. ``listed``: the artifact's key that lists them."""
     artifact = _artifact(name)
-    whole = artifact.get("family")
     with composing():
-        scale = _scale(name, artifact.sizes, _of_family(whole, given))
+        scale = _scale(name, artifact.sizes, given)
         sizes = list(artifact.sizes[scale])
-        every = _lines(artifact.get(listed), scale, artifact.get("across"))
-        lines = [_line(words, whole, given) for words in every]
+        lines = _lines(artifact.get(listed), scale)
         if not lines:
             return []
-        family, first = lines[0]
-        seeds = _seeds([*apart(first, SEEDS, "seed")[1], *sizes, *_of_family(family, given)])
+        first = [*apart(lines[0], SEEDS, "seed")[1], *sizes]
+        seeds = _seeds([*first, *_of_family(_family(lines[0]), given)])
         jobs: dict[int, list[Job]] = {seed: [] for seed in seeds}
-        for family, words in lines:
+        for words in lines:
+            family = _family(words)
             own_seed, combination = apart(words, "seed")
             own = apart(combination, SEEDS)[0]
             sized = [*sizes, *_of_family(family, given), *own]
@@ -389,46 +392,51 @@ def runs_of(name: str, given: Sequence[str], listed: str = SWEEPS) -> list[Job]:
         return list(chain.from_iterable(jobs.values()))
 
 
-def _line(
-    words: Sequence[str], family: str | None, given: Sequence[str]
-) -> tuple[str | None, list[str]]:
-    """(family, overrides) of one run: a line's own ``family=`` goes before the artifact's."""
-    own, combination = apart(words, FAMILY)
-    if not own:
-        return family, combination
-    for override in _scales(given):
-        if "/" in override:
-            raise UserError(
-                f"scale: its short name, such as quick: each line has a family of its own, got {override}"
-            )
-    return own[-1].partition("=")[2], combination
+def _family(words: Sequence[str]) -> str | None:
+    """The family of scales of a line's experiment."""
+    chosen = [o.partition("=")[2] for o in words if key_of(o) == "experiment"]
+    return paper_members().get(f"experiment/{chosen[-1]}", {}).get(FAMILY) if chosen else None
 
 
 def _scale(name: str, known: Iterable[str], given: Sequence[str]) -> str:
     """The scale that is asked for on the command line, or the default one. ``known``: the artifact's."""
-    scale = str(config_of(_scales(given)).scale.name)
+    scale = (_scales(given) or ["scale=quick"])[-1].partition("=")[2]
+    if "/" in scale:
+        raise UserError(
+            f"scale: its short name, such as quick: each experiment has its own family, got scale={scale}"
+        )
     if scale not in known:
         raise UserError(f"scale: {name} has runs at {', '.join(known)}, got {scale}")
     return scale
 
 
-def _lines(sweeps: Any, scale: str, across: Sequence[str] | None = None) -> list[list[str]]:
-    """The overrides of every run. ``sweeps``: a list of Hydra sweeps, or one for each scale; ``across``: what
-    all of them are repeated with."""
-    listed = sweeps[scale] if isinstance(sweeps, DictConfig) else sweeps or []
-    return [
-        line
-        for before in across or [""]
-        for sweep in listed
-        for line in expand(f"{before} {sweep}".split())
-    ]
+def _lines(sweeps: Any, scale: str, before: str = "") -> list[list[str]]:
+    """The overrides of every run. ``sweeps``: a Hydra sweep, a list of them, or sweeps by how they begin
+    or by scale."""
+    if isinstance(sweeps, DictConfig):
+        if scale in sweeps:
+            return _lines(sweeps[scale], scale, before)
+        return [line for key in sweeps for line in _lines(sweeps[key], scale, f"{before} {key!s}")]
+    if isinstance(sweeps, ListConfig):
+        return [line for entry in sweeps for line in _lines(entry, scale, before)]
+    return expand(f"{before} {sweeps}".split()) if sweeps else []
 
 
 def _artifact(name: str) -> DictConfig:
-    paths = [root / "artifact" / f"{name}.yaml" for root in conf_dirs()]
-    node = OmegaConf.load(next(path for path in paths if path.is_file()))
-    assert isinstance(node, DictConfig)
-    return node
+    """An artifact, which may name what stands in ``runs``. Without ``sizes`` it has three scales."""
+    files = [sections for root in conf_dirs() for sections in papers_in(root).values()]
+    sections = next(found for found in files if name in found.get("artifact", {}))
+    node = OmegaConf.create(
+        {
+            "runs": sections.get("runs", {}),
+            "artifact": {
+                "sizes": {"quick": [], "small": [], "paper": []},
+                **sections["artifact"][name],
+            },
+        }
+    )
+    artifact: DictConfig = node.artifact
+    return artifact
 
 
 def measured_runs_of(name: str, given: Sequence[str]) -> list[Job]:

@@ -27,12 +27,13 @@ from dgc_repro.launch.local import RunHeld, execute, last_checkpoint
 from dgc_repro.launch.mirror import finished_before
 from dgc_repro.launch.netlab import execute_netlab
 from dgc_repro.launch.netlab_config import KIND as NETLAB
-from dgc_repro.launch.overrides import key_of
+from dgc_repro.launch.overrides import key_of, known_keys
 from dgc_repro.launch.parent import OWN_TARGETS
-from dgc_repro.launch.paths import conf_dir, conf_dirs, is_group, keys_of
+from dgc_repro.launch.paths import is_group
 from dgc_repro.launch.sections import SLURM
 from dgc_repro.launch.torchrun import Execute, check_launch
 from dgc_repro.launch.typed import nearest
+from dgc_repro.names import scale_of
 from dgc_repro.paper import records
 from dgc_repro.paper.decisions import json_lines
 from dgc_repro.sink.jsonl import replace
@@ -239,8 +240,8 @@ def prepare(folder: Path, config: Mapping[str, Any]) -> None:
 def scale_line(config: Mapping[str, Any]) -> str:
     """What the scale sets; beside a value that departs from it, the scale's own."""
     name = config["scale"]["name"]
-    stated = conf_dir() / "scale" / config["scale"].get("family", "") / f"{name}.yaml"
-    sizes = yaml.safe_load(stated.read_text(encoding="utf-8")) if stated.is_file() else {}
+    stated = scale_of(config["scale"].get("family", ""), name)
+    sizes = stated or {}
     words = []
     for group in ("dataset", "model", "train", "launch"):
         for key, value in sizes.get(group, {}).items():
@@ -249,7 +250,7 @@ def scale_line(config: Mapping[str, Any]) -> str:
             words.append(f"{group}.{key}={_shown(now)}{mark}")
     target = config["dataset"]["_target_"].rsplit(".", 1)[-1].lower()
     unstated = (
-        "sizes of the YAML files" if stated.is_file() else "sizes depart from every stated scale"
+        "sizes of the YAML files" if stated is not None else "sizes depart from every stated scale"
     )
     what = ", ".join(words) or unstated
     return f"scale={name}: dataset={target}, {what}"
@@ -277,7 +278,6 @@ def _refuse_unread(given: Sequence[str]) -> None:
         return {key.split(".")[1] for key in keys if key.startswith("sink.")}
 
     added = names(key_of(text) for text in given if text[0] == "+")
-    files = [(path, root) for root in conf_dirs() for path in root.rglob("*.yaml") if added]
-    known = names(key for path, root in files for key in keys_of(path, root))
+    known = names(known_keys()) if added else set()
     for key in sorted(added - known):
         raise UserError(f"sink.{key}: no such key; {nearest(key, known)}")

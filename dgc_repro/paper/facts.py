@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from dgc_repro.names import conf_dir
+from dgc_repro.names import conf_dir, scale_of
 from dgc_repro.paper.records import FREE_KEYS, Run
 
 PAPER_SCALE = "paper"
@@ -164,10 +164,10 @@ def departures(runs: Sequence[Run], scale: str) -> list[tuple[str, str]]:
         return []
     conf, run = conf_dir(), runs[0]
     family = run.setting("scale.family", "")
-    stated = conf / "scale" / family / f"{scale}.yaml"
-    if not stated.is_file():  # custom
-        scale, stated = "none", conf / "scale" / "none.yaml"
-    base, sizes = (yaml.safe_load(p.read_text("utf-8")) for p in (conf / "config.yaml", stated))
+    stated = scale_of(family, scale)
+    if stated is None:  # custom
+        scale = "none"
+    base, sizes = yaml.safe_load((conf / "config.yaml").read_text("utf-8")), stated or {}
     nodes = [n for n in (*base["defaults"], *sizes.get("defaults", ())) if isinstance(n, dict)]
     usual_names = {
         key.removeprefix("override /"): name for node in nodes for key, name in node.items()

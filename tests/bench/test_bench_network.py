@@ -355,8 +355,10 @@ def test_plain_ddp_is_measured_again_at_the_places_of_what_is_new() -> None:
 
 
 def test_the_gpu_is_the_one_of_figure_1a(repository: Path) -> None:
-    text = (repository / "conf" / "artifact" / "gravac" / "fig1a.yaml").read_text()
-    (line,) = (line for line in text.splitlines() if "table3_resnet101" in line)
+    text = (repository / "conf" / "paper" / "gravac.yaml").read_text()
+    (line,) = (
+        line for line in text.splitlines() if "runs.resnet101} experiment.artifact=fig1a" in line
+    )
     milliseconds = float(line.rpartition("compute_ms=")[2])
     assert points.GPU_SECONDS["resnet101"] == milliseconds / 1e3
 

@@ -99,7 +99,7 @@ def test_a_page_keeps_the_seeds_that_are_finished(
             "claim 1: no quantity 'test acc'",
         ),
         (
-            "conf/experiment/{paper}/topk.yaml",
+            "conf/paper/{paper}.yaml",
             "row: topk",
             "row: random",
             "experiment.row: no row in ROWS 'random'; there are: dense, topk",

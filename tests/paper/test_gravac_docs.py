@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dgc_repro.names import papers_in
 from dgc_repro.paper import gravac
 
 
@@ -25,8 +26,8 @@ def test_the_methods_and_artifacts_are_in_the_page(page: str, repository: Path) 
         f"`{name}`" for name in gravac.LOOKS if name not in sizes and f"`{name}`" not in page
     ]
     assert missing == []
-    for path in (repository / "conf" / "artifact" / "gravac").glob("*.yaml"):
-        assert f"`gravac/{path.stem}`" in page or f"`{path.stem}`" in page
+    for name in papers_in(repository / "conf")["gravac"]["artifact"]:
+        assert f"`{name}`" in page or f"`{name.partition('/')[2]}`" in page
 
 
 def test_every_choice_names_a_setting_of_a_run(repository: Path) -> None:
@@ -34,6 +35,10 @@ def test_every_choice_names_a_setting_of_a_run(repository: Path) -> None:
     conf = repository / "conf"
     for choice in gravac.CHOICES:
         group, _, rest = choice.key.partition(".")
-        files = [*(conf / group).rglob("*.yaml"), conf / "config.yaml"]
+        files = [
+            *(conf / group).rglob("*.yaml"),
+            conf / "config.yaml",
+            conf / "paper" / "gravac.yaml",
+        ]
         text = "\n".join(path.read_text(encoding="utf-8") for path in files)
         assert f"{rest or group}" in text, choice.key

@@ -1,6 +1,6 @@
 """The README's picture: a few named settings on one workload, loss of quality against bytes in one panel.
 
-``headline`` in an artifact's YAML (conf/artifact/benchmark) lists the settings.
+``headline`` of an artifact in conf/paper/benchmark.yaml lists the settings.
 """
 
 from __future__ import annotations

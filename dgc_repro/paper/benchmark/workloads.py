@@ -1,4 +1,4 @@
-"""The benchmark's workloads, as conf/artifact/benchmark/*.yaml states them: metric, margin, full model."""
+"""The benchmark's workloads, as conf/paper/benchmark.yaml states them: metric, margin, full model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import yaml
-
-from dgc_repro.names import conf_dir
+from dgc_repro.names import conf_dir, papers_in
 
 ACCURACY = "accuracy_percent"
 
@@ -49,9 +47,9 @@ class Workload(NamedTuple):
 
 @functools.cache
 def artifacts() -> tuple[Mapping[str, Any], ...]:
-    """The YAML files of the benchmark's artifacts."""
-    paths = sorted((conf_dir() / "artifact" / "benchmark").glob("*.yaml"))
-    return tuple(yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
+    """The benchmark's artifacts, in the order of their names."""
+    stated = papers_in(conf_dir())["benchmark"]["artifact"]
+    return tuple(stated[name] for name in sorted(stated))
 
 
 @functools.cache
