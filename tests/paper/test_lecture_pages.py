@@ -247,7 +247,7 @@ def test_every_page_has_its_checks_in_the_frame_and_draws_its_figure(
             for row in check.rows:
                 assert len(values(page.frame, check.quantity, row, check.setting)) > 0, check
     pages.write(page, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3 + 2 * len(page.figures)
+    assert len(list(tmp_path.iterdir())) == 1 + 2 * len(page.figures)
     text = (tmp_path / "table.md").read_text()
     assert not {"nan", "inf"} & set(re.findall(r"\w+", text.partition("## Verdicts")[0]))
 
