@@ -14,6 +14,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from dgc_repro.exchange.ledger import GRADIENT
 from dgc_repro.exchange.wire import BROADCAST, MAX, SUM, Pending, Sizes
 from dgc_repro.kernel import batch as kernels
-from dgc_repro.kernel.batch import Batch
+from dgc_repro.kernel.batch import Batch, Numbers
 from dgc_repro.kernel.layout import Kind
 from dgc_repro.payload import ALONE, BatchPayload, Gathered, Payload, num_bytes
 from dgc_repro.payload.requests import (
@@ -346,15 +347,14 @@ class Collection(Collective):
         at = 0
         for i in self._workers:
             told.append([])
-            for comes, of_each in zip(self._comes[i], counts[i], strict=True):
-                told[-1].append([])
-                for (key, payload, _), count in zip(comes, of_each, strict=True):
-                    lengths = numbers[at : at + count]
-                    if is_ragged(payload):
-                        told[-1][-1].append((key, payload.announced(lengths), None))
-                    else:
-                        told[-1][-1].append((key, payload, lengths.tolist()))
-                    at += count
+            pairs = zip(self._comes[i], counts[i], strict=True)
+            for _, alike in groupby(pairs, lambda pair: id(pair[0])):
+                same = list(alike)
+                comes, widths = same[0]
+                end = at + len(same) * sum(widths)
+                lengths = numbers[at:end].reshape(len(same), sum(widths))
+                told[-1] += _announced(comes, lengths, widths)
+                at = end
         return told
 
     def _label_for_check(self) -> str:
@@ -366,6 +366,20 @@ class Collection(Collective):
             return f": {', '.join(_names(asked))}"
         pairs = [pair for key, r in asked.items() for pair in bytes_of(key, r.expects(0))]
         return f": {', '.join(name for name, _ in pairs)}" if self._is_ragged else sized(pairs)
+
+
+def _announced(comes: list[Comes], lengths: Numbers, widths: list[int]) -> list[list[Comes]]:
+    """What comes from each of some sources that send payloads of the same kinds. lengths: i64[sources, sum of
+    widths]; ``widths``: how many of them belong to each payload."""
+    by_payload: list[list[Comes]] = []
+    end = 0
+    for (key, payload, _), width in zip(comes, widths, strict=True):
+        told, end = lengths[:, end : end + width], end + width
+        if is_ragged(payload):
+            by_payload.append([(key, one, None) for one in payload.announced(told)])
+        else:
+            by_payload.append([(key, payload, own) for own in told.tolist()])
+    return [[of_each[source] for of_each in by_payload] for source in range(len(lengths))]
 
 
 def _places_by_source(by_source: Sequence[list[Comes]]) -> list[Any]:

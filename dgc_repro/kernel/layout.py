@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ class Layout:
 
     ``lengths`` and ``starts``: i64[parts, tensors], the latter in bytes; ``tensor_bytes``: of the parts of
     each tensor; ``end``: where the last part ends; ``size``: of the buffer. Layouts repeat in each step:
-    make them in a function with a cache."""
+    make them in a function with a cache. Lengths may have an axis of workers before that of tensors: then
+    this is the layout of each worker (`end` is a list)."""
 
     def __init__(
         self,
@@ -40,21 +42,25 @@ class Layout:
         self.floats = floats
         self.present = [i for i, (length, _) in enumerate(parts) if length is not None]
         self.dtypes = [dtype for _, dtype in parts]
-        none = np.zeros(len(sizes), dtype=np.int64)
+        none = np.zeros_like(parts[self.present[0]][0])
         self.lengths = np.array([none if n is None else n for n, _ in parts], dtype=np.int64)
-        taken = self.lengths * np.array([[dtype.itemsize] for dtype in self.dtypes])
+        widths = np.array([dtype.itemsize for dtype in self.dtypes])
+        taken = (self.lengths.T * widths).T
         self.tensor_bytes: Numbers = taken.sum(0)
         filled = _up_to(self.tensor_bytes, self.dtypes[self.present[0]].itemsize)
-        first = np.cumsum(filled) - filled
+        first = np.cumsum(filled, -1) - filled
         self.starts: Numbers = first + np.cumsum(taken, 0) - taken
-        self.end = int((first + self.tensor_bytes).max(initial=0))
-        self.size = -(-self.end // FILL) * FILL
+        self.end: Any = (first + self.tensor_bytes).max(-1, initial=0).tolist()
 
     @cached_property
     def kinds(self) -> list[tuple[Kind, ...]]:
         """Lengths and types of the parts of each tensor."""
         columns = [[(n, self.dtypes[i]) for n in self.lengths[i].tolist()] for i in self.present]
         return list(zip(*columns, strict=True))
+
+    @property
+    def size(self) -> int:
+        return -(-int(self.end) // FILL) * FILL
 
     @property
     def unit(self) -> torch.dtype:

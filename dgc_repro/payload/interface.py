@@ -96,8 +96,9 @@ class BatchPayload(Own):
         """What must travel first where sizes differ between workers."""
         raise NotImplementedError
 
-    def announced(self, lengths: Sequence[int] | Numbers) -> Self:
-        """A payload laid out as that of a worker with these lengths (its values do not matter)."""
+    def announced(self, lengths: Sequence[int] | Numbers) -> list[Self]:
+        """Payloads laid out as those of workers with these `lengths`, one worker after another (their values
+        do not matter)."""
         raise NotImplementedError
 
     def like(self, parts: Sequence[Tensor]) -> Self:

@@ -10,6 +10,7 @@ when that rank's process ends, or after the group's timeout.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,10 +57,13 @@ _zero_at = native.Function("dgc_zero_at_all")
 
 class SparseLayout(Layout):
     """Header, places, scales and values of each tensor. ``sizes``: values of each tensor; ``counts``: how
-    many are sent; ``indices``: of `CODINGS`; ``kind``: of kernel/sparse.py."""
+    many are sent; ``indices``: of `CODINGS`; ``kind``: of kernel/sparse.py.
+
+    Those of many workers are computed together: ``counts`` is then i64[workers, tensors], all arrays have an
+    axis of workers before that of tensors, and `of_worker` gives the layout of one."""
 
     def __init__(
-        self, sizes: tuple[int, ...], counts: tuple[int, ...], indices: str, kind: int
+        self, sizes: tuple[int, ...], counts: tuple[int, ...] | Numbers, indices: str, kind: int
     ) -> None:
         self.indices, self.kind = indices, kind
         self.header_kind = kernels.FP32 if kind == SHARED else kind  # as headers call it
@@ -71,7 +75,8 @@ class SparseLayout(Layout):
             coding = np.stack(codings)[every.argmin(0), np.arange(len(n))]
         else:
             coding = codings[0] if indices == PLAIN else np.full_like(n, INDICES[indices])
-        self.coding = coding.astype(np.int32)
+            coding = np.broadcast_to(coding, self.k.shape)
+        self.coding = coding.astype(np.int32, order="C")  # for C
         dtype = kernels.DTYPES[kind]  # of the values as they travel
         one = np.ones_like(self.k)
         coded = one if kind == SHARED else self.k
@@ -80,30 +85,45 @@ class SparseLayout(Layout):
         parts = [(one, torch.int64), (words, torch.int32), (scales, torch.float32), (coded, dtype)]
         super().__init__(sizes, parts, coded * dtype.itemsize / 4)
 
-    def announced(self, lengths: Sequence[int] | Numbers) -> SparseLayout:
-        """The layouts of a worker from the `lengths` that it sent. Raises ValueError."""
-        told = np.asarray(lengths, dtype=np.int64).reshape(len(self.sizes), -1)
-        counts = told[:, -1]
+    def announced(self, lengths: Sequence[int] | Numbers) -> list[SparseLayout]:
+        """The layouts of workers from the `lengths` that they sent, one worker after another. Raises
+        ValueError."""
+        told = np.asarray(lengths, dtype=np.int64)
+        told = told.reshape(-1, len(self.sizes), self.sent_lengths.shape[-1])
+        counts = told[..., -1]
         wrong = (counts < 0) | (counts > self.numbers[0])
         if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(f"sparse payload: {counts[i]} entries of {self.sizes[i]}: {DAMAGED}")
-        theirs = sparse_layout(self.sizes, tuple(counts.tolist()), self.indices, self.kind)
-        wrong = (theirs.sent_lengths != told).any(1)
-        if wrong.any():
-            i = int(wrong.argmax())
+            worker, i = np.argwhere(wrong)[0]
             raise ValueError(
-                f"sparse payload: parts of {told[i].tolist()} elements came, and this worker would code "
-                f"{counts[i]} entries of {self.sizes[i]} as {theirs.sent_lengths[i].tolist()}: all workers "
-                f"need one setting `indices`, or {DAMAGED}"
+                f"sparse payload: {counts[worker, i]} entries of {self.sizes[i]}: {DAMAGED}"
             )
-        return theirs
+        theirs = SparseLayout(self.sizes, counts, self.indices, self.kind)
+        wrong = (theirs.sent_lengths != told).any(-1)
+        if wrong.any():
+            worker, i = np.argwhere(wrong)[0]
+            own = theirs.sent_lengths[worker, i].tolist()
+            raise ValueError(
+                f"sparse payload: parts of {told[worker, i].tolist()} elements came, and this worker would "
+                f"code {counts[worker, i]} entries of {self.sizes[i]} as {own}: all workers need one setting "
+                f"`indices`, or {DAMAGED}"
+            )
+        return [theirs.of_worker(worker) for worker in range(len(told))]
+
+    def of_worker(self, worker: int) -> SparseLayout:
+        """The layout of one worker, if this is that of many."""
+        one = copy.copy(self)
+        one.k, one.coding, one.floats = self.k[worker], self.coding[worker], self.floats[worker]
+        one.tensor_bytes, one.end = self.tensor_bytes[worker], self.end[worker]
+        one.lengths, one.starts = self.lengths[:, worker], self.starts[:, worker]
+        one.headers, one.numbers = self.headers[worker], self.numbers[:, worker]
+        one.sent_lengths = self.sent_lengths[worker]
+        return one
 
     @cached_property
     def sent_lengths(self) -> Numbers:
         """What travels first where k differs between workers: how long the header, the places and the scales
         of each tensor are, and k. i64[tensors, 3 or 4]."""
-        columns: Numbers = np.stack([*self.lengths[self.present[:-1]], self.k], 1)
+        columns: Numbers = np.stack([*self.lengths[self.present[:-1]], self.k], -1)
         return columns
 
     @cached_property
@@ -121,7 +141,7 @@ class SparseLayout(Layout):
     @cached_property
     def numbers(self) -> Numbers:
         """For the kernels of kernel/gpu/sparse.py: i64[9, tensors]."""
-        sizes = np.array(self.sizes, dtype=np.int64)
+        sizes = np.broadcast_to(np.array(self.sizes, dtype=np.int64), self.k.shape)
         coding = self.coding.astype(np.int64)
         found: Numbers = np.stack(
             [sizes, self.k, *self.starts, self.lengths[1], self.headers, coding]
@@ -234,8 +254,8 @@ class Sparse(BatchPayload):
         numbers: list[int] = self.layout.sent_lengths.reshape(-1).tolist()
         return numbers
 
-    def announced(self, lengths: Sequence[int] | Numbers) -> Sparse:
-        return replace(self, layout=self.layout.announced(lengths))
+    def announced(self, lengths: Sequence[int] | Numbers) -> list[Sparse]:
+        return [replace(self, layout=layout) for layout in self.layout.announced(lengths)]
 
     def add_sum_to_(
         self, others: Sequence[Sparse], batch: Batch, weight: float, *, accumulate: bool

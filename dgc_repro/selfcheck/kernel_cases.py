@@ -724,7 +724,8 @@ def sparse(device: torch.device, indices: str, values: str) -> None:
         for seed, k in enumerate(ks):
             one = chosen.topk(batch(on, seed, odd=False), [k], scratch)[0]
             sent.append(Sparse.of(NAMES, one, indices, kind, scratch, shared=values == "shared"))
-        sent[1] = sent[0].announced(sent[1].lengths).like(sent[1].parts)
+        (like,) = sent[0].announced(sent[1].lengths)
+        sent[1] = like.like(sent[1].parts)
         x, y, zeros = (batch(on, 3, odd=False) for _ in range(3))
         sent[0].add_sum_to_(sent[1:], x, 0.3, accumulate=False)
         sent[1].add_sum_to_((), y, -1.0, accumulate=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from jobs import exchanged
@@ -13,6 +14,7 @@ from dgc_repro.compressor.topk import TopK
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.kernel.select import Selection
 from dgc_repro.payload import Gathered, Sparse
+from dgc_repro.payload.sparse import SparseLayout
 
 
 def payload(
@@ -97,9 +99,28 @@ def test_a_worker_may_send_another_number(indices: str) -> None:
         own = payload(indices, values)
         for places in ((), (99,), tuple(range(0, 100, 2))):
             other = payload(indices, values, places)
-            arrived = own.announced(other.lengths).like(other.parts)
+            (like,) = own.announced(other.lengths)
+            arrived = like.like(other.parts)
             assert torch.equal(dense(arrived), dense(other))
             assert dense(arrived).nonzero().view(-1).tolist() == list(places)
+
+
+@pytest.mark.parametrize("indices", ["int32", "delta16", "bitmap", "auto"])
+@pytest.mark.parametrize("kind", [0, 1, 2, 3])
+def test_layouts_of_many_workers_are_those_of_each(indices: str, kind: int) -> None:
+    sizes = (700, 0, 200_000, 31)
+    counts = [(3, 0, 5000, 31), (0, 0, 0, 0), (700, 0, 200_000, 1), (90, 0, 3, 5)]
+    own, *others = [SparseLayout(sizes, one, indices, kind) for one in counts]
+    told = np.stack([one.sent_lengths for one in others])
+    for ours, theirs in zip(own.announced(told.reshape(-1)), others, strict=True):
+        assert (ours.size, ours.end) == (theirs.size, theirs.end)
+        for name in ("numbers", "lengths", "starts", "tensor_bytes", "floats", "sent_lengths"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
+        assert all(
+            row.flags.c_contiguous for row in (*ours.starts, ours.k, ours.headers, ours.coding)
+        )
+        for field, _ in type(ours.table)._fields_:
+            assert getattr(ours.table, field), field
 
 
 @pytest.mark.parametrize("ragged", [False, True])

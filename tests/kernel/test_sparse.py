@@ -259,7 +259,8 @@ def test_workers_of_a_huge_tensor_send_one_type_of_word_whatever_their_number() 
         few = Sparse.one(Selection(torch.zeros(0), torch.zeros(0, dtype=torch.int64), n), coding)
         many = Sparse.one(Selection(torch.ones(some.numel()), some, n), coding)
         assert {part.dtype for one in (few, many) for part in one.parts} == {torch.int64}
-        arrived = few.announced(many.lengths).like([part.clone() for part in many.parts])
+        (other,) = few.announced(many.lengths)
+        arrived = other.like([part.clone() for part in many.parts])
         assert torch.equal(chosen(arrived).indices, some)
         assert num_bytes(many) == size(n, some.numel(), coding)
 

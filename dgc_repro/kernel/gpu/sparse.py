@@ -112,10 +112,11 @@ def _visit(
             WORDS_EACH=WORDS,
         )  # fmt: skip
         scan(before, visit.every)
-    for (table, buffer), of_one, start in zip(sources, visit.counts, visit.starts, strict=True):
+    each = zip(sources, visit.counts, visit.starts, strict=True)
+    for source, ((_, buffer), of_one, start) in enumerate(each):
         launch(
-            on, _put, of_one, table, num, x, [buffer], before, start, visit.total, weight, values,
-            indices, starts, KIND=kind, ZERO=zero, WORDS_EACH=WORDS,
+            on, _put, of_one, visit.joined, num * len(sources), num * source, x, [buffer], before, start,
+            visit.total, weight, values, indices, starts, KIND=kind, ZERO=zero, WORDS_EACH=WORDS,
         )  # fmt: skip
 
 
@@ -297,11 +298,13 @@ def _passed(owner, first, table, num, buffers, before, num_tiles, WORDS_EACH: tl
 
 @kernel
 def _put(
-    owner, first, table, num, x, buffers, before, start, num_tiles, weight, values, indices, starts,
+    owner, first, table, num, column, x, buffers, before, start, num_tiles, weight, values, indices, starts,
     KIND: tl.constexpr, ZERO: tl.constexpr, WORDS_EACH: tl.constexpr,
 ):  # fmt: skip
-    """x[place] += weight * value, or = 0, for the entries of a tile of words; or list places and values."""
+    """x[place] += weight * value, or = 0, for the entries of a tile of words; or list places and values.
+    ``column``: of the first tensor of this payload in the table."""
     s, t = tile(owner, first)
+    table += column
     words = tl.load(buffers) + tl.load(table + 3 * num + s)
     num_words, coding = tl.load(table + 6 * num + s), tl.load(table + 8 * num + s)
     here = before + start + tl.program_id(0)
