@@ -179,7 +179,7 @@ def both(device: torch.device, run: Run) -> list[Tensor]:
 
 def tensors(on: torch.device, seed: int = 0, *, odd: bool = True) -> list[Tensor]:
     """Heavy-tailed values with ties, zeros of both signs and denormal numbers; ``odd``: with what is not
-    finite in some tensors too."""
+    finite in some tensors too. One begins 4 bytes behind a multiple of 16, as in a bucket of DDP's."""
     source = torch.Generator().manual_seed(seed)
     found = [torch.randn(n, generator=source) ** 3 for n in SIZES]
     found[0][100:200] = 0.5
@@ -191,7 +191,8 @@ def tensors(on: torch.device, seed: int = 0, *, odd: bool = True) -> list[Tensor
         found[0][5] = math.nan
         found[5][7] = math.inf
         found[5][70] = -math.inf
-    return [x.to(on) for x in found]
+    found[3] = torch.cat([torch.zeros(1), found[3]])
+    return [x.to(on)[1:] if i == 3 else x.to(on) for i, x in enumerate(found)]
 
 
 def batch(on: torch.device, seed: int = 0, *, odd: bool = True) -> Batch:

@@ -6,7 +6,9 @@ cases are those that `python -m dgc_repro selfcheck` runs on a GPU."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,22 @@ from dgc_repro.selfcheck.kernel_cases import CASES, Case
 
 # numpy's, of a NaN or of an integer that wraps
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def promises_about_addresses_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU traps, or reads other values, where `tl.multiple_of` promises what is not so."""
+    from triton.runtime.interpreter import TensorHandle
+
+    def checked(pointers: Any, name: str, multiples: list[int]) -> None:
+        assert name == "tt.divisibility"
+        rows = pointers.data.reshape(-1, pointers.data.shape[-1]).astype(np.int64)
+        size = pointers.get_element_ty().primitive_bitwidth // 8
+        assert multiples[-1] == 4 * size
+        assert not (rows[:, 0] % multiples[-1]).any()
+        assert (np.diff(rows) == size).all()
+
+    monkeypatch.setattr(TensorHandle, "set_attr", checked)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -61,6 +61,7 @@ from dgc_repro.payload import Gathered
 from dgc_repro.payload.requests import Gather, Many, Mean
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
+from dgc_repro.selfcheck.compiling import resources_of, summary
 from dgc_repro.selfcheck.law_settings import SETTINGS
 
 triton = pytest.importorskip("triton", reason="the GPU kernels need Triton")
@@ -93,6 +94,16 @@ BLOCKS = (
 SPILLED = 16
 """Bytes at most that a thread of a kernel stores for lack of registers. ptxas does so with a value or two,
 which it reads once, where one register less lets another program run at the same time."""
+
+IN_FOURS = {
+    "dense._add": "ld st", "dense._scale": "ld st", "dense._zero": "st", "dense._narrow": "ld",
+    "dense._widen": "st", "dense._parts": "ld", "chosen._histogram": "ld", "chosen._count": "ld",
+    "chosen._write": "ld", "thresholds._keep_sign": "ld st", "bits._pack_signs": "ld",
+    "bits._decode_signs": "st", "bits._vote": "st", "bits._pack_powers": "ld",
+    "bits._decode_powers": "st", "codes._quantize": "ld", "codes._dequantize": "st",
+}  # fmt: skip
+"""What kernels do with four float32 values at once (`in_fours`): load, store. Rows of codes are left out that
+are shorter than a warp's loads."""
 
 
 @functools.cache
@@ -136,7 +147,8 @@ def test_no_number_and_no_address_is_compiled_in() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
     """No sum of a product is fused but in `add` and matrix products, and no number is flushed to zero.
-    (Logarithm and cosine are functions of f64, rounded to f32 afterwards.) No kernel lacks registers."""
+    (Logarithm and cosine are functions of f64, rounded to f32 afterwards.) No kernel lacks registers. Those
+    that pass over whole tensors do so in fours."""
     from triton.backends.compiler import GPUTarget
 
     from dgc_repro.kernel.gpu.compiling import compiled, resources
@@ -148,6 +160,13 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
         # Cosines of large numbers keep an array there.
         assert needs.stack_bytes <= SPILLED or name == "_directions", (variant, needs)
         text = built.asm["ptx"]
+        own = f"{variant.kernel.fn.__module__.split('.')[-1]}.{name}"
+        if variant.num_warps > 1:
+            for access in IN_FOURS.get(own, "").split():
+                assert f"{access}.global.v4.b32" in text, (variant, access)
+        if ("ACCUMULATE", False) in variant.constants:
+            # Payloads of other workers begin at multiples of 8 bytes in the buffer that receives them.
+            assert "ld.global.v4" not in text, variant
         rounded = set(re.findall(r"\b(?:fma|\w+\.approx|\w+\.full|\w+\.ftz)[\w.]*", text))
         # floor of a negative denormal number is then 0 and not -1, and stochastic rounding makes 0 of both
         rounded -= {name for name in rounded if name.startswith("rmi.ftz")}
@@ -157,6 +176,23 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
         if name == "_directions":
             rounded = {one for one in rounded if not one.endswith("f64")}
         assert rounded <= allowed, (variant, rounded)
+
+
+def test_selfcheck_names_the_variants_that_spill_most() -> None:
+    from triton.backends.compiler import GPUTarget
+
+    from dgc_repro.kernel.gpu.compiling import Resources
+
+    needs: dict[str, Any] = {}
+    for one in variants(FP16(), {"w": torch.empty(9)}):
+        said = resources_of(one, GPUTarget("cuda", 80, 32), needs, str(one))
+        assert re.fullmatch(r"\d\d registers, 0 bytes of stack, 0 spilled, \d+ shared", said)
+    assert summary(needs) == "0 spill registers, 0 use the stack"
+    needs |= {"one": Resources(255, 40, 8, 0), "other": Resources(255, 16, 20, 0)}
+    assert summary(needs) == (
+        "2 spill registers (28 bytes a thread in all, most other: 20), "
+        "2 use the stack (56 bytes a thread in all, most one: 40)"
+    )
 
 
 with torch.device("meta"):

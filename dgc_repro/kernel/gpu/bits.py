@@ -18,8 +18,10 @@ from dgc_repro.kernel.gpu.launch import (
     hashed,
     kernel,
     launch,
+    load_rows,
     magnitude,
     peaks_of,
+    store_rows,
     tile,
     tiles,
 )
@@ -90,7 +92,7 @@ def _starts(layout: Layout, part: int) -> Numbers:
 @jit
 def _row(owner, first, sizes):
     """The tensor; its values of this row by part and word, and which of them there are; the words of the
-    row, and which of them there are."""
+    row, and which of them there are; whether the row is whole."""
     s, t = tile(owner, first)
     n, start = tl.load(sizes + s), t * ROW
     left = n - start
@@ -98,7 +100,7 @@ def _row(owner, first, sizes):
     word = tl.arange(0, WORDS)[None, :]
     place = tl.arange(0, BITS)[:, None] * length + word
     there = (word < length) & (place < tl.minimum(left, ROW))
-    return s, start + place, there, start // BITS + word, word < length
+    return s, start + place, there, start // BITS + word, word < length, left >= ROW
 
 
 @jit
@@ -127,8 +129,8 @@ def _put_peak(largest, value):
 
 @kernel
 def _pack_signs(owner, first, sizes, x, buffers, at, largest, ZERO_TOO: tl.constexpr):
-    s, place, there, word, used = _row(owner, first, sizes)
-    value = tl.load(floats(x, s) + place, mask=there, other=1.0)
+    s, place, there, word, used, whole = _row(owner, first, sizes)
+    value = load_rows(floats(x, s), place, there, whole, 1.0)
     _put_peak(largest, value)
     tl.store(
         _words(buffers, 0, at, s) + word, _joined(value <= 0 if ZERO_TOO else value < 0), mask=used
@@ -140,16 +142,16 @@ def _decode_signs(
     owner, first, sizes, x, num_levels, levels_at, at, buffers, sources, weight,
     ACCUMULATE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    s, place, there, word, used = _row(owner, first, sizes)
+    s, place, there, word, used, whole = _row(owner, first, sizes)
     given = tl.load(num_levels + s)
     columns = tl.maximum(given // 2, 1)
     column = place % columns if COLUMNS else place * 0
     # Compared as blocks: the interpreter has no & of a block and a scalar of bool.
     given = tl.zeros_like(place) + given
-    to = floats(x, s) + place
+    to = floats(x, s)
     total = tl.zeros((BITS, WORDS), tl.float32)
     if ACCUMULATE:
-        total = tl.load(to, mask=there, other=0.0)
+        total = load_rows(to, place, there, whole, 0.0)
     for source in range(sources):
         levels = (tl.load(buffers + source) + tl.load(levels_at + s)).to(
             tl.pointer_type(tl.float32)
@@ -163,24 +165,24 @@ def _decode_signs(
             total = total + value
         else:
             total = tl.where(source == 0, value, total + value)
-    tl.store(to, total, mask=there)
+    store_rows(to, place, total, there, whole)
 
 
 @kernel
 def _vote(owner, first, sizes, x, at, buffers, sources):
-    s, place, there, word, used = _row(owner, first, sizes)
+    s, place, there, word, used, whole = _row(owner, first, sizes)
     balance = tl.zeros((BITS, WORDS), tl.int32)
     for source in range(sources):
         negative = _bit(tl.load(_words(buffers, source, at, s) + word, mask=used, other=0))
         balance += tl.where(negative, -1, 1)
     sign = tl.where(balance > 0, 1.0, tl.where(balance < 0, -1.0, 0.0))
-    tl.store(floats(x, s) + place, sign, mask=there)
+    store_rows(floats(x, s), place, sign, there, whole)
 
 
 @kernel
 def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys, largest):
-    s, place, there, word, used = _row(owner, first, sizes)
-    value = tl.load(floats(x, s) + place, mask=there, other=0.0)
+    s, place, there, word, used, whole = _row(owner, first, sizes)
+    value = load_rows(floats(x, s), place, there, whole, 0.0)
     _put_peak(largest, value)
     bits = value.to(tl.uint32, bitcast=True)
     tl.store(_words(buffers, 0, at, s) + word, _joined((bits >> 31) != 0), mask=used)
@@ -189,28 +191,28 @@ def _pack_powers(owner, first, sizes, x, buffers, at, exponents_at, keys, larges
     power = tl.minimum((size + random) >> 23, 254)
     power = tl.where(size >= 0x7F800000, 255, power)
     to = (tl.load(buffers) + tl.load(exponents_at + s)).to(tl.pointer_type(tl.uint8))
-    tl.store(to + place, power.to(tl.uint8), mask=there)
+    store_rows(to, place, power.to(tl.uint8), there, whole)
 
 
 @kernel
 def _decode_powers(
     owner, first, sizes, x, at, exponents_at, buffers, sources, weight, ACCUMULATE: tl.constexpr
 ):
-    s, place, there, word, used = _row(owner, first, sizes)
-    to = floats(x, s) + place
+    s, place, there, word, used, whole = _row(owner, first, sizes)
+    to = floats(x, s)
     total = tl.zeros((BITS, WORDS), tl.float32)
     if ACCUMULATE:
-        total = tl.load(to, mask=there, other=0.0)
+        total = load_rows(to, place, there, whole, 0.0)
     for source in range(sources):
         negative = _bit(tl.load(_words(buffers, source, at, s) + word, mask=used, other=0))
         powers = (tl.load(buffers + source) + tl.load(exponents_at + s)).to(
             tl.pointer_type(tl.uint8)
         )
-        bits = tl.load(powers + place, mask=there, other=0).to(tl.uint32) << 23
+        bits = load_rows(powers, place, there, whole, 0).to(tl.uint32) << 23
         bits = bits | tl.where(negative, SIGN, 0).to(tl.uint32)
         value = bits.to(tl.float32, bitcast=True) * weight
         if ACCUMULATE:
             total = total + value
         else:
             total = tl.where(source == 0, value, total + value)
-    tl.store(to, total, mask=there)
+    store_rows(to, place, total, there, whole)

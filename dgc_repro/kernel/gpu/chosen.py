@@ -21,6 +21,7 @@ from dgc_repro.kernel.gpu.launch import (
     floats,
     kernel,
     launch,
+    load_tile,
     magnitude,
     scan,
     tile,
@@ -105,10 +106,9 @@ def _written(
 @jit
 def _keys(sizes, x, s, t, TILE: tl.constexpr):
     """Values of a tile, their keys (-1 beyond the end), their places."""
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
-    return value, tl.where(there, magnitude(value), -1), i
+    i, n = t * TILE + tl.arange(0, TILE), tl.load(sizes + s)
+    value = load_tile(floats(x, s), t, n, 0.0, TILE)
+    return value, tl.where(i < n, magnitude(value), -1), i
 
 
 @kernel

@@ -26,8 +26,11 @@ from dgc_repro.kernel.gpu.launch import (
     inverse,
     kernel,
     launch,
+    load_rows,
+    load_tile,
     magnitude,
     peaks_of,
+    store_rows,
     tile,
 )
 
@@ -113,6 +116,13 @@ def _row(table, num, s, r, G: tl.constexpr, B: tl.constexpr):
     return start, values, length, index, first, plane
 
 
+@jit
+def _whole(at, values, length, G: tl.constexpr, CHUNK: tl.constexpr):
+    """Whether all values from column `at` on are there, in rows that begin at multiples of 4."""
+    end = at + CHUNK
+    return (end <= length) & ((G - 1) * length + end <= values) & (length % 4 == 0)
+
+
 @kernel
 def _quantize(
     owner, first, num, table, x, buffers, peaks, keys, limit, share, most, ROUNDING: tl.constexpr,
@@ -130,9 +140,8 @@ def _quantize(
     else:
         if PER_ROW:
             found = tl.zeros((CHUNK * G,), tl.int32)
-            for at in range(0, values, CHUNK * G):
-                i = at + tl.arange(0, CHUNK * G)
-                found = tl.maximum(found, magnitude(tl.load(x + i, mask=i < values, other=0.0)))
+            for t in range(tl.cdiv(values, CHUNK * G)):
+                found = tl.maximum(found, magnitude(load_tile(x, t, values, 0.0, CHUNK * G)))
             largest = tl.max(found, 0)
             tl.store(peaks + tl.program_id(0), largest)
         else:
@@ -142,9 +151,8 @@ def _quantize(
         if RULE == 1 and PER_ROW:
             part = inverse(peak)
             squares = tl.zeros((CHUNK * G,), tl.int64)
-            for at in range(0, values, CHUNK * G):
-                i = at + tl.arange(0, CHUNK * G)
-                value = tl.load(x + i, mask=i < values, other=0.0) * part
+            for t in range(tl.cdiv(values, CHUNK * G)):
+                value = load_tile(x, t, values, 0.0, CHUNK * G) * part
                 value = value * value * 1073741824.0
                 value = tl.where(value < 8388608.0, (value + 8388608.0) - 8388608.0, value)
                 squares += value.to(tl.int32).to(tl.int64)
@@ -162,7 +170,8 @@ def _quantize(
         column = at + tl.arange(0, CHUNK)[None, :]
         place = part * length + column
         there = (column < length) & (place < values)
-        y = tl.load(x + place, mask=there, other=0.0) * factor
+        whole = _whole(at, values, length, G, CHUNK)
+        y = load_rows(x, place, there, whole, 0.0) * factor
         if ROUNDING == 2:
             below = tl.floor(y)
             random = hashed((index + place).to(tl.uint32), tl.load(keys + s).to(tl.uint32))
@@ -181,7 +190,7 @@ def _quantize(
             piece = tl.where(shift >= 0, left, right) & 0xFF
             piece = tl.where((shift < 8) & (shift > -BITS), piece, 0)
             packed = tl.sum(piece, 0)[None, :].to(tl.uint8)
-            tl.store(planes + byte * plane + column, packed, mask=column < length)
+            store_rows(planes + byte * plane, column, packed, column < length, whole)
 
 
 @kernel
@@ -199,9 +208,10 @@ def _dequantize(
         column = at + tl.arange(0, CHUNK)[None, :]
         place = part * length + column
         there = (column < length) & (place < values)
+        whole = _whole(at, values, length, G, CHUNK)
         total = tl.zeros((G, CHUNK), tl.float32)
         if ACCUMULATE:
-            total = tl.load(x + place, mask=there, other=0.0)
+            total = load_rows(x, place, there, whole, 0.0)
         for source in range(sources):
             buffer = tl.load(buffers + source)
             scales = (buffer + scales_at).to(tl.pointer_type(tl.float32))
@@ -209,7 +219,7 @@ def _dequantize(
             factor = tl.load(scales + (r if PER_ROW else 0)) * weight
             code = tl.zeros((G, CHUNK), tl.int32)
             for byte in tl.static_range(B):
-                row = tl.load(planes + byte * plane + column, mask=column < length, other=0).to(
+                row = load_rows(planes + byte * plane, column, column < length, whole, 0).to(
                     tl.int32
                 )
                 shift = byte * 8 - part * BITS
@@ -222,4 +232,4 @@ def _dequantize(
                 total = total + value
             else:
                 total = tl.where(source == 0, value, total + value)
-        tl.store(x + place, total, mask=there)
+        store_rows(x, place, total, there, whole)

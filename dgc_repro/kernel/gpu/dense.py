@@ -18,8 +18,10 @@ from dgc_repro.kernel.gpu.launch import (
     floats,
     kernel,
     launch,
+    load_tile,
     magnitude,
     peaks_of,
+    store_tile,
     tile,
     tiles,
 )
@@ -49,12 +51,11 @@ def _add(
     TILE: tl.constexpr,
 ):  # fmt: skip
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    x = tl.load(floats(a, s) + i, mask=there, other=0.0)
-    y = tl.load(floats(b, s) + i, mask=there, other=0.0)
+    n = tl.load(sizes + s)
+    x = load_tile(floats(a, s), t, n, 0.0, TILE)
+    y = load_tile(floats(b, s), t, n, 0.0, TILE)
     total = x + y if PLAIN else tl.fma(y, tl.zeros_like(y) + weight, x)
-    tl.store(floats(to, s) + i, total, mask=there)
+    store_tile(floats(to, s), t, n, total, TILE)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(x), 0))
     if MEASURED:
         wide = total.to(tl.float64)
@@ -73,11 +74,10 @@ def scale(x: Batch, weight: float | Tensor, to: Batch) -> None:
 @kernel
 def _scale(owner, first, sizes, to, x, weight, largest, READ: tl.constexpr, TILE: tl.constexpr):
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    n = tl.load(sizes + s)
+    value = load_tile(floats(x, s), t, n, 0.0, TILE)
     factor = tl.load(weight) if READ else weight
-    tl.store(floats(to, s) + i, value * factor, mask=there)
+    store_tile(floats(to, s), t, n, value * factor, TILE)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
 
 
@@ -89,8 +89,7 @@ def zero(x: Batch) -> None:
 @kernel
 def _zero(owner, first, sizes, x, TILE: tl.constexpr):
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    tl.store(floats(x, s) + i, tl.zeros((TILE,), tl.float32), mask=i < tl.load(sizes + s))
+    store_tile(floats(x, s), t, tl.load(sizes + s), tl.zeros((TILE,), tl.float32), TILE)
 
 
 def narrow(x: Batch, to: Tensor, limit: float) -> None:
@@ -107,9 +106,8 @@ def _narrow(
     owner, first, sizes, starts, to, x, limit, largest, HALF: tl.constexpr, TILE: tl.constexpr
 ):
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    value = tl.load(floats(x, s) + i, mask=there, other=0.0)
+    n = tl.load(sizes + s)
+    value = load_tile(floats(x, s), t, n, 0.0, TILE)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
     kept = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
     kept = tl.where(magnitude(value) == 0x7F800000, value, kept)
@@ -119,7 +117,7 @@ def _narrow(
         bits = kept.to(tl.uint32, bitcast=True)
         bits = tl.where(value == value, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)
         half = bits.to(tl.int16)
-    tl.store(to + tl.load(starts + s) + i, half, mask=there)
+    store_tile(to + tl.load(starts + s), t, n, half, TILE)
 
 
 def widen(half: Tensor, x: Batch, weight: float, limit: float, *, accumulate: bool) -> None:
@@ -136,18 +134,17 @@ def _widen(
     TILE: tl.constexpr,
 ):  # fmt: skip
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    there = i < tl.load(sizes + s)
-    bits = tl.load(half + tl.load(starts + s) + i, mask=there, other=0)
+    n = tl.load(sizes + s)
+    bits = load_tile(half + tl.load(starts + s), t, n, 0, TILE)
     if HALF:
         value = bits.to(tl.float16, bitcast=True).to(tl.float32)
     else:
         value = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     value = tl.where(value > limit, limit, tl.where(value < -limit, -limit, value)) * weight
-    to = floats(x, s) + i
+    to = floats(x, s)
     if ACCUMULATE:
-        value = tl.load(to, mask=there, other=0.0) + value
-    tl.store(to, value, mask=there)
+        value = load_tile(to, t, n, 0.0, TILE) + value
+    store_tile(to, t, n, value, TILE)
 
 
 def summed(x: Batch, kind: int) -> tuple[Tensor, Tensor]:
@@ -174,8 +171,7 @@ def _folded(counts: Numbers, sums: Tensor, largest: Tensor, kind: int) -> tuple[
 @kernel
 def _parts(owner, first, sizes, x, sums, largest, KIND: tl.constexpr, TILE: tl.constexpr):
     s, t = tile(owner, first)
-    i = t * TILE + tl.arange(0, TILE)
-    value = tl.load(floats(x, s) + i, mask=i < tl.load(sizes + s), other=0.0)
+    value = load_tile(floats(x, s), t, tl.load(sizes + s), 0.0, TILE)
     tl.store(largest + tl.program_id(0), tl.max(magnitude(value), 0))
     if KIND != 2:
         wide = value.to(tl.float64)

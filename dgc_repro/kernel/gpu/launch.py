@@ -316,6 +316,66 @@ def floats(addresses, s):
 
 
 @jit
+def in_fours(start):
+    """Whether a thread may access four values at once from a pointer on: its address is a multiple of their
+    bytes. Tensors in a bucket of DDP's and parts of a payload begin anywhere.
+
+    `tl.multiple_of` promises that to the compiler, which does not check it: it belongs behind this condition,
+    and on the sum of a pointer and places (on an argument of a function it is lost)."""
+    four: tl.constexpr = start.dtype.element_ty.primitive_bitwidth // 2
+    return start.to(tl.int64) % four == 0
+
+
+@jit
+def load_tile(start, t, n, other, TILE: tl.constexpr):
+    """The values of tile t of n that begin at a pointer, and `other` beyond the end."""
+    i = t * TILE + tl.arange(0, TILE)
+    four: tl.constexpr = start.dtype.element_ty.primitive_bitwidth // 2
+    if ((t + 1) * TILE <= n) & in_fours(start):
+        value = tl.load(tl.multiple_of(start + i, four))
+    else:
+        value = tl.load(start + i, mask=i < n, other=other)
+    return value
+
+
+@jit
+def store_tile(start, t, n, value, TILE: tl.constexpr):
+    """Write the values of tile t of n that begin at a pointer, but none beyond the end."""
+    i = t * TILE + tl.arange(0, TILE)
+    four: tl.constexpr = start.dtype.element_ty.primitive_bitwidth // 2
+    if ((t + 1) * TILE <= n) & in_fours(start):
+        tl.store(tl.multiple_of(start + i, four), value)
+    else:
+        tl.store(start + i, value, mask=i < n)
+
+
+@jit
+def load_rows(start, place, there, whole, other):
+    """The values at these places after a pointer, and `other` where they are not there. ``whole``: all are
+    there, and each row (dimension 1) has neighbours whose first place is a multiple of 4."""
+    four: tl.constexpr = start.dtype.element_ty.primitive_bitwidth // 2
+    if place.shape[1] < 4:
+        value = tl.load(start + place, mask=there, other=other)
+    elif whole & in_fours(start):
+        value = tl.load(tl.multiple_of(start + place, (1, four)))
+    else:
+        value = tl.load(start + place, mask=there, other=other)
+    return value
+
+
+@jit
+def store_rows(start, place, value, there, whole):
+    """Write values to these places after a pointer. ``whole``: see `load_rows`."""
+    four: tl.constexpr = start.dtype.element_ty.primitive_bitwidth // 2
+    if place.shape[1] < 4:
+        tl.store(start + place, value, mask=there)
+    elif whole & in_fours(start):
+        tl.store(tl.multiple_of(start + place, (1, four)), value)
+    else:
+        tl.store(start + place, value, mask=there)
+
+
+@jit
 def magnitude(x):
     """The bits of |x|, which order as the magnitudes do; a NaN lies above infinity."""
     return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
