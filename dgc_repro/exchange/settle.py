@@ -80,11 +80,17 @@ def settle(
         signal[0] += doubt
     read = sharing(link, signal, unread=(unread := exchange.unread()))
     early = not unread and sends_first(exchange, plan, finite=finite)
+    failed: Exception | None = None
     if early:
-        junction.serve()
+        try:
+            junction.serve()
+        except Exception as error:  # a compressor may fail on a NaN that has travelled
+            failed = error
     flags, *sums = read()
     sums, energies = sums[: len(numbers)], sums[len(numbers) :]
     num_bad, changed = divmod(flags, 1)
+    if failed is not None and not num_bad:
+        raise failed
     if changed:
         names = exchange.names
         present = share(link, torch.tensor([name not in missing for name in names]))

@@ -184,6 +184,30 @@ def test_a_step_that_is_not_finite_changes_no_state_and_still_agrees(
     assert same(run.exchange.states, other.exchange.states)
 
 
+@pytest.mark.parametrize("is_finite", [False, True])
+def test_a_method_that_fails_on_what_has_travelled_does_not_hide_that_it_was_not_finite(
+    is_finite: bool,
+) -> None:
+    """Sent before the signals, a NaN reaches the part of a method that decodes."""
+    run = Simulated()
+    every = dict.fromkeys("abc", ONES)
+    run.step(every, every)
+    states = copied(run.exchange.states)
+    doubts = torch.tensor(float(not is_finite), dtype=torch.float64)
+    with (
+        patch.object(run.exchange, "doubt", lambda: doubts),
+        patch.object(run.junction, "serve", side_effect=ArithmeticError("while it decoded")),
+    ):
+        if is_finite:
+            with pytest.raises(ArithmeticError, match="while it decoded"):
+                run.step(every, every)
+            run.exchange.discard()
+        else:
+            assert not run.step(every, every)
+    assert same(run.exchange.states, states)
+    assert run.step(every, every)
+
+
 def test_gradients_in_float32_are_not_copied_and_others_are_once() -> None:
     like = {"a": torch.empty(4), "b": torch.empty(4, dtype=torch.bfloat16)}
     link = Link(SimulatedWire(1), Ledger(), Clock(torch.device("cpu")))
