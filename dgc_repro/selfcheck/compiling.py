@@ -7,7 +7,7 @@ architectures in turn. (The kernel tests compile each for all four.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,19 +36,30 @@ def checks(device: str) -> Checks:
     found: set[Any] = set()
     for compressor in compressors(device):
         found |= variants(compressor, parameters)
-    most = (0, "")
     targets = [GPUTarget("cuda", number, 32) for number in ARCHITECTURES]
-    stacks: dict[str, int] = {}
+    needs: dict[str, Any] = {}
     for number, one in enumerate(sorted(found, key=str)):
-        if device == CUDA:
-            yield str(one), partial(resources_of, one, torch.device(CUDA, 0), stacks)
-        else:
-            target = targets[number % len(targets)]
-            yield f"{one} for sm_{target.arch}", partial(resources_of, one, target, stacks)
-    most = max(((stack, name) for name, stack in stacks.items()), default=most)
-    spilled = f"; {sum(map(bool, stacks.values()))} use the stack, most {most[1]}: {most[0]} bytes"
+        on, name = torch.device(CUDA, 0), str(one)
+        if device != CUDA:
+            on = targets[number % len(targets)]
+            name += f" for sm_{on.arch}"
+        yield name, partial(resources_of, one, on, needs, name)
     where = "this GPU" if device == CUDA else f"sm_{', '.join(map(str, ARCHITECTURES))} in turn"
-    return f"{len(found)} variants for {where}{spilled if most[0] else ', none spills'}"
+    return f"{len(found)} variants for {where}; {summary(needs)}"
+
+
+def summary(needs: Mapping[str, Any]) -> str:
+    """How many variants need memory beside registers, how many bytes in all, and the one that needs most."""
+    told = []
+    for field, what in (("spilled_bytes", "spill registers"), ("stack_bytes", "use the stack")):
+        found = {name: getattr(one, field) for name, one in needs.items() if getattr(one, field)}
+        told.append(f"{len(found)} {what}")
+        if found:
+            worst = max(found, key=lambda name: found[name])
+            told[-1] += (
+                f" ({sum(found.values())} bytes a thread in all, most {worst}: {found[worst]})"
+            )
+    return ", ".join(told)
 
 
 def compressors(device: str) -> Iterator[Compressor]:
@@ -61,14 +72,13 @@ def compressors(device: str) -> Iterator[Compressor]:
             yield setting.compressor
 
 
-def resources_of(one: Any, on: Any, stacks: dict[str, int]) -> str:
-    """Compile a variant and note its stack, which holds spilled registers."""
+def resources_of(one: Any, on: Any, needs: dict[str, Any], name: str) -> str:
+    """Compile a variant, note what it needs, and say it."""
     from dgc_repro.kernel.gpu.compiling import compiled, resources
 
     ((_, binary),) = compiled([one], on)
-    found = resources(binary)
-    name = one.kernel.fn.__name__
-    stacks[name] = max(found.stack_bytes, stacks.get(name, 0))
-    text = f"{found.registers} registers, {found.stack_bytes} bytes of stack"
-    spills = getattr(binary, "n_spills", None)  # known once it is loaded
-    return text if spills is None else f"{text}, {spills} spills"
+    found = needs[name] = resources(binary)
+    return (
+        f"{found.registers} registers, {found.stack_bytes} bytes of stack, {found.spilled_bytes} spilled, "
+        f"{found.shared_bytes} shared"
+    )
