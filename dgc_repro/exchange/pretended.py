@@ -66,7 +66,7 @@ class Pretended(TorchDispatchMode):
     def __enter__(self) -> Self:
         self._inside.enter_context(FAKE)
         for owner, name, instead in self.stand_ins():
-            self._inside.enter_context(patch.object(owner, name, instead, create=True))
+            self._inside.enter_context(patch.object(owner, name, instead))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

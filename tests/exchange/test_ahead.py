@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dgc_repro.bench.counting import Counting
 from dgc_repro.compressor.dense import Dense
 from dgc_repro.compressor.error_feedback import ErrorFeedback
 from dgc_repro.compressor.interface import nested
@@ -30,6 +31,7 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.pretended import Pretended
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.cached import forget
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
@@ -56,6 +58,74 @@ def exchange_on(
 def fakes() -> int:
     gc.collect()
     return sum(type(one) is FakeTensor for one in gc.get_objects())
+
+
+class Reads(Pretended):
+    """Notes which operations have read values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by: list[str] = []
+
+    def read(self, tensor: Tensor, by: str, to: Tensor | None = None) -> Tensor:
+        self.by.append(by)
+        return super().read(tensor, by, to)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        Tensor.item,
+        lambda x: x.tolist(),
+        Tensor.cpu,
+        bool,
+        float,
+        lambda x: x.to("cpu", non_blocking=True),
+        lambda x: torch.empty(1).copy_(x),
+        lambda x: torch.empty(1).copy_(x, non_blocking=True),
+    ],
+)
+def test_torch_reads_a_pretended_tensor_in_a_way_that_is_replaced(read: Any) -> None:
+    """Fails where another torch calls what is replaced by another name, or reads in another way."""
+    with Reads() as reads:
+        from_host = torch.tensor([3.0]).to(CUDA)
+        assert reads.by == []
+        value = read(from_host)
+    assert value in (3.0, [3.0], True)
+    assert len(reads.by) == 1
+
+
+def test_a_pretended_tensor_has_an_address_and_torch_is_as_before_afterwards() -> None:
+    x = torch.zeros(9)
+    before = x.untyped_storage().data_ptr()
+    names = [(owner, name) for owner, name, _ in Counting().stand_ins()]
+    found = [getattr(owner, name) for owner, name in names]
+    with Pretended():
+        one, other = torch.empty(8, device=CUDA), torch.empty(8, device=CUDA)
+        assert len({one.data_ptr(), other.data_ptr(), 0}) == 3
+        assert one[3:].data_ptr() == one.data_ptr() + 12
+        assert one[3:].untyped_storage().data_ptr() == one.data_ptr()
+        assert x.untyped_storage().data_ptr() == before
+    with Counting():
+        pass
+    assert [getattr(owner, name) for owner, name in names] == found
+
+
+def test_idle_kernels_pass_through_tritons_launcher_and_start_nothing() -> None:
+    """Fails where another Triton calls its driver or its compiler by another name."""
+    from triton.runtime.jit import JITFunction
+
+    from dgc_repro.kernel.gpu import dense, idle
+
+    x, names = torch.ones(5000), list[str]()
+    with idle.idle(), patch.object(JITFunction, "_do_compile", autospec=True) as compiling:
+        compiling.side_effect = lambda kernel, *given: (
+            names.append(kernel.fn.__name__) or idle._compiled(kernel, *given)
+        )
+        for _ in range(2):
+            dense.zero(Batch(("x",), [x]))
+    assert names == ["_zero"]
+    assert bool((x == 1).all())
 
 
 def test_a_list_leaves_no_trace() -> None:
