@@ -187,7 +187,7 @@ def host_waits(device: torch.device) -> Iterator[list[str]]:
                 torch.cuda.set_sync_debug_mode("default")
     synchronizing = [one for one in said if "synchronizing CUDA operation" in str(one.message)]
     found += [f"{one.filename}:{one.lineno}" for one in synchronizing]
-    found += [f"a wait for the {name}" if name == "device" else f"an {name}" for name in events]
+    found += [f"synchronize of {name}" for name in events]
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.selfcheck.rows import CUDA, Checks, Skip
 
@@ -25,6 +26,8 @@ def checks(device: str) -> Checks:
         raise Skip(
             "no Triton, or DGC_REPRO_COMPILE=0 switches it off: tensor operations serve a GPU"
         )
+    if native.library() is None:
+        raise Skip("no C compiler: there are no C kernels to compare with")
     version = metadata.version("triton")
     if device != CUDA and tuple(map(int, version.split(".")[:2])) < INTERPRETER:
         raise Skip(f"the interpreter of Triton {version} is too old")

@@ -54,6 +54,7 @@ from dgc_repro.exchange.ledger import Ledger
 from dgc_repro.exchange.settle import settle
 from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
+from dgc_repro.kernel import native
 from dgc_repro.kernel.batch import Batch
 from dgc_repro.kernel.workspace import Workspace
 from dgc_repro.model.resnet101 import ResNet101
@@ -62,7 +63,9 @@ from dgc_repro.payload.requests import Gather, Many, Mean
 from dgc_repro.policy.gravac import GraVAC
 from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.compiling import resources_of, summary
+from dgc_repro.selfcheck.kernels import checks as kernel_checks
 from dgc_repro.selfcheck.law_settings import SETTINGS
+from dgc_repro.selfcheck.rows import Skip
 
 triton = pytest.importorskip("triton", reason="the GPU kernels need Triton")
 
@@ -176,6 +179,11 @@ def test_every_kernel_compiles_and_rounds_as_c_does(architecture: int) -> None:
         if name == "_directions":
             rounded = {one for one in rounded if not one.endswith("f64")}
         assert rounded <= allowed, (variant, rounded)
+
+
+def test_selfcheck_skips_the_kernels_where_there_is_nothing_to_compare_them_with() -> None:
+    with patch.object(native, "library", lambda: None), pytest.raises(Skip, match="no C compiler"):
+        next(kernel_checks("cuda"))
 
 
 def test_selfcheck_names_the_variants_that_spill_most() -> None:
