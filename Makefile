@@ -23,7 +23,7 @@ REPRODUCE := reproduce-table1 reproduce-dynamic-sensitivity reproduce-dgc-ptb $(
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network validate-network \
+.PHONY: help install test test-slow test-slurm test-oldest test-all check format lint types bench bench-network \
 	$(REPRODUCE) reproduce-gravac reproduce-gravac-fig1 benchmark queue publish-queue report publish docs notebook clean
 
 help: ## list every target
@@ -80,11 +80,8 @@ types: $(INSTALLED) ## type-check the package (mypy --strict)
 bench: $(INSTALLED) ## print the speed tables, about 10 minutes on 2 idle cores (ARGS=--quick: a minute)
 	$(BIN)/python scripts/bench.py $(ARGS)
 
-bench-network: $(INSTALLED) ## print what compression is worth on shaped links, about half an hour (ARGS="--model resnet18")
-	$(BIN)/python scripts/bench_network.py $(ARGS)
-
-validate-network: $(INSTALLED) ## compare the network model with measured steps, about 6 minutes (ARGS=--quick)
-	$(BIN)/python scripts/validate_network.py $(ARGS)
+bench-network: $(INSTALLED) ## print what compression is worth on shaped links, about 3 minutes (root, or user namespaces)
+	$(BIN)/python scripts/bench.py --only network $(ARGS)
 
 reproduce-table1: ## train and print Table I of the dynamic paper (2 minutes)
 reproduce-dynamic-sensitivity: ## train and draw final accuracy by quantizer setting

@@ -1,6 +1,6 @@
-"""Speed tables: see dgc_repro/bench/speed.py."""
+"""Speed tables: see dgc_repro/bench/command_line.py."""
 
-from dgc_repro.bench.speed import command
+from dgc_repro.bench.command_line import main, run
 
 if __name__ == "__main__":
-    command()
+    run("bench", main, "no further table was written")

@@ -1,21 +1,39 @@
-"""What the benchmarks' command lines share: flags, values from text, and how a script ends."""
+"""Measure the methods and the exchange, count what a GPU would do, and print the tables.
+
+make bench                              all tables, about 10 minutes on 2 idle cores
+make bench ARGS=--quick                 fewer repeats and settings, about a minute
+make bench ARGS="--only methods"        one of methods, exchange, launches, settings, gpu, network
+make bench-network                      network: what compression is worth on shaped links (root)
+
+Tables go to reproduced/bench/; --publish writes them to results/bench/ instead.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from dgc_repro.bench.record import MOST_WORKERS
-from dgc_repro.bench.tables import Machine
+import torch
+
+from dgc_repro.bench import exchange, gpu, launches, methods, settings
+from dgc_repro.bench.tables import Machine, Table
 from dgc_repro.bench.world import RanksFailed
 from dgc_repro.errors import UserError
-from dgc_repro.launch.typed import nearest
+from dgc_repro.progress import Progress, announce
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-Value = TypeVar("Value")
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLES: Mapping[str, Callable[[argparse.Namespace], Table]] = {
+    "methods": methods.table,
+    "exchange": exchange.table,
+    "launches": launches.table,
+    "settings": settings.table,
+    "gpu": gpu.table,
+    "network": exchange.network_table,
+}
+NOT_IN_QUICK = ("launches", "settings")
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,64 +44,41 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "))
 
 
-def parser(about: str | None) -> Parser:
-    """With the flags that every benchmark has. ``about``: the module's docstring, shown as it is."""
-    made = Parser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def whole(text: str) -> int:
+    """A number from 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Measure the tables that are asked for; the folder that was written to."""
+    made = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--output", type=Path, help="folder of the tables (default: reproduced/)")
     made.add_argument("--publish", action="store_true", help="write the tables to results/")
-    return made
-
-
-def folder_of(given: argparse.Namespace, name: str, machine: Machine) -> Path:
-    """The machine's folder of tables, made if need be."""
-    output = given.output or REPOSITORY / ("results" if given.publish else "reproduced") / name
+    made.add_argument("--quick", action="store_true", help="fewer repeats and settings")
+    made.add_argument("--only", choices=tuple(TABLES), help="one table")
+    made.add_argument("--values", type=whole, help="size of the methods' gradient")
+    made.add_argument("--width", type=whole, help="width of ResNet18 and ResNet101")
+    made.add_argument("--repeats", type=whole, help="pairs measured of everything")
+    given = made.parse_args(arguments)
+    skipped = {"network", *(NOT_IN_QUICK if given.quick else ())}
+    if not torch.cuda.is_available():
+        skipped.add("gpu")
+    names = [given.only] if given.only else [name for name in TABLES if name not in skipped]
+    tables = {name: TABLES[name](given) for name in names}
+    expected = sum(table.seconds for table in tables.values())
+    announce("bench", expected)
+    machine = Machine.here()
+    output = given.output or REPOSITORY / ("results" if given.publish else "reproduced") / "bench"
     folder: Path = output / machine.slug
     folder.mkdir(parents=True, exist_ok=True)
+    with Progress("bench", expected) as progress:
+        for name, table in tables.items():
+            print(table.write(machine, folder))
+            progress.advance(table.seconds, f"{name} done")
+    print(f"written to {folder}")
     return folder
-
-
-def reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
-    """A type of argparse that says what a ValueError does, its field aside."""
-
-    def checked(text: str) -> Value:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from error
-
-    return checked
-
-
-def listed(read: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Values separated by commas."""
-    return reader(lambda text: [read(word) for word in text.split(",")])
-
-
-def one_of(known: Collection[str]) -> Callable[[str], str]:
-    """A word of ``known``."""
-
-    def read(word: str) -> str:
-        if word not in known:
-            raise ValueError(f"word: no {word!r}; {nearest(word, list(known))}")
-        return word
-
-    return read
-
-
-def number_in(low: int, high: float = float("inf")) -> Callable[[str], int]:
-    """A whole number in a range."""
-    allowed = f"from {low}" + (f" to {high:g}" if high < float("inf") else "")
-
-    def read(text: str) -> int:
-        if not text.isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"number: a whole number {allowed}, got {text!r}")
-        return int(text)
-
-    return read
-
-
-whole = reader(number_in(1))
-worker_counts = listed(number_in(2, MOST_WORKERS))
 
 
 def run(name: str, main: Callable[[], object], stopped: str) -> None:

@@ -1,54 +1,99 @@
-"""The exchange of ResNet18's gradients between two gloo workers, in multiples of plain DDP's.
+"""The exchange of ResNet18's gradients between gloo workers, in multiples of a step of plain DDP.
 
-Plain DDP is torch's own allreduce with default settings. Ours is `dgc_repro.attach` as a user gets
-it, its check for non-finite gradients and that check's small allreduce included. Every case has a DDP
-model of its own, and each of its steps follows a step of plain DDP: the pair's ratio is the measurement.
-Durations are the slower rank's.
+`table` measures on loopback, `network_table` on shaped links (network/lab.py). Plain DDP is torch's own
+allreduce with default settings. Ours is `dgc_repro.attach` as a user gets it, with its check for non-finite
+gradients and that check's small allreduce. Every case has a DDP model of its own, whose backward hands out
+heavy-tailed noise at once, and its steps alternate with those of plain DDP: the pair's ratio is the
+measurement. Durations are the slower rank's.
 """
 
 from __future__ import annotations
 
+import gc
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from dgc_repro.bench.methods import gradients_of
-from dgc_repro.bench.replay import SPANS, Case, Replay
-from dgc_repro.bench.rounds import Steps, rounds, spread_out
-from dgc_repro.bench.runner import WARMUP_STEPS, Runner
-from dgc_repro.bench.tables import Bars, Row, Spread, Table
+from dgc_repro.bench.rounds import Numbers, Steps, rounds, spread_out
+from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.bench.world import PAIR, on_ranks
 from dgc_repro.compressor.dense import Dense
+from dgc_repro.compressor.dgc_sampled import DGCSampled
+from dgc_repro.compressor.error_feedback import ErrorFeedback
+from dgc_repro.compressor.fp16 import FP16
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.compressor.powersgd import PowerSGD
+from dgc_repro.compressor.randomk import RandomK
+from dgc_repro.compressor.topk import TopK
 from dgc_repro.compressor.uniform import Uniform
+from dgc_repro.exchange.attached import attach
+from dgc_repro.exchange.ddp import wrap
 from dgc_repro.model.resnet18 import ResNet18
+from dgc_repro.network.lab import Lab
 
-WIDTH, REPEATS, QUICK_REPEATS = 64, 40, 5
-NUM_CLASSES = 10
+WIDTH, NUM_CLASSES = 64, 10
+REPEATS, QUICK_REPEATS, WARMUP_STEPS = 40, 5, 5
+"""DDP makes its buckets anew after the first step; torch's PowerSGD begins with the third."""
+SPANS = ("compress", "communicate", "decompress")
+RATES = {"100 Mbit/s": 100e6, "1 Gbit/s": 1e9}
+NETWORK_REPEATS, NETWORK_WARMUP = 5, 3
+ONE_BUCKET_MB = 1 << 20
+"""torch's PowerSGD hook asks for collectives in callbacks, whose order differs between ranks: on gloo
+it runs only where there is one bucket."""
 
 
 @dataclass(frozen=True)
-class Timed:
-    """A way to average gradients, and its target in steps of plain DDP."""
+class Case:
+    """A way to average gradients, and its target in steps of plain DDP: ``compressor``, or torch's own
+    ``hook``. ``bucket_view``: of torch's DDP; ours always has it."""
 
-    case: Case
+    name: str
+    compressor: Compressor | None = None
+    overlap: bool = False
+    hook: str = ""
+    bucket_view: bool = False
     at_most: float | None = None
-    bucket_view: bool = False  # of plain DDP; ours always has it
+
+    @property
+    def key(self) -> str:
+        """Its name in a table."""
+        overlap = f", overlap={str(self.overlap).lower()}"
+        return self.name + ("" if self.compressor is None else overlap)
 
 
 PLAIN = Case("plain DDP")
+BITS8, BITS4 = Uniform(8, block=2048), Uniform(4, block=512)
 CASES = (
-    Timed(Case("plain DDP, again")),  # how far from 1 the noise alone goes
-    Timed(Case("plain DDP, gradient_as_bucket_view"), bucket_view=True),
-    Timed(Case("dense", Dense(), True), 1.02),
-    Timed(Case("8 bits, block 2048", Uniform(8, block=2048), True)),
-    Timed(Case("4 bits, block 512", Uniform(4, block=512), True)),
-    Timed(Case("dense", Dense(), False), 1.05),
-    Timed(Case("8 bits, block 2048", Uniform(8, block=2048), False)),
-    Timed(Case("4 bits, block 512", Uniform(4, block=512), False)),
+    Case("plain DDP, again"),  # how far from 1 the noise alone goes
+    Case("plain DDP, gradient_as_bucket_view", bucket_view=True),
+    Case("dense", Dense(), True, at_most=1.02),
+    Case("8 bits, block 2048", BITS8, True),
+    Case("4 bits, block 512", BITS4, True),
+    Case("dense", Dense(), at_most=1.05),
+    Case("8 bits, block 2048", BITS8),
+    Case("4 bits, block 512", BITS4),
+)
+NETWORK_CASES = (
+    Case("torch's fp16 hook", hook="fp16"),
+    Case("torch's PowerSGD hook, rank 4", hook="powersgd"),
+    Case("fp16", FP16(), True),
+    Case("8 bits", ErrorFeedback(BITS8), True),
+    Case("4 bits", ErrorFeedback(BITS4), True),
+    Case("top-k 1 %", ErrorFeedback(TopK(0.01)), True),
+    Case("top-k 0.1 %", ErrorFeedback(TopK(0.001)), True),
+    Case("DGC 0.1 %", ErrorFeedback(DGCSampled(0.001)), True),
+    Case("random-k 1 %", ErrorFeedback(RandomK(0.01)), True),
+    Case("PowerSGD rank 4", ErrorFeedback(PowerSGD(4)), True),
 )
 COLUMNS = {
     "exchange": "case",
@@ -56,77 +101,195 @@ COLUMNS = {
     "at most": "at_most",
     "verdict": "verdict",
     "step ms": "step_ms",
-    "x its processor time": "processor_x",
     **{f"{span} ms": f"{span}_ms" for span in SPANS},
     "MB handed over": "payload_mb",
 }
-BARS = Bars("Exchange", "multiples of plain DDP's step", {"step": ("step_x", "at_most")})
+NETWORK_COLUMNS = {
+    "link": "link",
+    "exchange": "case",
+    "times as fast as plain DDP": "speedup",
+    "step ms": "step_ms",
+    "MB handed over": "payload_mb",
+}
 
 
 def table(options: Namespace) -> Table:
     """Of `make bench`."""
-    width = options.width or WIDTH
-    repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
+    width, repeats = options.width or WIDTH, options.repeats
+    repeats = repeats or (QUICK_REPEATS if options.quick else REPEATS)
     about = (
         f"gradients of ResNet18 of width {width}, {PAIR} gloo workers on loopback, 1 thread each; backward "
         f"replayed; each step right after one of plain DDP; median of {repeats} repeats (middle half). With "
         "overlap, the spans of the communication thread overlap with backward; the check for non-finite "
-        "gradients is part of the kernels that read every value, its allreduce of communicate. Processor "
-        "time: of the worker's threads, without waiting; other work on the machine disturbs it less."
+        "gradients is part of the kernels that read every value, its allreduce of communicate."
     )
+    seconds = 10 + 1.2 * (width / 64) ** 2 * repeats
     return Table(
         "exchange",
         "Exchange",
         about,
         COLUMNS,
         lambda: rows(on_ranks(on_rank, width, repeats)),
-        10 + 1.2 * (width / 64) ** 2 * repeats,
-        BARS,
+        seconds,
+    )
+
+
+def network_table(options: Namespace) -> Table:
+    """What compression is worth on shaped links."""
+    width, repeats = options.width or WIDTH, options.repeats
+    repeats = repeats or (2 if options.quick else NETWORK_REPEATS)
+    about = (
+        f"steps of ResNet18 of width {width}, {PAIR} gloo workers, 1 thread each, each with a shaped link of "
+        "its own; backward takes no time; ours with overlap; torch's PowerSGD hook with one bucket. "
+        f"Times as fast as plain DDP in the same round; median of {repeats} rounds (middle half). These are "
+        "speedups of a step and say nothing about quality."
+    )
+    return Table(
+        "network",
+        "What compression is worth on shaped links",
+        about,
+        NETWORK_COLUMNS,
+        partial(network_rows, width, repeats),
+        30 + 13 * (width / 64) ** 2 * (repeats + NETWORK_WARMUP),
     )
 
 
 def on_rank(width: int, repeats: int) -> dict[str, Steps]:
-    """Each case's steps beside plain DDP's. Backward hands out heavy-tailed noise at once."""
-    with torch.device("meta"):
-        model = ResNet18(width=width).build(NUM_CLASSES)
-
-    def runner(case: Case, *, bucket_view: bool = False) -> Runner:
-        """With gradients of its own: plain DDP writes means into them."""
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        gradients = gradients_of(shapes, dist.get_rank())
-        made = Runner(case, Replay(gradients), bucket_view=bucket_view)
-        for _ in range(WARMUP_STEPS):
-            made.step()
-        return made
-
-    plain = runner(PLAIN)
-    runners = [runner(one.case, bucket_view=one.bucket_view) for one in CASES]
-    cases = {
+    """Each case's steps beside plain DDP's."""
+    plain = Runner(PLAIN, width, WARMUP_STEPS)
+    runners = [Runner(case, width, WARMUP_STEPS) for case in CASES]
+    ways = {
         one.case.key: partial(rounds, {PLAIN.key: plain.step, one.case.key: one.step})
         for one in runners
     }
-    return spread_out(cases, repeats)
+    return spread_out(ways, repeats)
+
+
+def on_shaped_links(width: int, repeats: int) -> Steps:
+    """The steps of all cases, in rounds that begin with plain DDP."""
+    runners = [Runner(case, width, NETWORK_WARMUP) for case in (PLAIN, *NETWORK_CASES)]
+    return rounds({one.case.key: one.step for one in runners}, repeats)
 
 
 def rows(found: Mapping[str, Steps]) -> list[Row]:
     """Plain DDP, then a row a case."""
     plain = [1e3 * s for steps in found.values() for s in steps[PLAIN.key]["seconds"]]
-    first = {"case": PLAIN.key, "step_x": 1.0, "processor_x": 1.0}
-    return [
-        first | Spread.of(plain).columns("step_ms"),
-        *(_row(one, found[one.case.key]) for one in CASES),
-    ]
+    first = {"case": PLAIN.key, "step_x": 1.0, **Spread.of(plain).columns("step_ms")}
+    return [first, *(_row(case, found[case.key]) for case in CASES)]
 
 
-def _row(one: Timed, found: Steps) -> Row:
-    steps, plain = found[one.case.key], found[PLAIN.key]
-    step = Spread.of(steps["seconds"] / plain["seconds"])
-    row = {"case": one.case.key, **step.columns("step_x")}
-    row |= {"at_most": one.at_most, "verdict": step.verdict(one.at_most)}
+def _row(case: Case, found: Steps) -> Row:
+    steps = found[case.key]
+    step = Spread.of(steps["seconds"] / found[PLAIN.key]["seconds"])
+    row = {"case": case.key, **step.columns("step_x")}
+    row |= {"at_most": case.at_most, "verdict": step.verdict(case.at_most)}
     row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
-    processor = steps["processor_seconds"] / plain["processor_seconds"]
-    row |= Spread.of(processor).columns("processor_x")
-    if one.case.compressor is not None:
+    if case.compressor is not None:
         row |= {f"{span}_ms": float(steps[f"{span}_ms"].mean()) for span in SPANS}
         row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
     return row
+
+
+def network_rows(width: int, repeats: int) -> list[Row]:
+    """A row a link and case. Raises UserError where this machine can have no lab."""
+    made: list[Row] = []
+    for link, rate in RATES.items():
+        with Lab([rate] * PAIR, name="bench") as lab:
+            found = on_ranks(on_shaped_links, width, repeats, lab=lab)
+        plain = found[PLAIN.key]["seconds"]
+        for case in (PLAIN, *NETWORK_CASES):
+            steps = found[case.key]
+            row: dict[str, Any] = {"link": link, "case": case.name}
+            row |= Spread.of(plain / steps["seconds"]).columns("speedup")
+            row |= Spread.of(1e3 * steps["seconds"]).columns("step_ms")
+            if case.compressor is not None:
+                row["payload_mb"] = float(steps["payload_bytes"].mean()) / 1e6
+            made.append(row)
+    return made
+
+
+class Runner:
+    """A case on a model of its own, after its warm-up."""
+
+    def __init__(self, case: Case, width: int, warmup: int) -> None:
+        self.case, self._start = case, torch.zeros((), requires_grad=True)
+        with torch.device("meta"):
+            model = ResNet18(width=width).build(NUM_CLASSES)
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        # Gradients of its own: plain DDP writes means into them.
+        replay = Replay(gradients_of(shapes, dist.get_rank()))
+        self._attached = None
+        if case.compressor is not None:
+            self._ddp = wrap(replay, torch.device("cpu"))
+            self._attached = attach(
+                self._ddp, case.compressor, overlap=case.overlap, timeout_seconds=120.0
+            )
+        else:
+            self._ddp = DistributedDataParallel(
+                replay,
+                gradient_as_bucket_view=case.bucket_view,
+                bucket_cap_mb=ONE_BUCKET_MB if case.hook == "powersgd" else None,
+            )
+        if case.hook == "fp16":
+            self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif case.hook == "powersgd":
+            state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
+            self._ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(warmup):
+            self.step()
+        gc.collect()
+
+    def step(self) -> Numbers:
+        """A step, all ranks beginning together."""
+        self._ddp.zero_grad(set_to_none=True)
+        sent = self._sent()
+        dist.barrier()
+        begin = time.perf_counter()
+        self._ddp(self._start).mean().backward()
+        spans: Mapping[str, float] = {}
+        if self._attached is not None:
+            self._attached.step()
+            spans = self._attached._exchange.link.clock.report()
+        seconds = time.perf_counter() - begin
+        return {
+            "seconds": seconds,
+            **{f"{span}_ms": spans.get(f"time/{span}_ms", 0.0) for span in SPANS},
+            "payload_bytes": self._sent() - sent,
+        }
+
+    def _sent(self) -> float:
+        """By the ledger; of torch's own nothing."""
+        return 0.0 if self._attached is None else float(self._attached.ledger.payload_bytes)
+
+
+class Replay(nn.Module):
+    """Parameters like given gradients (f32, by name, in order of registration), whose backward hands these
+    out at once. A DDP model without ``gradient_as_bucket_view`` writes their mean into them."""
+
+    def __init__(self, gradients: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._gradients = list(gradients.values())
+        for name, gradient in gradients.items():
+            flat = name.replace(".", "_")  # a parameter's name may hold no dot
+            self.register_parameter(flat, nn.Parameter(torch.zeros_like(gradient)))
+
+    def forward(self, start: Tensor) -> Tensor:
+        """``start`` as it is: f32[]."""
+        through = start
+        for parameter, gradient in zip(self.parameters(), self._gradients, strict=True):
+            through = _HandOut.apply(through, gradient, parameter)
+        return through
+
+
+class _HandOut(torch.autograd.Function):
+    """Passes a number through; backward hands out a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, through: Tensor, gradient: Tensor, parameter: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return through.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # An alias: autograd takes a tensor that nobody else holds as it is, and copies another one.
+        return gradients[0], None, ctx.gradient.detach()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dgc_repro.bench.rounds import ROUNDS, Numbers, Steps, rounds, spread_out, timed
-from dgc_repro.bench.tables import Bars, Row, Spread, Table
+from dgc_repro.bench.tables import Row, Spread, Table
 from dgc_repro.compressor.bf16 import BF16
 from dgc_repro.compressor.dgc_sampled import DGCSampled
 from dgc_repro.compressor.ef_signsgd import EFSignSGD
@@ -111,11 +111,6 @@ COLUMNS = {
     "eager compress": "eager_compress_x",
     "eager decompress": "eager_decompress_x",
 }
-BARS = Bars(
-    "Methods",
-    "multiples of a copy_",
-    {name: (f"{name}_x", f"{name}_at_most") for name in ("compress", "decompress")},
-)
 COPY, BARE, FED = "copy", "bare", "with error feedback"
 
 
@@ -139,7 +134,6 @@ def table(options: Namespace) -> Table:
         COLUMNS,
         lambda: measure(cases, num_values, repeats),
         seconds,
-        BARS,
     )
 
 

@@ -22,16 +22,14 @@ Steps: TypeAlias = dict[str, pd.DataFrame]
 highest of any rank: seconds of the slowest."""
 
 
-def rounds(
-    ways: Mapping[str, Callable[[], Numbers]], repeats: int, warmup: int = 0, keep: int = 1
-) -> Steps:
-    """Do every way in each round, the first ``keep`` in front and the others in an order that turns by one.
+def rounds(ways: Mapping[str, Callable[[], Numbers]], repeats: int, warmup: int = 0) -> Steps:
+    """Do every way in each round, the first one in front and the others in an order that turns by one.
     ``warmup`` rounds are not counted. Called by all ranks; what a way returns are this rank's numbers."""
-    first, others = list(ways)[:keep], list(ways)[keep:]
+    first, *others = ways
     found: dict[str, list[Numbers]] = {name: [] for name in ways}
     for number in range(warmup + repeats):
         turn = number % max(1, len(others))
-        for name in (*first, *others[turn:], *others[:turn]):
+        for name in (first, *others[turn:], *others[:turn]):
             numbers = ways[name]()
             if number >= warmup:
                 found[name].append(numbers)

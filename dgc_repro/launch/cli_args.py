@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dgc_repro.errors import UserError
-from dgc_repro.launch.overrides import check_overrides, composed, sets
 from dgc_repro.launch.paths import option, options
 from dgc_repro.launch.typed import nearest
 
 Reader = Callable[[str, str], Any]
-Keys = Mapping[str, tuple[Reader, Any]]
-"""What reads each key of a sub-command, and its default."""
+Keys = Mapping[str, tuple[Reader, Any] | tuple[Reader, Any, str]]
+"""What reads each key of a sub-command, its default, and what it means (else its reader's docstring)."""
 MOST_WORKERS = 65536
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9}
 
@@ -26,13 +25,13 @@ def read(
     ``--help``. Raises UserError for what is neither."""
     if {"-h", "--help"} & set(arguments):
         print(f"usage: python -m dgc_repro {command} [key=value ...]\n")
-        for key, (reader, default) in keys.items():
-            meaning = " ".join((reader.__doc__ or "").replace("`", "").split())
+        for key, (reader, default, *said) in keys.items():
+            meaning = " ".join("".join(said or [reader.__doc__ or ""]).replace("`", "").split())
             print(f"  {key}: {meaning} Default: {'none' if default is None else default}.")
         if groups:
             print("\nOther keys are those of a run (python -m dgc_repro --help).")
         sys.exit()
-    own = {key: default for key, (_, default) in keys.items()}
+    own = {key: default for key, (_, default, *_) in keys.items()}
     overrides = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -44,13 +43,18 @@ def read(
             overrides.append(argument)
         else:
             raise UserError(f"{key}: no such key; {nearest(key, [*keys, *groups])}")
-    check_overrides(overrides)
+    if overrides:
+        from dgc_repro.launch.overrides import check_overrides  # imports torch: seconds
+
+        check_overrides(overrides)
     return own, overrides
 
 
 def full_size(overrides: Sequence[str]) -> list[str]:
     """With the model as wide as its own YAML has it, where neither the width nor a scale is given: the
     default scale, which trains in minutes, slims models."""
+    from dgc_repro.launch.overrides import composed, sets
+
     if sets(overrides, "model.width") or sets(overrides, "scale"):
         return list(overrides)
     target = composed(overrides)["model"]["_target_"]

@@ -2,8 +2,8 @@
 
 ``python -m dgc_repro key=value ...`` makes one run; ``--multirun`` sweeps. Commands, each with ``--help``:
 ``reproduce`` a paper's table; ``queue`` trains a list of them; ``compare`` your runs; ``recommend`` a method;
-``predict`` a step's time; ``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template;
-``wandb`` uploads finished runs; ``netlab clean``.
+``calibrate`` a network; ``selfcheck`` this machine; ``new-paper`` from a template; ``wandb`` uploads finished
+runs; ``netlab clean``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from dgc_repro.launch.slurm_job import SUBMITTED
 from dgc_repro.launch.worker import read_config
 from dgc_repro.paper.interfaces import counted_line
 from dgc_repro.predict.calibrate import calibrate
-from dgc_repro.predict.prediction import predict
 from dgc_repro.predict.recommend import recommend
 from dgc_repro.selfcheck.command import selfcheck
 
@@ -64,7 +63,6 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "reproduce": reproduce,
     "queue": queue,
     "compare": compare.main,
-    "predict": predict,
     "recommend": recommend,
     "calibrate": calibrate,
     "selfcheck": selfcheck,

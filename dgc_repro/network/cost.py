@@ -41,7 +41,7 @@ for rings and all-to-all, in which every link carries the same; for trees an upp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
@@ -241,3 +241,35 @@ def _round(transfers: Iterable[tuple[int, int]], share: float, node_size: int) -
             enter[there] = enter.get(there, 0) + 1
     busiest = max([*leave.values(), *enter.values()], default=0)
     return Round(1, share * busiest if busiest else None, share if inside else None)
+
+
+Calls = Mapping[str, tuple[float, float]]
+"""Collective -> (calls, payload bytes of all of them)."""
+
+
+def seconds_of(calls: Calls, costs: Costs) -> float:
+    """Of some collectives, one after the other."""
+    return sum(
+        count * costs.seconds(collective, size / count)
+        for collective, (count, size) in calls.items()
+        if count
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A worker's training step: seconds of what it computes, and its collectives. t = compute + compress +
+    communicate + decompress (GraVAC, section II)."""
+
+    compute: float
+    compress: float
+    decompress: float
+    calls: Calls
+
+    def communicate(self, costs: Costs) -> float:
+        """Seconds of all collectives."""
+        return seconds_of(self.calls, costs)
+
+    def seconds(self, costs: Costs) -> float:
+        """Of the whole step, where nothing overlaps."""
+        return self.compute + self.compress + self.communicate(costs) + self.decompress

@@ -43,7 +43,7 @@ MARK = "DGC_REPRO_LAB"  # the variable in the environment of all processes of a 
 CONGESTION = "cubic"
 END_SECONDS = 5.0  # for what `clean` has killed
 NOWHERE = "192.0.2.1/32"  # an address that nobody has (RFC 5737)
-TO_MODEL = "or get a number from the model: python -m dgc_repro predict"
+TO_MODEL = "or get a number from the model: python -m dgc_repro recommend"
 _HOLD = "echo; while read -r _; do :; done"
 _NEEDED = {
     "ip": "iproute2",

@@ -1,301 +1,425 @@
 """``recommend``: which setting to use for a model on a network, at most so much worse than dense training.
 
-``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5``. The loss of
-quality is that of the published benchmark (results/benchmark), whose models are slim: of another model it is
-an extrapolation. Settings that lose no more in the mean are put in the order of a rough estimate, those
-whose seeds show it (paper/benchmark/classes.py) before the undecided ones; the first ones, and dense
-training, are then measured on this machine with the user's own model (step_timing.py). What is on the network
-is modelled, by the profile that is named (``calibrate`` measures one). An undecided setting is never the
-answer; one that is faster than the answer is named beside it.
+``python -m dgc_repro recommend network=ethernet_1gbit workers=8 model=resnet101 max_loss=0.5`` answers in
+seconds: it reads the published benchmark and models the rest. ``method=topk`` shows what one method is
+predicted to take. ``measure=true`` times the model and the first settings on this machine (measure.py).
+
+Loss        measured on the benchmark's slim model, with its interval; for another model an extrapolation
+Payload     counted in the benchmark's runs, their warm-ups included, and scaled to the sizes of the model
+Compress    and decompress, on a GPU: modelled from counted launches, waits and bytes (a lower bound). On a
+            CPU: measured in the benchmark and scaled
+Compute     given (``compute_ms``), or counted operations over the stated rate of a GPU
+Network     modelled (network/cost.py). Communication is hidden behind backward where buckets can overlap
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import yaml
+from rich.table import Table
+
 from dgc_repro.errors import UserError
 from dgc_repro.launch import cli_args
-from dgc_repro.launch.build import SECTIONS, validate
-from dgc_repro.launch.components import settled
-from dgc_repro.launch.measure import parameters, unallocated
-from dgc_repro.launch.networks import costs
-from dgc_repro.launch.overrides import apart, composed
-from dgc_repro.launch.paths import option, options
-from dgc_repro.network.cost import Costs
-from dgc_repro.network.iteration import seconds
-from dgc_repro.paper import facts
+from dgc_repro.launch.typed import nearest
+from dgc_repro.names import conf_dir
+from dgc_repro.network.cost import Calls, Costs, seconds_of
+from dgc_repro.network.profile import Network
+from dgc_repro.paper import facts, pool
 from dgc_repro.paper.benchmark import methods, speed
-from dgc_repro.paper.benchmark.classes import Judged, Shown
+from dgc_repro.paper.benchmark.classes import Shown, judge
+from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.page import console_of_width, grid
 from dgc_repro.paper.records import Run
-from dgc_repro.predict.prediction import (
-    DENSE,
-    METHOD_KEYS,
-    SECONDS_PER_PARAMETER,
-    Prediction,
-    Predictions,
+from dgc_repro.predict.known import (
+    BATCH,
+    GPUS,
+    MODELS,
+    USED,
+    Model,
+    compute_seconds,
+    exchange_seconds,
+    model_of,
     network_of,
-    network_title,
 )
-from dgc_repro.predict.quality import POOL, Benchmark
-from dgc_repro.predict.show import head
-from dgc_repro.predict.step_timing import Bench, as_simulated
-from dgc_repro.progress import Progress, announce
+from dgc_repro.results import RESULTS
 
+POOL = "benchmark/small"
+CPU = "cpu"
 UNDECIDED = " ?"
 """After a loss that is not shown to be at most the allowed one."""
-METHOD = ("compressor", "wrap", "wrapper", "policy")
-REPEATS = 3
+MEASURED = 3
+"""Settings that ``measure=true`` times."""
+
+
+def one_of_devices(key: str, text: str) -> str:
+    """A GPU of the table, or cpu."""
+    if text.lower() not in (*GPUS, CPU):
+        raise UserError(f"{key}: one of {', '.join((*GPUS, CPU))}, got {text!r}")
+    return text.lower()
+
+
 KEYS: cli_args.Keys = {
-    "workers": (cli_args.count, 8),
-    "max_loss": (cli_args.from_zero, 0.5),
-    "measured": (cli_args.count, 3),
-    "times": (cli_args.some_text, None),
+    "network": (
+        *(cli_args.some_text, None),
+        "A name of conf/network, a file, or what calibrate wrote. Also network.rate=100mbit, and other keys "
+        "of a profile.",
+    ),
+    "workers": (cli_args.workers_range, [8], "8, or several: 2,4,8 or doublings as 2..256."),
+    "model": (cli_args.some_text, "resnet101", f"One of {', '.join(MODELS)}, at full size."),
+    "parameters": (cli_args.positive, None, "Of a model like this one that is larger or smaller."),
+    "max_loss": (cli_args.from_zero, 0.5, "The allowed loss: points of accuracy, % of perplexity."),
+    "method": (cli_args.some_text, None, "Only settings with this in their names, at any loss."),
+    "device": (one_of_devices, "v100", f"What workers compute on: {', '.join(GPUS)}, or {CPU}."),
+    "compute_ms": (
+        *(cli_args.positive, None),
+        "Forward, backward and optimizer of a step; without it modelled for the GPU.",
+    ),
+    "batch": (cli_args.count, BATCH, "Samples a worker and step, for the modelled compute."),
+    "measure": (
+        *(cli_args.yes_no, False),
+        "Time the model and the first settings on this machine, in minutes. Then other keys of a run are "
+        "allowed, such as dataset=cifar10.",
+    ),
+    "paths.runs": (cli_args.some_text, "runs", "Where calibrate has written networks."),
 }
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A setting of the benchmark. ``loss``: what its seeds show; ``is_shown``: they show that it is at most
-    the allowed one; ``estimate``: seconds of its exchange, roughly; ``config``: of the user's run with this
-    setting."""
+class Question:
+    """A model on a device and a network, seconds of its forward and backward, and the loss that is
+    allowed. ``method``: a part of the names of the only settings to look at."""
 
-    name: str
-    loss: Shown
-    is_shown: bool
-    estimate: float
-    config: dict[str, Any]
+    model: Model
+    network: Network
+    device: str
+    compute: float
+    max_loss: float
+    method: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting among so many workers; seconds. ``run``: the first of its runs; ``loss``: what its seeds
+    show, None for dense training; ``is_shown``: they show that it is at most the allowed one; ``exchange``:
+    compress and decompress; ``hidden``: communication behind backward."""
+
     run: Run
+    loss: Shown | None
+    is_shown: bool
+    calls: Calls
+    compute: float
+    exchange: float
+    communicate: float
+    hidden: float
+
+    @property
+    def step(self) -> float:
+        return self.compute + self.exchange + self.communicate - self.hidden
+
+
+class Benchmark:
+    """The published runs of the workload that is like the model, and what they show. Raises UserError where
+    there are none."""
+
+    def __init__(self, name: str, results: Path = RESULTS) -> None:
+        place = results / POOL
+        try:
+            pages = json.loads((place / pool.VERDICTS_FILE).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(
+                f"results/{POOL} is not here ({error.strerror}); recommend needs a clone of the repository"
+            ) from error
+        every = pages["methods"]["runs"]
+        own = [run for run in every if f"-{name}." in run and methods.TUNES not in run]
+        self.runs: Sequence[Run] = pool.read(place, own)
+        self.workload = workloads()[name]
+        dense = {run.seed: run for run in self.runs if run.method == methods.DENSE}
+        losses: dict[str, list[float]] = {}
+        for run in self.runs:
+            losses.setdefault(run.row, []).append(self._loss(run, dense[run.seed]))
+        self.judged = judge(losses, self.workload)
+        counts = speed.counts(results)
+        self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
+        self._work = speed.workload(name, self.runs, counts)
+        self._first = {run.method: run for run in sorted(self.runs, key=lambda run: -run.seed)}
+
+    @property
+    def dense(self) -> Run:
+        """Dense training."""
+        return self._first[methods.DENSE]
+
+    def rows(self, asked: Question, workers: int) -> tuple[list[Row], list[str]]:
+        """A row a setting, dense training first; and the names of those left out: they use another
+        optimizer, change with the steps, or nobody has counted them."""
+        try:
+            costs = Costs(asked.network, workers)
+        except ValueError as error:
+            raise UserError(f"network.{error}") from error
+        good = self.judged.at_most(asked.max_loss)
+        rows, left_out = [], []
+        for name, run in sorted(self._first.items(), key=lambda item: item[0] != methods.DENSE):
+            exchange = None if _changes(run) else self._exchange(asked, run, workers)
+            if exchange is None:
+                left_out.append(name)
+                continue
+            calls = speed.calls_at(run, workers, None, self._work.vectors)
+            calls = speed.enlarged(run, calls, self._work.vectors, asked.model.sizes)
+            loss = None if name == methods.DENSE else self.judged.shown[run.row]
+            communicate = seconds_of(calls, costs)
+            most = speed.BACKWARD * asked.compute if speed.can_overlap(run) else 0.0
+            rows.append(
+                Row(
+                    run, loss, loss is None or run.row in good, calls,
+                    asked.compute, exchange, communicate, min(communicate, most),
+                )
+            )  # fmt: skip
+        return rows, sorted(left_out)
+
+    def _exchange(self, asked: Question, run: Run, workers: int) -> float | None:
+        """Seconds of compress and decompress; None where they were not counted."""
+        own = asked.model.sizes.parameters
+        if asked.device == CPU:
+            step = self._work.step(run, speed.CPU, workers)
+            assert step is not None
+            return float(own / run.summary["parameters"] * (step.compress + step.decompress))
+        counted = self._counted.get(run.method)
+        if counted is None or self._work.full is None:
+            return None
+        return exchange_seconds(counted, own / self._work.full.parameters, GPUS[asked.device])
+
+    def _loss(self, run: Run, dense: Run) -> float:
+        own, base = methods.quality(run), methods.quality(dense)
+        return base - own if self.workload.is_difference else 100 * (own / base - 1)
+
+
+def _by_method(counts: pd.DataFrame, full_size: str) -> dict[str, dict[str, float]]:
+    own = counts[(counts["model"] == full_size) & counts["launches"].notna()]
+    lines = own.set_index("method")[["launches", "syncs", "touched_mb"]].iterrows()
+    return {str(method): dict(line) for method, line in lines}
+
+
+def _changes(run: Run) -> bool:
+    """Whether the setting changes with the steps by more than a plan, or its optimizer is not SGD."""
+    return (
+        run.method.startswith(methods.OTHER_OPTIMIZER)
+        or run.setting("train.local_steps", 1) > 1
+        or speed.policy_of(run.config) not in speed.PLANNED
+    )
 
 
 def recommend(arguments: Sequence[str]) -> None:
     """Answer on the terminal. Raises UserError."""
-    settings, overrides = cli_args.read(arguments, "recommend", KEYS, SECTIONS)
-    overrides = cli_args.full_size(overrides)
-    if given := apart(overrides, *METHOD_KEYS)[0]:
-        raise UserError(f"{given[0]}: recommend chooses the method; leave it out, or use predict")
-    config = composed([*overrides, *DENSE])
-    network, workers = network_of(config), settings["workers"]
-    if workers < 2:
-        raise UserError("workers: at least 2, between whom something is exchanged, got 1")
-    among = costs(network, workers)
-    validate(as_simulated(config, 2))
-    benchmark = Benchmark(str(config["model"]["_target_"]).rpartition(".")[2])
-    runs, found = benchmark.runs, benchmark.frame
-    if found is None:
-        raise UserError(
-            f"model: results/{POOL} has no runs of its workload {benchmark.workload}; use predict"
-        )
-    assert benchmark.dense is not None, "it has a frame"
-    trained, given_optimizer = map(_optimizer_name, (benchmark.dense.config, config))
-    if trained != given_optimizer:
-        raise UserError(
-            f"optimizer: the losses of results/{POOL} are of training with {trained}, not {given_optimizer}; "
-            f"use optimizer={trained}, or predict for times alone"
-        )
-    judged = methods.judged_of(found, benchmark.workload)
-    every, left_out = candidates(runs, judged, settings["max_loss"], config, among)
-    good = [one for one in every if one.is_shown or one.loss.mean <= settings["max_loss"]]
-    good.sort(key=lambda one: (not one.is_shown, one.estimate))
+    own, overrides = _apart(arguments)
+    settings, _ = cli_args.read(own, "recommend", KEYS, ())
+    asked, measured = question(settings, overrides), settings["measure"]
+    benchmark = Benchmark(asked.model.workload)
+    workers = settings["workers"]
+    rows, left_out = benchmark.rows(asked, workers[-1])
+    rows, others = chosen(rows, asked)
+    if measured:
+        from dgc_repro.predict.measure import timed
 
-    bench = Bench(config, Path(settings["times"]) if settings["times"] else None, REPEATS)
-    table = Predictions(bench, config, None, benchmark)
-    each = parameters(config) * SECONDS_PER_PARAMETER * REPEATS * 2
-    shown = good[: settings["measured"]]
-    announce("recommend", each * (len(shown) + 1))
-    rows: list[tuple[Setting | None, Prediction]] = []
-    with Progress("recommend", each * (len(shown) + 1)) as progress:
-        for setting in (None, *shown):
-            name = setting.name if setting else methods.DENSE
-            own = setting.config if setting else config
-            rows += [(setting, row) for row in table.rows(name, own, {workers: among})]
-            progress.advance(each, f"{name} done")
-    rows.sort(key=lambda pair: pair[1].best_ms)
-    about = bench.times.about | {
-        "network": f"{network_title(network, overrides)}, {workers} workers",
-        "source": network.source,
-        "compute": "measured",
-    }
-    _show(rows, about, settings["max_loss"], runs, judged)
-    rest = ", ".join(one.name for one in good[settings["measured"] :]) or "none"
-    print(f"undecided, or slower by a rough estimate, not measured: {rest}")
-    print(f"mean loss above {settings['max_loss']:g}: {len(every) - len(good)} settings")
-    others = ", ".join(left_out) or "none"
-    print(f"left out (another optimizer, or a setting that changes with the steps): {others}")
+        gathered = [row for row in rows if row.run.setting("exchange.aggregation") == speed.GATHER]
+        rows = timed(gathered[: MEASURED + 1], settings, overrides, workers[-1], asked.network)
+    rows = sorted(rows, key=lambda row: row.step)
+    console = console_of_width()
+    for line in head(asked, settings, measured):
+        console.print(line, soft_wrap=True)
+    console.print(table(rows, workers[-1]))
+    best = next(row for row in rows if row.is_shown)
+    if len(workers) > 1:
+        console.print(by_workers(benchmark, asked, workers, [best, rows[0]]))
+    for line in answer(rows, best, benchmark, asked):
+        console.print(line, soft_wrap=True, markup=False)
+    if others:
+        console.print(f"mean loss above {asked.max_loss:g}: {len(others)} settings", soft_wrap=True)
+    why = "another optimizer, a setting that changes with the steps, or not counted for GPUs"
+    console.print(f"left out ({why}): {', '.join(left_out) or 'none'}", soft_wrap=True)
 
 
-def candidates(
-    runs: Sequence[Run], judged: Judged, max_loss: float, config: Mapping[str, Any], among: Costs
-) -> tuple[list[Setting], list[str]]:
-    """The benchmark's settings with the user's model, and the names of those that cannot be predicted."""
-    made, left_out = [], []
-    good = judged.at_most(max_loss)
-    work = speed.workload(runs[0].model, runs, None)
-    sizes = speed.Sizes.of(p.shape for p in unallocated(config).parameters())
-    first = {run.row: run for run in sorted(runs, key=lambda run: -run.seed)}
-    for row, run in first.items():
-        if row not in judged.shown or run.method == methods.DENSE:
-            continue
-        own = with_method(config, run)
-        if own is None or run.method.startswith(methods.OTHER_OPTIMIZER):
-            left_out.append(run.method)
-            continue
-        larger = sizes.parameters / run.summary["parameters"]
-        step = work.step(run, speed.CPU, among.workers)
-        assert step is not None
-        calls = speed.enlarged(run, step.parts[0].first, work.vectors, sizes)
-        estimate = larger * (step.compress + step.decompress) + seconds(calls, among)
-        made.append(Setting(run.method, judged.shown[row], row in good, estimate, own, run))
-    return made, sorted(left_out)
+def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Own arguments, and those of the network and of a run."""
+    measured = any(one.replace(" ", "").lower() == "measure=true" for one in arguments)
+    own: list[str] = []
+    others: list[str] = []
+    for one in arguments:
+        key = one.partition("=")[0]
+        is_other = key.startswith("network.") or (measured and "=" in one and key not in KEYS)
+        (others if is_other else own).append(one)
+    return own, others
 
 
-def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
-    """The config with a run's method, after its warm-up. None for a policy that decides in the run, for a
-    method that changes with the steps by itself, and for one whose momentum the config's optimizer does not
-    have."""
-    own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
-    kept = {key: run.config["exchange"][key] for key in ("aggregation", "unit")}
-    own["exchange"] = {**own["exchange"], **kept}
-    if "momentum_correction" in own["wrap"]:  # it applies momentum on the workers
-        if "momentum" not in own["optimizer"]:
-            return None
-        own["optimizer"] = {**own["optimizer"], "momentum": 0}
-    changes = "onebit_adam" in own["wrap"] or run.setting("train.local_steps", 1) > 1
-    if changes or speed.policy_of(own) not in speed.PLANNED:
-        return None
-    return settled(own)
+def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
+    """What the settings ask. Raises UserError."""
+    pairs = (one.partition("=") for one in overrides if one.startswith("network."))
+    profile = {key: text for key, _, text in pairs}
+    if settings["network"]:
+        profile["network"] = settings["network"]
+    network = network_of(profile, Path(settings["paths.runs"]))
+    model = model_of(settings["model"], settings["parameters"])
+    compute = settings["compute_ms"]
+    if compute is None and settings["device"] == CPU:
+        raise UserError("compute_ms: give it for device=cpu, or let measure=true measure it")
+    if compute is None:
+        seconds = compute_seconds(model, settings["batch"], GPUS[settings["device"]])
+    else:
+        seconds = compute / 1e3
+    return Question(
+        model, network, settings["device"], seconds, settings["max_loss"], settings["method"]
+    )
+
+
+def chosen(rows: Sequence[Row], asked: Question) -> tuple[list[Row], list[Row]]:
+    """Dense training and the settings that are asked for, those whose loss is shown first, then the shortest
+    step; and those whose mean loss is larger. Raises UserError for a method that has no setting."""
+    dense, *others = rows
+    if asked.method is not None:
+        own = [row for row in others if asked.method in row.run.method]
+        if not own:
+            names = [row.run.method for row in others]
+            raise UserError(
+                f"method: no setting of {asked.method!r}; {nearest(asked.method, names)}"
+            )
+        return [dense, *sorted(own, key=lambda row: row.step)], []
+    good = [row for row in others if row.is_shown or _mean(row) <= asked.max_loss]
+    good.sort(key=lambda row: (not row.is_shown, row.step))
+    return [dense, *good], [row for row in others if row not in good]
+
+
+def _mean(row: Row) -> float:
+    return 0.0 if row.loss is None else row.loss.mean
+
+
+def head(asked: Question, settings: Mapping[str, Any], measured: bool) -> list[str]:
+    """What each number is: measured, modelled, extrapolated."""
+    model = asked.model
+    batch = f"{settings['batch']} {model.samples}"
+    rate = f"{USED:.0%} of the stated float32 rate of {asked.device.upper()}"
+    compute = f"modelled: counted operations for a batch of {batch}, at {rate}"
+    exchange = f"modelled for {asked.device.upper()} from counted launches, waits and bytes (a lower bound)"
+    if asked.device == CPU:
+        exchange = "measured in the benchmark on a slim model, scaled to this one's parameters"
+    if settings["compute_ms"]:
+        compute = "given"
+    if measured:
+        compute, exchange = "measured here", "measured here with this model's gradients"
+    name = settings["model"]
+    return [
+        f"{name}, {model.sizes.parameters / 1e6:.4g} M parameters",
+        f"compute {1e3 * asked.compute:.3g} ms, {compute}" if not measured else f"compute: {compute}",
+        f"compress and decompress: {exchange}",
+        f"communicate: modelled; {asked.network.source or 'rates as given'}",
+        "payload: " + ("measured here" if measured else
+                       "counted in the benchmark with its warm-ups, scaled to this model (extrapolated)"),
+        "loss: measured in the benchmark on a slim model, 95 % interval; for your model an extrapolation",
+    ]  # fmt: skip
+
+
+def table(rows: Sequence[Row], workers: int) -> Table:
+    """Fastest first."""
+    dense = next(row for row in rows if row.loss is None)
+    headings = ["setting", "loss", "95 %\ninterval", "payload\nMB", "compress +\ndecompress ms"]
+    headings += ["communicate\nms", "step\nms", "x dense"]
+    cells: list[list[str]] = []
+    for row in rows:
+        loss = [f"{_mean(row):.2f}" + ("" if row.is_shown else UNDECIDED)]
+        loss += ["-" if row.loss is None else row.loss.interval]
+        sent = sum(size for _, size in row.calls.values()) / 1e6
+        numbers = (sent, *(1e3 * time for time in (row.exchange, row.communicate, row.step)))
+        cells.append([row.run.method, *loss, *map(_short, numbers), f"{dense.step / row.step:.2f}"])
+    return grid(f"{workers} workers, fastest first", headings, cells)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def by_workers(
+    benchmark: Benchmark, asked: Question, workers: Sequence[int], shown: Sequence[Row]
+) -> Table:
+    """Milliseconds of a step of dense training and of some settings."""
+    names = [methods.DENSE, *dict.fromkeys(row.run.method for row in shown if row.loss)]
+    cells = []
+    for number in workers:
+        steps = {row.run.method: 1e3 * row.step for row in benchmark.rows(asked, number)[0]}
+        cells.append([str(number), *(_short(steps[name]) for name in names)])
+    return grid("Milliseconds of a step", ["workers", *names], cells)
+
+
+def answer(rows: Sequence[Row], best: Row, benchmark: Benchmark, asked: Question) -> Iterable[str]:
+    """The fastest setting that is shown to lose no more; the fastest undecided one, if that is faster."""
+    dense = next(row for row in rows if row.loss is None)
+    unit = benchmark.workload.unit_in_words
+    yield (
+        f"{UNDECIDED.strip()}: three seeds do not show that the loss is at most {asked.max_loss:g} {unit} "
+        "(moderated t, Holm's correction over the benchmark's settings)"
+    )
+    if best.loss is None:
+        yield f"no faster setting is shown to lose at most {asked.max_loss:g} {unit}: train uncompressed"
+    else:
+        yield f"fastest that is shown to lose no more, {dense.step / best.step:.2f} times as fast as dense:"
+        yield from _typed(best, benchmark.dense)
+    first = rows[0]
+    if not first.is_shown:
+        yield f"faster, {dense.step / first.step:.2f} times as fast as dense, but undecided:"
+        yield from _typed(first, benchmark.dense)
+    yield (
+        f"The losses are those of {facts.model_text(benchmark.dense)}, {facts.data_text(benchmark.runs)}, "
+        f"{facts.world_text(benchmark.dense)} (results/{POOL}). Train with the setting and with dense before "
+        "you rely on it."
+    )
+
+
+def _typed(row: Row, dense: Run) -> Iterable[str]:
+    overlap = " exchange.overlap=true" if row.hidden else ""
+    yield f"  {command_of(row.run)}{overlap}"
+    yield (
+        f"  (the benchmark's rate: {row.run.setting('optimizer.lr')}, of dense training "
+        f"{dense.setting('optimizer.lr')}; tune it for your model)"
+    )
 
 
 def command_of(run: Run) -> str:
     """The overrides of a run's method, as they are typed."""
-    names = [name for name in options("compressor") if f"{run.method}_".startswith(f"{name}_")]
+    files = {path.stem: path for path in conf_dir().glob("compressor/*.yaml")}
+    names = [name for name in files if f"{run.method}_".startswith(f"{name}_")]
     name = max(names, key=len, default=str(run.setting("compressor._target_")).split(".")[-2])
-    node = option("compressor", name)
+    node = _yaml(files[name])
     usual = node.get("compressor", node)
-    settings = {
-        key: value
-        for key, value in run.config["compressor"].items()
-        if key
-        in ("density", "bits", "rank", "levels", "norm", "block", "k", "quantized", "search_from")
-        and usual.get(key) != value
-    }
-    words = [f"compressor={name}", *(f"compressor.{k}={v}" for k, v in settings.items())]
+    own = run.config["compressor"].items()
+    words = [f"compressor={name}"]
+    words += [f"compressor.{k}={v}" for k, v in own if v is not None and usual.get(k, v) != v]
     words.append(f"wrap=[{','.join(run.config['wrap'])}]")
     policy = run.config["policy"]
     if policy.get("values"):
         chosen = str(policy["_target_"]).split(".")[-2]
+        usual = _yaml(conf_dir() / "policy" / f"{chosen}.yaml")
         words.append(f"policy={chosen}")
         words += [
             f"policy.{key}={str(value).replace(' ', '')}"
             for key, value in policy.items()
-            if key != "_target_" and value != option("policy", chosen).get(key)
+            if key != "_target_" and value != usual.get(key)
         ]
     if (way := run.setting("exchange.aggregation")) != speed.GATHER:
         words.append(f"exchange.aggregation={way}")
     return " ".join(words)
 
 
-def _optimizer_of(run: Run) -> str:
-    keys = ("lr", "weight_decay", "reference_batch")
-    words = (f"optimizer.{key}={run.setting(f'optimizer.{key}')}" for key in keys)
-    return " ".join([f"optimizer={_optimizer_name(run.config)}", *words]).replace("None", "null")
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _optimizer_name(config: Mapping[str, Any]) -> str:
-    """As it is typed: the YAML of its class from which the fewest settings differ; of a class without a YAML,
-    its ``_target_``."""
-    own = config["optimizer"]
-    nodes = {name: option("optimizer", name) for name in options("optimizer")}
-    differing = {
-        name: sum(own.get(key) != value for key, value in node.items() if key != "lr")
-        for name, node in nodes.items()
-        if node["_target_"] == own["_target_"]
-    }
-    return min(differing, key=differing.__getitem__, default=str(own["_target_"]))
-
-
-def _warmup_of(run: Run) -> str:
-    """A sentence where the run's plan is in steps of a short training."""
-    rungs = run.setting("policy.rungs")
-    if not rungs:
-        return ""
-    return (
-        f"Its warm-up of {rungs[-1][0]} steps was for a training of {run.summary['steps']} steps: "
-        "lengthen it for yours. "
-    )
-
-
-def _show(
-    rows: Sequence[tuple[Setting | None, Prediction]],
-    about: Mapping[str, Any],
-    max_loss: float,
-    runs: Sequence[Run],
-    judged: Judged,
-) -> None:
-    console = console_of_width()
-    for line in head(about):
-        console.print(line, soft_wrap=True)
-    headings = [
-        *("setting", f"loss\n{judged.workload.unit}", "payload\nMB", "compress +\ndecompress ms"),
-        *("communicate\nms", "step\nms", "x dense"),
-    ]
-    cells: list[list[str]] = []
-    dense = next(row for setting, row in rows if setting is None)
-    for setting, row in rows:
-        overlap = " with overlap" if row.best_ms < row.step_ms else ""
-        times = (row.compress_ms + row.decompress_ms, row.communicate_ms, row.best_ms)
-        loss = "0"
-        if setting is not None:
-            loss = f"{setting.loss.text}{'' if setting.is_shown else UNDECIDED}"
-        numbers = [f"{value:.3g}" for value in (row.payload_mb, *times)]
-        cells.append([row.method + overlap, loss, *numbers, f"{dense.best_ms / row.best_ms:.2f}"])
-    console.print(grid("Fastest first", headings, cells, wraps=True))
-    console.print(
-        f"loss: of the benchmark,{UNDECIDED}: not shown to be at most {max_loss:g}; payload, compress and "
-        "decompress: measured here; communicate, step and x dense: modelled",
-        soft_wrap=True,
-    )
-    place = next(i for i, (one, _) in enumerate(rows) if one is None or one.is_shown)
-    setting, best = rows[place]
-    first = next(run for run in runs if run.method == methods.DENSE)
-    faster = f"{dense.best_ms / best.best_ms:.2f} times as fast as dense,"
-    console.print(
-        f"{faster if setting else 'dense training is'} the fastest of the settings measured and shown to "
-        f"lose at most {max_loss:g} {judged.workload.unit}:",
-        soft_wrap=True,
-    )
-    console.print(_typed(setting, best), soft_wrap=True, style="bold", markup=False)
-    if place:
-        other, row = rows[0]
-        assert other is not None, "dense training is decided"
-        console.print(
-            f"{dense.best_ms / row.best_ms:.2f} times as fast as dense, but the seeds do not show that it "
-            "loses at most so much:",
-            soft_wrap=True,
-        )
-        console.print(_typed(other, row), soft_wrap=True, markup=False)
-    for one in (setting, *([rows[0][0]] if place else [])):
-        if one is not None:
-            console.print(
-                f"The benchmark trained {one.name} with {_optimizer_of(one.run)}, and dense training with "
-                f"{_optimizer_of(first)}. Tune the rate for your model. {_warmup_of(one.run)}".rstrip(),
-                soft_wrap=True,
-            )
-    console.print(
-        f"The loss was measured on {facts.model_text(first)}, {facts.data_text(runs)}, "
-        f"{facts.world_text(first)} (results/{POOL}). For your model, data and number of workers it is an "
-        "extrapolation. Rule: a loss that is shown to be at most the allowed one (moderated t, Holm's "
-        "correction over the benchmark's settings), then the shortest step. Train with the setting and with "
-        "dense before you rely on it.",
-        soft_wrap=True,
-    )
-
-
-def _typed(setting: Setting | None, best: Prediction) -> str:
-    """The overrides of a setting, or of dense training, as they are typed."""
-    words = [command_of(setting.run) if setting else "compressor=dense"]
-    return " ".join([*words, *(["exchange.overlap=true"] if best.best_ms < best.step_ms else [])])
+def main() -> None:
+    """``python -m dgc_repro recommend``, without torch. A user's mistake is one line and exit code 2."""
+    try:
+        recommend(sys.argv[2:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)

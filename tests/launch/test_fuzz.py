@@ -31,7 +31,7 @@ from dgc_repro.launch.overrides import resolved
 from dgc_repro.launch.paths import conf_dir, options
 from dgc_repro.launch.study import build_study
 from dgc_repro.launch.typed import made
-from dgc_repro.predict import calibrate, prediction
+from dgc_repro.predict import calibrate, recommend
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 VALUES_A_KEY = 2
@@ -49,8 +49,8 @@ OF_SUBCOMMANDS = """
 reproduce dynamic/table1 seed=word; reproduce dynamic/table1 optimizer=-1; reproduce dynamic/table1 =3
 reproduce dynamic/table1 --resolve; reproduce dynamic/table1 scale=-1; reproduce =3
 reproduce dynamic/table1 scale.seeds=word; reproduce gravac/table3 measure.steps=1e18
-reproduce lecture/waiting study.waiting.trials=1e18; netlab; netlab -1; predict =3; predict optimizer=-1
-predict workers=1e18; predict -x; calibrate =3; calibrate launch=-1; calibrate sizes=-1
+reproduce lecture/waiting study.waiting.trials=1e18; netlab; netlab -1; recommend =3; recommend optimizer=-1
+recommend workers=1e18; recommend -x; calibrate =3; calibrate launch=-1; calibrate sizes=-1
 """
 SUBCOMMANDS = [line.strip() for line in OF_SUBCOMMANDS.replace("\n", ";").split(";") if line]
 COMMANDS = [line.strip() for line in ONE_LINE_EACH.replace("\n", ";").split(";") if line]
@@ -217,7 +217,7 @@ def test_no_composition_ends_in_a_traceback(tmp_path: Path) -> None:
 def settings_of_parts() -> list[tuple[str, Callable[[str], Any]]]:
     """(key, what reads it) of all settings of sub-commands, studies and measurements."""
     found: list[tuple[str, Callable[[str], Any]]] = []
-    for known in (prediction.KEYS, calibrate.KEYS):
+    for known in (recommend.KEYS, calibrate.KEYS):
         for key in known:
             found.append((key, lambda o, known=known: cli_args.read([o], "", known, SECTIONS)))
     for name in reproduce.artifacts():

@@ -337,7 +337,7 @@ MADE = "launch.kind: the lab could not be made: "
         ("unshare: unshare failed: Operation not permitted",
          "launch.kind: a lab needs root, or a user namespace, which this system does not allow (unshare: "
          "unshare failed: Operation not permitted); run as root, or get a number from the model: "
-         "python -m dgc_repro predict"),
+         "python -m dgc_repro recommend"),
         ("unshare: unshare failed: No space left on device",
          f"{MADE}unshare: unshare failed: No space left on device: no namespace is left "
          "(user.max_user_namespaces, user.max_net_namespaces); or get a number from"),

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dgc_repro.network.cost import Costs
-from dgc_repro.network.iteration import Calls, Part, Step
+from dgc_repro.network.cost import Calls, Costs, Step
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark.workloads import workloads
 from dgc_repro.paper.records import Run
@@ -165,14 +164,14 @@ class Workload:
                 decompress *= workers
             elif run.setting("exchange.aggregation") == TREE:
                 decompress *= math.log2(workers) / math.log2(_workers(run))
-            part = Part(0.0, relative * _mean(run, "compress", steps), decompress, calls, {})
-            return Step(self.compute, [part], {})
+            compress = relative * _mean(run, "compress", steps)
+            return Step(self.compute, compress, decompress, calls)
         own = self.counted.get(run.method)
         if own is None or self.full is None or policy_of(run.config) not in PLANNED:
             return None
         own /= run.setting("train.local_steps", 1)  # one exchange in so many steps
         calls = enlarged(run, calls, self.vectors, self.full)
-        return Step(self.counted[COMPUTE] / 1e3, [Part(0.0, own / 1e3, 0.0, calls, {})], {})
+        return Step(self.counted[COMPUTE] / 1e3, own / 1e3, 0.0, calls)
 
     def seconds(self, run: Run, device: str, network: Network, steps: float | None = None) -> float:
         """Of a step among `WORKERS`; NaN where it was not counted. Where the exchange of buckets can overlap
@@ -182,7 +181,7 @@ class Workload:
             return math.nan
         costs = Costs(network, WORKERS)
         hidden = min(step.communicate(costs), BACKWARD * step.compute) if can_overlap(run) else 0.0
-        return step.after_backward(costs) - hidden
+        return step.seconds(costs) - hidden
 
 
 def enlarged(run: Run, calls: Calls, vectors: float, full: Sizes) -> Calls:

@@ -1,0 +1,178 @@
+"""``recommend measure=true``: time a model and some settings on this machine.
+
+Compute is the trainer's own: one worker, real batches, forward, backward and optimizer. The exchange is the
+real one, with the gradients of the last step, on a wire that answers at once: every other worker is taken to
+send what this one sends.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dgc_repro.compressor.interface import Compressor
+from dgc_repro.errors import UserError
+from dgc_repro.exchange.clock import WARMUP_STEPS, Clock
+from dgc_repro.exchange.gradients import GradientExchange, in_memory_order
+from dgc_repro.exchange.ledger import Ledger
+from dgc_repro.exchange.simulated import SimulatedWire
+from dgc_repro.exchange.wire import SUM, Link, Pending, Sizes
+from dgc_repro.launch import cli_args, environment
+from dgc_repro.launch.build import choose_device, validate
+from dgc_repro.launch.components import build_compressor, build_policy, settled
+from dgc_repro.launch.measure import gradients_of, trained
+from dgc_repro.launch.overrides import check_overrides, composed
+from dgc_repro.network.cost import Calls, Costs, seconds_of
+from dgc_repro.network.profile import Network
+from dgc_repro.paper.benchmark import speed
+from dgc_repro.paper.records import Run
+from dgc_repro.policy.interface import Plan
+from dgc_repro.predict.recommend import Row
+from dgc_repro.progress import Progress
+from dgc_repro.train.step import train_step
+
+METHOD = ("compressor", "wrap", "wrapper", "policy")
+REPEATS = 5
+EMBEDDED = {"cifar10": "digits", "ptb": "descriptions"}
+"""Data sets of the package, where the named ones are not here."""
+WORDS = ("dataset=ptb", "dataset.train_part=valid", "dataset.validation=null")
+DENSE = ("compressor=dense", "wrap=[]", "policy=fixed", "exchange.aggregation=gather")
+
+
+class AloneWire(SimulatedWire):
+    """One worker of ``world_size``, the only one here: all others send what it sends."""
+
+    def __init__(self, world_size: int, device: torch.device) -> None:
+        super().__init__(world_size, device)
+        self.local_workers = 1
+
+    def combine_(self, how: str, flat: Tensor) -> Pending:
+        if how == SUM:
+            flat.mul_(self.world_size)
+        return Pending()
+
+    def collect(
+        self, flats: Sequence[Tensor], slot: str, sizes: Sequence[Sizes] | None = None
+    ) -> tuple[list[list[Tensor]], Pending]:
+        assert sizes is None, "what comes from others is not what this worker sends"
+        (own,) = flats
+        return [[own] * self.world_size], Pending()
+
+
+def timed(
+    rows: Sequence[Row],
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    workers: int,
+    network: Network,
+) -> list[Row]:
+    """The rows with what this machine measures. ``settings``: of `recommend`; ``overrides``: of a run.
+    Raises UserError."""
+    if settings["parameters"]:
+        raise UserError("parameters: measure=true times the model itself; leave it out")
+    given = [one for one in overrides if not one.startswith("network.")]
+    check_overrides(given)
+    words = WORDS if settings["model"] in ("lstm", "transformer") else ()
+    base = [*words, f"model={settings['model']}", f"train.batch_size={settings['batch']}", *given]
+    config = alone(composed([*cli_args.full_size(base), *DENSE]))
+    validate(config)
+    costs = Costs(network, workers)
+    found = []
+    threads = environment.threads(environment.threads_of_worker(config["launch"]))
+    with threads, Progress("recommend", len(rows) + 1) as progress:
+        compute, gradients = train(config)
+        if settings["compute_ms"]:
+            compute = settings["compute_ms"] / 1e3
+        progress.advance(now="compute done")
+        for row in rows:
+            own = config if row.loss is None else with_method(config, row.run)
+            policy = build_policy(own)
+            plan = policy.plan(policy.init(), 0)
+            exchange, calls = time_exchange(
+                build_compressor(own, policy), gradients, workers, plan, own["exchange"]["unit"]
+            )
+            talk = seconds_of(calls, costs)
+            hidden = min(talk, speed.BACKWARD * compute) if row.hidden else 0.0
+            found.append(
+                replace(
+                    row, compute=compute, exchange=exchange, calls=calls, communicate=talk,
+                    hidden=hidden,
+                )
+            )  # fmt: skip
+            progress.advance(now=f"{row.run.method} done")
+    return found
+
+
+def alone(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as that of one simulated worker on no network."""
+    plain = deepcopy(dict(config))
+    plain["launch"] |= {"kind": "simulated", "workers": 1, "workers_per_node": None}
+    plain["exchange"] |= {"overlap": False}
+    return plain
+
+
+def with_method(config: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """The config with a run's method, after its warm-up."""
+    own = deepcopy(dict(config)) | {key: deepcopy(run.config[key]) for key in METHOD}
+    own["exchange"] = {**own["exchange"], "unit": run.config["exchange"]["unit"]}
+    if "momentum_correction" in own["wrap"]:  # it applies momentum on the workers
+        own["optimizer"] = {**own["optimizer"], "momentum": 0}
+    return settled(own)
+
+
+def train(config: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
+    """Seconds of forward, backward and optimizer in a step, and the gradients of the last one."""
+    device = torch.device(choose_device(config)[0])
+    run, batches = trained(config, WARMUP_STEPS, EMBEDDED, device)
+    run.link.clock.report()
+    seconds = []
+    for batch in batches:
+        train_step(run, batch)
+        seconds.append(run.link.clock.report()["time/compute_ms"] / 1e3)
+        if len(seconds) == REPEATS:
+            break
+    if not seconds:
+        raise UserError(f"batch: the data make only {WARMUP_STEPS} steps; give a smaller batch")
+    return statistics.median(seconds), {n: g.detach().clone() for n, g in gradients_of(run).items()}
+
+
+def time_exchange(
+    compressor: Compressor,
+    gradients: Mapping[str, Tensor],
+    workers: int,
+    plan: Plan = Plan(0),  # noqa: B008
+    unit: str = "layer",
+) -> tuple[float, Calls]:
+    """Median seconds that one worker of ``workers`` takes to compress and decompress, and the collectives of
+    the last step. ``gradients``: f32, by parameter name; they are not changed."""
+    gradients = {name: in_memory_order(gradient) for name, gradient in gradients.items()}
+    device = next(iter(gradients.values())).device
+    clock, calls = Clock(device), dict[str, tuple[float, float]]()
+
+    def note(collective: str, payload_bytes: int) -> float:
+        count, size = calls.get(collective, (0.0, 0.0))
+        calls[collective] = (count + 1, size + payload_bytes)
+        return 0.0
+
+    link = Link(AloneWire(workers, device), Ledger(), clock, cost=note)
+    exchange = GradientExchange(compressor, gradients, link, unit=unit)
+    given = {name: gradient.clone() for name, gradient in gradients.items()}
+    seconds = []
+    for step in range(WARMUP_STEPS + REPEATS):
+        calls.clear()
+        for name, gradient in gradients.items():
+            given[name].copy_(gradient)  # the exchange writes means into them
+        exchange.open(0, given, plan)
+        exchange.finish()
+        exchange.commit()
+        clock.end_step(0.0)
+        spans = clock.report()
+        if step >= WARMUP_STEPS:
+            seconds.append((spans["time/compress_ms"] + spans["time/decompress_ms"]) / 1e3)
+    return statistics.median(seconds), calls

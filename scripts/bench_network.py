@@ -1,6 +1,0 @@
-"""Training steps replayed on shaped links: see dgc_repro/bench/network.py."""
-
-from dgc_repro.bench.network import command
-
-if __name__ == "__main__":
-    command()
