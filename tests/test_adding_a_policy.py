@@ -35,11 +35,6 @@ def run_folder(printed: str) -> Path:
     return Path(printed.splitlines()[-1].removeprefix("run folder: "))
 
 
-def test_the_policy_of_the_page_is_about_30_lines() -> None:
-    policy = blocks(PAGE, "python")[3].partition("@checked")[2]
-    assert 25 <= sum(bool(line.strip()) for line in policy.splitlines()) <= 40
-
-
 def test_the_check_of_the_page_prints_what_it_says(own_folder: Path) -> None:
     command, printed = transcripts(PAGE)[4]
     assert output([command.removeprefix("python ")], own_folder) == printed

@@ -155,12 +155,6 @@ def test_a_component_and_what_inherits_from_it_check_themselves(kind: type[Part]
         part.rank = 4  # type: ignore[misc]
 
 
-def test_added_fields_are_checked_too() -> None:
-    for kind in (Longer, Renamed):
-        with pytest.raises(ValueError, match=r"^times: a whole number from 1, got '2'"):
-            kind(times="2")  # type: ignore[arg-type]
-
-
 def test_a_component_that_checks_nothing_is_checked_when_it_is_made_from_a_config() -> None:
     @dataclass(frozen=True)
     class Own:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dgc_repro.progress import Progress, TimeLeft, console_of, duration
+from dgc_repro.progress import Progress, TimeLeft, duration
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -48,10 +48,6 @@ def test_a_log_gets_a_line_a_minute_without_control_characters() -> None:
     ]
 
 
-def test_short_work_leaves_no_line_in_a_log() -> None:
-    assert worked(terminal=False, pieces=10, seconds_each=5.9) == "a line :x: that stays\n"
-
-
 def test_a_terminal_gets_a_bar_of_one_line_that_is_redrawn_in_place() -> None:
     shown = worked(terminal=True, pieces=10, seconds_each=25.0)
     texts = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
@@ -62,12 +58,6 @@ def test_a_terminal_gets_a_bar_of_one_line_that_is_redrawn_in_place() -> None:
     assert max(map(len, lines)) <= 80
     drawn = len(re.findall(r"\[piece \d+\] done", texts))
     assert drawn >= 9  # each piece, and once more below the line that stays
-
-
-def test_a_terminal_is_drawn_four_times_a_second_at_most() -> None:
-    texts = worked(terminal=True, pieces=16, seconds_each=0.0625)
-    drawn = set(re.findall(r"\[piece (\d+)\] done", texts))
-    assert drawn == {"1", "5", "9", "13"}
 
 
 def test_work_that_was_done_before_does_not_count_for_the_pace() -> None:
@@ -81,15 +71,6 @@ def test_work_that_was_done_before_does_not_count_for_the_pace() -> None:
     assert left.words() == ""
 
 
-def test_a_quiet_rank_shows_nothing() -> None:
-    stream, clock = io.StringIO(), Clock()
-    console = Console(file=stream, force_terminal=True)
-    with Progress("bench", 2, console=console, quiet=True, clock=clock) as progress:
-        clock.seconds += 100
-        progress.advance(now="half of it")
-    assert stream.getvalue() == ""
-
-
 @pytest.mark.parametrize("total", [0, 3])
 def test_a_total_that_is_not_known_has_no_share(total: int) -> None:
     stream, clock = io.StringIO(), Clock()
@@ -99,14 +80,6 @@ def test_a_total_that_is_not_known_has_no_share(total: int) -> None:
         progress.advance(now="1 MB")
     share, left = ("33 %, ", ", about 2 min left") if total else ("", "")
     assert stream.getvalue() == f"downloading: {share}1 MB{left}\n"
-
-
-def test_a_pipe_is_no_terminal_whatever_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    console = console_of(io.StringIO())
-    console.print("[bold]title[/] 12 %")
-    assert not console.is_terminal
-    assert console.file.getvalue() == "title 12 %\n"
 
 
 def test_all_consoles_are_made_by_that_rule(repository: Path) -> None:

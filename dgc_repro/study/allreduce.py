@@ -9,7 +9,7 @@ Paper: EECE695D, distributed training part 2 (lecture), ring and recursive halvi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dgc_repro.checked import checked
 from dgc_repro.network.cost import Costs
@@ -36,32 +36,25 @@ class Allreduce:
         rows: list[Row] = []
         for name, network in self.networks.items():
             for count in self.workers:
-                if not fills_nodes(network, count):
-                    continue
-                costs = {a: Costs(network, count, allreduce=a) for a in ALLREDUCES}
-                place: Row = {"network": name, "workers": count}
-                for size in self.sizes:
-                    rows += [
-                        place
-                        | {
-                            "what": COST,
-                            "algorithm": a,
-                            "bytes": size,
-                            "seconds": _seconds(c, size),
-                        }
-                        for a, c in costs.items()
-                    ]
-                for other in ALLREDUCES:
-                    if other != RING:
-                        where = crossover(costs[RING], costs[other])
-                        reached = math.isfinite(where)
-                        seconds = _seconds(costs[RING], where) if reached else math.inf
-                        rows.append(
-                            place
-                            | {"what": CROSSOVER, "algorithm": other}
-                            | {"bytes": where, "seconds": seconds}
-                        )
+                if fills_nodes(network, count):
+                    place: Row = {"network": name, "workers": count}
+                    costs = {a: Costs(network, count, allreduce=a) for a in ALLREDUCES}
+                    rows += [place | row for row in self._rows(costs)]
         return rows
+
+    def _rows(self, costs: Mapping[str, Costs]) -> Iterator[Row]:
+        for size in self.sizes:
+            for algorithm, own in costs.items():
+                yield _row(COST, algorithm, size, _seconds(own, size))
+        ring = costs[RING]
+        for other in [algorithm for algorithm in costs if algorithm != RING]:
+            where = crossover(ring, costs[other])
+            seconds = _seconds(ring, where) if math.isfinite(where) else math.inf
+            yield _row(CROSSOVER, other, where, seconds)
+
+
+def _row(what: str, algorithm: str, size: float, seconds: float) -> Row:
+    return {"what": what, "algorithm": algorithm, "bytes": size, "seconds": seconds}
 
 
 def fills_nodes(network: Network, workers: int) -> bool:

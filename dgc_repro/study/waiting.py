@@ -48,19 +48,13 @@ class Waiting:
                 mean = float(slowest.mean())
                 half = Z95 * float(slowest.std(ddof=1)) / math.sqrt(self.trials)
                 lost = mean - MEANS[law]
-                rows.append(
-                    {
-                        "law": law,
-                        "workers": count,
-                        "slowest": mean,
-                        "low": mean - half,
-                        "high": mean + half,
-                        "theory": expected_largest(law, count),
-                        "first_term": first_term(law, count),
-                        "lost": lost,
-                        "share_lost": self.share_lost(lost),
-                    }
-                )
+                measured = {"slowest": mean, "low": mean - half, "high": mean + half}
+                theory = {
+                    "theory": expected_largest(law, count),
+                    "first_term": first_term(law, count),
+                }
+                waits = {"lost": lost, "share_lost": self.share_lost(lost)}
+                rows.append({"law": law, "workers": count, **measured, **theory, **waits})
         return rows
 
     def share_lost(self, lost: float) -> float:
@@ -77,12 +71,9 @@ def largest(
     step = max(1, AT_ONCE // count)
     for start in range(0, trials, step):
         shape = (min(step, trials - start), count)
-        delays = (
-            generator.standard_normal(shape)
-            if law == GAUSSIAN
-            else generator.standard_exponential(shape)
-        )
-        found.append(delays.max(axis=1))
+        is_gaussian = law == GAUSSIAN
+        draw = generator.standard_normal if is_gaussian else generator.standard_exponential
+        found.append(draw(shape).max(axis=1))
     return np.concatenate(found)
 
 

@@ -48,28 +48,12 @@ def test_ranks_make_equally_many_full_batches_and_share_no_sample(
     assert set(seen) <= set(range(n))
 
 
-def test_the_samples_that_sit_out_are_others_in_other_epochs() -> None:
-    seen: set[int] = set()
-    for number in range(20):
-        seen |= {int(i) for batches in epoch(11, 2, 2, epoch=number) for b in batches for i in b}
-    assert seen == set(range(11))
-
-
 def test_a_resumed_epoch_goes_on_with_the_same_batches() -> None:
     whole = list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3))
     rest = list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3, start_step=7))
     assert len(rest) == len(whole) - 7
     assert all(torch.equal(a, b) for a, b in zip(whole[7:], rest, strict=True))
     assert list(epoch_batches(100, 4, 2, 1, seed=5, epoch=3, start_step=len(whole))) == []
-
-
-def test_the_order_depends_on_the_seed_and_the_epoch() -> None:
-    orders = [
-        tuple(torch.cat(epoch(60, 5, 1, seed, number)[0]).tolist())
-        for seed, number in itertools.product(range(5), range(5))
-    ]
-    assert len(set(orders)) == 25
-    assert orders[7] == tuple(torch.cat(epoch(60, 5, 1, 1, 2)[0]).tolist())
 
 
 def test_more_workers_than_one_step_has_samples_is_one_line_that_names_the_key() -> None:
@@ -150,16 +134,6 @@ def test_crops_are_uniform_over_nine_by_nine_places_and_flips_over_two() -> None
         assert abs(torch.corrcoef(pair)[0, 1].item()) < 4 / count**0.5
 
 
-def test_crop_alone_never_flips_and_none_changes_nothing() -> None:
-    images = coded_images(64)
-    cropped = augment_and_normalize(images, "crop", *AS_IS, augment_generator(0, 0, 0, 0))
-    down, _, flipped = read_back(cropped)
-    assert not flipped.any()
-    assert len(down.unique()) > 1
-    plain = augment_and_normalize(images, "none", *AS_IS, augment_generator(0, 0, 0, 0))
-    assert torch.equal(plain, normalize(images, *AS_IS))
-
-
 def test_a_batch_is_augmented_alike_again_and_otherwise_at_the_next_step() -> None:
     images = coded_images(16)
 
@@ -209,17 +183,6 @@ def test_a_shift_reflects_at_the_edges_and_mirrors_whom_it_is_told() -> None:
         seen.add(places[0])
     assert {down for down, _ in seen} == {right for _, right in seen} == set(by)
     assert len(seen) > 15, "rows and columns have draws of their own"
-
-
-def test_each_image_is_mirrored_in_exactly_every_second_epoch() -> None:
-    n = 4000
-    epochs = [alternating_flips(n, 3, epoch) for epoch in range(5)]
-    assert torch.equal(epochs[1], ~epochs[0])
-    assert torch.equal(epochs[2], epochs[0])
-    assert torch.equal(epochs[4], epochs[0])
-    # Binomial(4,000, 1/2): 32 is one standard deviation.
-    assert abs(int(epochs[0].sum()) - n // 2) < 4 * 32
-    assert not torch.equal(alternating_flips(n, 4, 0), epochs[0])
 
 
 def test_a_task_mirrors_an_image_by_its_place_in_the_data_whatever_batch_it_is_in() -> None:

@@ -91,14 +91,6 @@ def test_png_parquet_gives_back_the_very_pixels_and_labels(tmp_path: Path) -> No
     assert (splits.mean, splits.std) == (MEAN, STD)
 
 
-def test_without_a_folder_parquet_files_are_found_below_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_set(tmp_path / "data" / "cifar10")
-    monkeypatch.chdir(tmp_path)
-    assert len(Cifar10(validation=5).load().train) == 25
-
-
 def test_a_jpeg_mirror_is_read_and_called_one(tmp_path: Path) -> None:
     write_set(tmp_path, "JPEG")
     splits = small(tmp_path).load()
@@ -169,7 +161,7 @@ def test_what_is_missing_is_named_with_both_ways_to_the_data(tmp_path: Path) -> 
         assert f"has no {part}-*.parquet beside the others" in complaint(small(tmp_path / part))
 
 
-@pytest.mark.parametrize("kept", [0, 3, 200, -1])
+@pytest.mark.parametrize("kept", [0, 200])
 def test_a_truncated_parquet_is_named_in_one_line(tmp_path: Path, kept: int) -> None:
     write_set(tmp_path)
     file = tmp_path / "train-00000-of-00001.parquet"
@@ -193,16 +185,13 @@ def test_wrong_columns_and_types_are_listed(tmp_path: Path) -> None:
     assert "found img (string), label (int64)" in complaint(small(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-@pytest.mark.parametrize("damage", ["cut", "garbage", "empty"])
+@pytest.mark.parametrize(("kind", "damage"), [("PNG", "cut"), ("JPEG", "garbage")])
 def test_an_image_that_does_not_decode_is_named_by_file_and_row(
     tmp_path: Path, kind: str, damage: str
 ) -> None:
     write_set(tmp_path, kind)
     encoded = [encode(p, kind) for p in pixels_of(6, 0)]
-    encoded[4] = {"cut": encoded[4][: len(encoded[4]) // 2], "garbage": b"x" * 99, "empty": b""}[
-        damage
-    ]
+    encoded[4] = encoded[4][: len(encoded[4]) // 2] if damage == "cut" else b"x" * 99
     file = tmp_path / "test-00000-of-00001.parquet"
     write(file, encoded, [0] * 6)
     message = complaint(small(tmp_path))
@@ -217,21 +206,6 @@ def test_another_image_size_and_a_label_out_of_range_are_named_by_row(tmp_path: 
     assert f"{file} row 1: the image is 30x28, expected 32x32" in complaint(small(tmp_path))
     write(file, [good, good, good], [0, 9, 10])
     assert f"{file} row 2: label 10 is not in 0..9" in complaint(small(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"validation": 30}, "dataset.validation: under 30, the number of training images, got 30"),
-        ({"train_size": 26}, "dataset.train_size: at most 25"),
-        ({"test_size": 13}, "dataset.test_size: at most 12"),
-    ],
-)
-def test_asking_for_more_than_there_is_says_how_many_there_are(
-    tmp_path: Path, settings: dict[str, int], message: str
-) -> None:
-    write_set(tmp_path)
-    assert complaint(small(tmp_path, **settings)).startswith(message)
 
 
 @pytest.fixture

@@ -39,17 +39,6 @@ def test_fine_labels_of_a_hundred_classes(tmp_path: Path) -> None:
     assert (splits.mean, splits.std) == (KIND.mean, KIND.std)
 
 
-def test_the_hubs_folder_below_is_found(tmp_path: Path) -> None:
-    write_hub(tmp_path / "cifar100")
-    assert len(Cifar100(root=str(tmp_path), validation=5).load().train) == 25
-
-
-def test_a_label_beyond_the_classes_is_refused(tmp_path: Path) -> None:
-    write_hub(tmp_path, most=150)
-    with pytest.raises(UserError, match=r"^dataset.root: .* is not in 0..99; is this another"):
-        Cifar100(root=str(tmp_path), validation=5).load()
-
-
 def test_one_is_not_taken_for_the_other(tmp_path: Path) -> None:
     write_hub(tmp_path)
     with pytest.raises(UserError, match=r"must have the columns img .* and label \(integer\)"):

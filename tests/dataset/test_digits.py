@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from sklearn.datasets import load_digits
 
 from dgc_repro.dataset.batches import normalize
 from dgc_repro.dataset.digits import Digits
 from dgc_repro.dataset.images import Images
-from dgc_repro.errors import UserError
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset" / "digits.yaml"
 
@@ -59,28 +57,3 @@ def test_normalization_uses_the_training_parts_own_statistics() -> None:
     # Standardized up to float32 rounding of 1.3 M pixels of order 1.
     assert train.mean(dim=(0, 2, 3)).abs().max().item() < 1e-5
     assert (train.std(dim=(0, 2, 3), correction=0) - 1).abs().max().item() < 1e-5
-
-
-def test_parts_are_fixed_by_the_split_seed_alone() -> None:
-    torch.manual_seed(1)
-    first = Digits().load()
-    torch.manual_seed(2)
-    second = Digits().load()
-    other = Digits(split_seed=1).load()
-    assert torch.equal(first.test.images, second.test.images)
-    assert torch.equal(first.train.labels, second.train.labels)
-    assert rows(first.test) != rows(other.test)
-
-
-def test_select_copies_images_and_labels_in_the_order_asked_for() -> None:
-    images = Digits().load().test
-    some = images[torch.tensor([5, 2])]
-    assert len(some) == 2
-    assert torch.equal(some.images, torch.stack([images.images[5], images.images[2]]))
-    assert some.labels.tolist() == [images.labels[5], images.labels[2]]
-
-
-def test_asking_for_more_than_there_is_says_how_many_there_are() -> None:
-    message = r"^dataset\.validation: with dataset\.test under 1797 in all, got 1437"
-    with pytest.raises(UserError, match=message):
-        Digits(validation=1437).load()

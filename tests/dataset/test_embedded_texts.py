@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dgc_repro.dataset import descriptions, prose
+from dgc_repro.dataset import descriptions
 from dgc_repro.dataset.descriptions import Descriptions
 from dgc_repro.dataset.pydoc import Pydoc
 from dgc_repro.errors import UserError
@@ -41,11 +41,6 @@ def test_the_label_has_the_first_digits_of_the_sum_of_what_was_read(
     assert text.num_classes == 8
 
 
-def test_words_are_lower_case_and_numbers_are_n() -> None:
-    (paragraph,) = prose.paragraphs("The 1,797 Images -- 8x8, don't!\n\n =====\n".lower())
-    assert paragraph == "the N images N x N don't"
-
-
 def test_every_part_has_unknown_words_because_rare_ones_have_no_number() -> None:
     text = Descriptions().load()
     counts = text.train.bincount(minlength=text.num_classes)
@@ -69,12 +64,6 @@ def test_the_topics_of_pydoc_are_a_text_of_some_size_in_plain_words() -> None:
     assert 0.05 < len(text.test) / len(text.train) < 0.3
     assert 2_000 < text.num_classes < 10_000
     assert int(text.train.max()) == text.num_classes - 1
-
-
-def test_the_label_of_the_topics_says_which_python_it_is_of() -> None:
-    label = Pydoc(train_size=1000).load().label
-    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in label
-    assert "sha256" in label
 
 
 def test_a_python_without_its_topics_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from dgc_repro.dataset import shakespeare
 from dgc_repro.dataset.shakespeare import Shakespeare
 from dgc_repro.errors import UserError
 
@@ -35,14 +33,6 @@ def test_the_last_tenth_is_scored_and_the_validation_part_begins_the_text(folder
     assert text.num_classes == len(characters) == 7
     whole = torch.cat((text.validation, text.train, text.test)).tolist()
     assert "".join(characters[number] for number in whole) == TEXT
-
-
-def test_a_text_that_is_not_tiny_shakespeare_is_named_otherwise(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert settings(folder).load().label == "another input.txt (characters)"
-    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
-    assert settings(folder).load().label == "shakespeare (characters)"
 
 
 def test_lines_that_end_as_on_windows_are_the_same_text(folder: Path) -> None:
@@ -76,10 +66,6 @@ def test_a_size_that_the_text_does_not_have_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_longest_validation_part_leaves_two_characters_to_train_on(folder: Path) -> None:
-    assert len(settings(folder, validation=124).load().train) == 2
-
-
 def test_a_folder_without_the_file_is_an_error_and_not_a_download(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match=r"^dataset\.root: .* has no input\.txt; put "):
@@ -100,32 +86,6 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, data: bytes, says: s
     with pytest.raises(UserError, match=rf"^dataset\.root: .*input\.txt {says}") as caught:
         settings(tmp_path, validation=2).load()
     assert "\n" not in str(caught.value)
-
-
-@pytest.fixture
-def mirror(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """The file of a mirror on this machine, with its own checksum; the work is done elsewhere."""
-    monkeypatch.setattr(shakespeare, "URL", (folder / "input.txt").as_uri())
-    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
-    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
-    return folder / "input.txt"
-
-
-def test_without_a_folder_the_file_is_downloaded_once(mirror: Path) -> None:
-    text = Shakespeare(validation=20).load()
-    mirror.unlink()
-    assert torch.equal(Shakespeare(validation=20).load().train, text.train)
-
-
-def test_a_damaged_download_is_one_line_and_not_kept(mirror: Path) -> None:
-    mirror.write_text(TEXT.replace("a", "b", 1), encoding="utf-8")
-    says = r"^dataset\.root: downloading tiny Shakespeare .*input\.txt has sha256 \w{16}\.\.\., exp"
-    with pytest.raises(UserError, match=says) as caught:
-        Shakespeare().load()
-    assert "\n" not in str(caught.value)
-    assert not Path("data/shakespeare").exists()
 
 
 @pytest.mark.skipif(REAL is None, reason="no real data here; name its folder in DGC_REPRO_DATA")

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from dgc_repro.dataset.batches import window_generator
-from dgc_repro.dataset.images import take
 from dgc_repro.dataset.text import (
     IGNORED,
     eval_steps,
-    lines_to_words,
     numbered,
     own_columns,
     text_steps,
@@ -19,11 +17,6 @@ from dgc_repro.dataset.text import (
     vocabulary,
 )
 from dgc_repro.errors import UserError
-
-
-def test_each_line_that_has_words_ends_in_eos() -> None:
-    words = lines_to_words([" a b \n", "", "  \n", "c"])
-    assert words == ["a", "b", "<eos>", "c", "<eos>"]
 
 
 def test_the_vocabulary_is_ordered_by_frequency_then_alphabet_and_has_eos_and_unk() -> None:
@@ -62,13 +55,6 @@ def test_a_worker_reads_its_own_stretches_of_the_text_in_order(world: int, colum
     assert len(set(read)) == len(read), "no word belongs to two workers"
 
 
-def test_the_columns_of_the_world_do_not_depend_on_how_many_share_them() -> None:
-    text = torch.arange(1000)
-    one = own_columns(text, 6, 1, 0)
-    three = torch.cat([own_columns(text, 2, 3, rank) for rank in range(3)])
-    assert torch.equal(one, three)
-
-
 def test_steps_from_the_middle_of_an_epoch_are_the_same_steps() -> None:
     own = own_columns(torch.arange(500), 3, 2, 1)
     whole, rest = list(text_steps(own, 5)), list(text_steps(own, 5, start_step=7))
@@ -78,9 +64,9 @@ def test_steps_from_the_middle_of_an_epoch_are_the_same_steps() -> None:
         assert torch.equal(b, d)
 
 
-@pytest.mark.parametrize("bptt", [1, 7, 1000])
-@pytest.mark.parametrize("columns", [1, 4, 10, 150])
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("world", "columns", "bptt"), [(1, 1, 1), (1, 150, 7), (2, 10, 1000), (3, 4, 7), (3, 150, 1)]
+)
 def test_evaluation_asks_for_every_word_but_the_first_once(
     world: int, columns: int, bptt: int
 ) -> None:
@@ -96,13 +82,6 @@ def test_evaluation_asks_for_every_word_but_the_first_once(
     assert sorted(asked) == list(range(1, 101))
 
 
-def test_an_evaluation_column_is_read_from_top_to_bottom() -> None:
-    steps = list(eval_steps(torch.arange(101), 7, 4, [0, 1], 2))
-    rows = torch.cat([targets for _, targets in steps], 1)
-    assert rows.shape == (4, 25)
-    assert rows[2].tolist() == list(range(51, 76))
-
-
 def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
     assert text_steps_per_epoch(2 * 4 * 36, 35, 4, 2) == 1
     with pytest.raises(UserError, match=r"^launch\.workers: 2 workers x 4 columns .* 288 .* 287;"):
@@ -112,14 +91,6 @@ def test_too_little_text_for_one_step_is_said_with_the_number_needed() -> None:
     ):
         text_steps_per_epoch(30, 30, 1, 1)
     assert text_steps_per_epoch(30, 29, 1, 1) == 1
-
-
-def test_more_words_than_there_are_is_refused_by_the_fields_name() -> None:
-    text = torch.arange(5)
-    assert take(text, None, "train_size", "it").tolist() == [0, 1, 2, 3, 4]
-    assert take(text, 2, "train_size", "it").tolist() == [0, 1]
-    with pytest.raises(UserError, match=r"^dataset\.train_size: at most 5, .*got 6"):
-        take(text, 6, "train_size", "it")
 
 
 def windows_of(seed: int, epoch: int, rank: int, step: int, n: int = 1000) -> torch.Tensor:

@@ -96,13 +96,6 @@ def test_nanogpts_sizes_have_800_thousand_parameters() -> None:
     assert round((total - 64 * 128) / 1e6, 2) == 0.80  # nanoGPT prints it without the positions
 
 
-def test_embedding_and_decoder_share_one_matrix() -> None:
-    network = SMALL.build(WORDS)
-    assert network.get_parameter("decoder.weight") is network.get_parameter("embedding.weight")
-    assert [name for name, _ in network.named_parameters()].count("embedding.weight") == 1
-    assert "decoder.weight" not in dict(network.named_parameters())
-
-
 def test_it_begins_as_nanogpt_does() -> None:
     torch.manual_seed(0)
     network = GPT(layers=8).build(65)
@@ -119,23 +112,8 @@ def test_it_begins_as_nanogpt_does() -> None:
     assert loss.item() == pytest.approx(math.log(65), rel=0.02)  # it knows nothing
 
 
-def test_dropout_acts_in_training_alone() -> None:
-    torch.manual_seed(0)
-    tokens = torch.randint(WORDS, (2, 5))
-    network = GPT(width=12, heads=3, dropout=0.5).build(WORDS)
-    assert not torch.equal(network(tokens)[0], network(tokens)[0])
-    network.eval()
-    assert torch.equal(network(tokens)[0], network(tokens)[0])
-
-
 def test_sizes_that_do_not_fit_are_said() -> None:
     with pytest.raises(ValueError, match=r"^width: a multiple of model\.heads = 5, got 12"):
         GPT(width=12, heads=5)
     with pytest.raises(ValueError, match=r"^model\.context: at least .* 11 tokens, got 10"):
         SMALL.build(WORDS)(torch.zeros(1, 11, dtype=torch.int64))
-
-
-def test_the_vocabulary_is_the_datasets_unless_given() -> None:
-    token = torch.zeros(1, 1, dtype=torch.int64)
-    assert SMALL.build(13)(token)[0].shape == (1, 1, 13)
-    assert GPT(width=12, heads=3, num_classes=5).build(13)(token)[0].shape == (1, 1, 5)

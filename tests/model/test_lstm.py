@@ -60,18 +60,6 @@ def test_two_halves_with_the_state_carried_are_the_whole() -> None:
     assert not torch.allclose(from_zeros, second, atol=1e-4)
 
 
-def test_columns_do_not_see_each_other() -> None:
-    torch.manual_seed(0)
-    network = LSTM(width=12).build(40).eval()
-    tokens = torch.randint(40, (3, 6))
-    changed = tokens.clone()
-    changed[1] = (changed[1] + 1) % 40
-    before, after = network(tokens)[0], network(changed)[0]
-    assert torch.equal(before[0], after[0])
-    assert torch.equal(before[2], after[2])
-    assert not torch.equal(before[1], after[1])
-
-
 def test_dropout_acts_in_training_and_not_in_evaluation() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(40, (2, 5))
@@ -81,9 +69,3 @@ def test_dropout_acts_in_training_and_not_in_evaluation() -> None:
     assert torch.equal(without(tokens)[0], without(tokens)[0])
     with_dropout.eval()
     assert torch.equal(with_dropout(tokens)[0], with_dropout(tokens)[0])
-
-
-def test_the_vocabulary_is_the_datasets_unless_given() -> None:
-    token = torch.zeros(1, 1, dtype=torch.int64)
-    assert LSTM(width=4).build(13)(token)[0].shape == (1, 1, 13)
-    assert LSTM(width=4, num_classes=5).build(13)(token)[0].shape == (1, 1, 5)

@@ -6,7 +6,6 @@ Counts are taken on the meta device, where a network has shapes and no memory.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -81,8 +80,7 @@ def test_the_imagenet_stem_and_bottleneck_stages_are_torchvisions_bit_for_bit() 
     assert_same_network(deep, torchvision.models.ResNet(Bottleneck, depths))
 
 
-@pytest.mark.parametrize("width", [1, 8, 24])
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+@pytest.mark.parametrize(("stem", "width"), [("cifar", 8), ("imagenet", 1)])
 def test_the_four_stages_of_a_resnet18_have_1_2_4_and_8_times_the_width(
     stem: str, width: int
 ) -> None:
@@ -90,33 +88,6 @@ def test_the_four_stages_of_a_resnet18_have_1_2_4_and_8_times_the_width(
     channels = [network.get_submodule(f"layer{i}.1.conv2").weight.shape[0] for i in (1, 2, 3, 4)]
     assert channels == [width, 2 * width, 4 * width, 8 * width]
     assert network(torch.randn(IMAGES)).shape == (2, 7)
-
-
-@pytest.mark.parametrize("blocks", [(3, 4, 23, 3), [1, 2, 3, 1]])
-def test_a_slim_resnet101_has_the_depths_and_1_2_4_and_8_times_the_width(blocks: Any) -> None:
-    network = ResNet101(width=4, blocks=blocks, num_classes=7).build(10)
-    stages = [network.get_submodule(f"layer{i}") for i in (1, 2, 3, 4)]
-    assert [len(stage) for stage in stages] == list(blocks)
-    assert [stage[0].conv2.weight.shape[0] for stage in stages] == [4, 8, 16, 32]
-    assert network(torch.randn(IMAGES)).shape == (2, 7)
-
-
-@pytest.mark.parametrize("model", [ResNet18, ResNet101])
-@pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
-def test_a_32_pixel_image_reaches_the_first_stage_at(model: Any, stem: str, side: int) -> None:
-    network = model(stem=stem, width=2).build(10)
-    seen: list[torch.Size] = []
-    network.get_submodule("layer1").register_forward_pre_hook(
-        lambda _, inputs: seen.append(inputs[0].shape)
-    )
-    network(torch.randn(IMAGES))
-    assert seen == [torch.Size([2, 2, side, side])]
-
-
-def test_the_number_of_classes_is_the_datasets_unless_given() -> None:
-    for model in (ResNet18, VGG16):
-        assert model(width=1).build(13)(torch.randn(IMAGES)).shape == (2, 13)
-        assert model(width=1, num_classes=5).build(13)(torch.randn(IMAGES)).shape == (2, 5)
 
 
 def test_the_convolutions_of_a_slim_network_start_as_torchvision_starts_them() -> None:
@@ -130,31 +101,8 @@ def test_the_convolutions_of_a_slim_network_start_as_torchvision_starts_them() -
             assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.02), name
 
 
-def test_the_convolutions_of_vgg16_start_as_torchvisions_bit_for_bit() -> None:
-    """The first module of both: 15 M parameters; the classifier draws after it in both."""
-    torch.manual_seed(3)
-    ours = VGG16(width=8).build(10)
-    torch.manual_seed(3)
-    theirs = torchvision.models.vgg.make_layers(
-        [v if v == "M" else v // 8 for v in torchvision.models.vgg.cfgs["D"]], batch_norm=True
-    )
-    classifier = [m for m in ours.classifier if isinstance(m, nn.Linear)]
-    for linear in classifier:  # what the constructor of each Linear draws before its own init
-        nn.Linear(linear.in_features, linear.out_features)
-    for module in theirs.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            nn.init.constant_(module.bias, 0)
-    assert len(theirs.state_dict()) > 0
-    for name, value in theirs.state_dict().items():
-        assert torch.equal(ours.features.state_dict()[name], value), name
-    for linear in classifier:
-        # normal(0, 0.01) at width 64; the smallest has 5,120 draws: 3 % is about three errors
-        assert linear.weight.std().item() == pytest.approx(0.01 * math.sqrt(64 / 8), rel=0.03)
-
-
-@pytest.mark.parametrize("width", [4, 24])
-def test_all_layers_of_vgg16_scale_with_the_width(width: int) -> None:
+def test_all_layers_of_vgg16_scale_with_the_width() -> None:
+    width = 4
     network = VGG16(width=width).build(7)
     convolutions = [m.out_channels for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert convolutions == [width * c for c in (1, 1, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8, 8)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from tiny_run import RECIPE, assert_continues, built, play
+from tiny_run import RECIPE, built, play
 from torch import Tensor, nn
 
 from dgc_repro.model.whitened import WHITENING_EPSILON, Air, Low, Whitening
@@ -96,20 +94,6 @@ def test_a_network_has_the_sizes_of_its_recipe_and_reads_images(
     assert isinstance(network, Prepared)
 
 
-@pytest.mark.parametrize(
-    ("settings", "sides"), [(Low(), [16, 8, 8, 4, 4]), (Air(), [31, 15, 15, 7, 7, 3])]
-)
-def test_convolutions_see_the_maps_of_the_recipe(settings: Low | Air, sides: list[int]) -> None:
-    """`low` pools after its first convolution and after its first skip, `air` after the first convolution of
-    each stage."""
-    network, seen = settings.build(10), []
-    for layer in network.stages.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[2]))
-    network(torch.randn(1, 3, 32, 32))
-    assert seen == sides
-
-
 @pytest.mark.parametrize("settings", [Low(), Air()])
 def test_convolutions_begin_as_partial_identities(settings: Low | Air) -> None:
     convolutions = [
@@ -122,14 +106,6 @@ def test_convolutions_begin_as_partial_identities(settings: Low | Air) -> None:
         torch.testing.assert_close(passed, hidden, rtol=1e-6, atol=1e-6)
 
 
-def test_only_biases_of_the_whitening_and_of_batch_norm_learn() -> None:
-    network = Low(width=4, width2=4, width3=4, norm_momentum=0.3).build(10)
-    frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
-    norms = [name for name, layer in network.named_modules() if isinstance(layer, nn.BatchNorm2d)]
-    assert frozen == {"whitening.weight", *(f"{name}.weight" for name in norms)}
-    assert all(network.get_submodule(name).momentum == 0.3 for name in norms)
-
-
 @pytest.mark.parametrize(
     ("make", "width"), [(Low, 47), (Low, 98), (Air, 26)], ids=["odd", "low", "air"]
 )
@@ -137,14 +113,6 @@ def test_a_width_without_eigenvectors_is_refused(make: type[Low] | type[Air], wi
     most = 96 if make is Low else 24
     with pytest.raises(ValueError, match=rf"^width: an even number up to {most} .*got {width}$"):
         make(width=width)
-
-
-@pytest.mark.parametrize("momentum", [0, -0.1, 1.5])
-def test_statistics_without_a_batch_are_refused(momentum: float) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^norm_momentum: a number above 0 and at most 1, got {momentum}$"
-    ):
-        Low(norm_momentum=momentum)
 
 
 def test_training_leaves_the_whitening_as_it_was_fitted_and_moves_its_bias() -> None:
@@ -160,10 +128,3 @@ def test_training_leaves_the_whitening_as_it_was_fitted_and_moves_its_bias() -> 
     assert torch.equal(layer.weight, fitted)
     assert layer.bias.abs().max() > 0
     assert all((n.weight == 1).all() for n in run.module.modules() if isinstance(n, nn.BatchNorm2d))
-
-
-def test_a_stopped_run_continues_bit_for_bit(tmp_path: Path) -> None:
-    overrides = (*RECIPE, "compressor=topk")
-    whole = built(*overrides)
-    told = play(whole)
-    assert_continues(overrides, 6, tmp_path, whole, told)

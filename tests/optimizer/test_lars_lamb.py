@@ -157,13 +157,3 @@ def test_a_saved_optimizer_goes_on_with_the_same_bits(settings: LARS | LAMB) -> 
     go_on(whole, optimizer, range(3, 6))
     go_on(again, other, range(3, 6))
     assert torch.equal(whole, again)
-
-
-def test_a_parameter_without_a_gradient_stays() -> None:
-    for settings in (LARS(), LAMB()):
-        still, moves = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-        optimizer = settings.of([still, moves], 0.1)
-        moves.grad = torch.ones(2, 2)
-        optimizer.step()
-        assert torch.equal(still, torch.ones(2, 2))
-        assert not torch.equal(moves, torch.ones(2, 2))

@@ -60,8 +60,3 @@ def test_updates_below_half_a_step_of_the_grid_are_lost() -> None:
     for weight, same, moved in zip(first[:ZERO], later[:ZERO], finer[:ZERO], strict=True):
         torch.testing.assert_close(shares(weight), shares(same), rtol=1e-6, atol=1e-7)
         assert not torch.allclose(shares(weight), shares(moved), rtol=1e-6, atol=1e-7)
-
-
-def test_bits_outside_two_to_sixteen_are_refused() -> None:
-    with pytest.raises(ValueError, match="^weight_bits: a whole number from 2 to 16, got 1"):
-        RoundedSGD(weight_bits=1)

@@ -41,13 +41,6 @@ def test_biases_of_batch_norm_learn_faster_and_decay_as_much() -> None:
         torch.testing.assert_close(p, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_every_parameter_is_in_one_group() -> None:
-    trained = module()
-    groups = SGD(norm_bias_factor=FACTOR).build(trained, 128).param_groups
-    ids = [id(p) for group in groups for p in group["params"]]
-    assert sorted(ids) == sorted(id(p) for p in trained.parameters())
-
-
 @pytest.mark.parametrize(
     ("trained", "factor"),
     [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dgc_repro.policy.accordion import Accordion
 from dgc_repro.policy.interface import EpochReport, State
 
@@ -65,14 +63,3 @@ def test_it_compares_an_epoch_with_the_one_an_interval_before() -> None:
         judged += rungs(policy, state, "a")
     assert judged == [1, 1, 2, 2, 1, 1]  # 4 against 4, 1 against 4: epochs between are not compared
     assert [entry["epoch"] for entry in state["trace"]] == [1, 3, 5]
-
-
-def test_a_layer_without_a_gradient_is_critical() -> None:
-    policy = accordion()
-    state = epoch(policy, epoch(policy, policy.init(), 1, {"a": 0.0}), 2, {"a": 1.0, "new": 1.0})
-    assert rungs(policy, state, "a", "new") == [1, 1]
-
-
-@pytest.mark.parametrize("norm", ["mean", "own"])
-def test_it_says_whose_gradients_it_watches(norm: str) -> None:
-    assert accordion(norm=norm).watches == norm

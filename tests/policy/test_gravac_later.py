@@ -55,12 +55,6 @@ def test_each_step_is_sent_as_the_one_before_decides() -> None:
     assert set(later) == {0, 1}
 
 
-def test_a_candidate_is_sent_when_it_has_proved_itself_once() -> None:
-    state = {**gravac().init(), "candidate": 1}
-    gains = [(0.9, 0.8), (0.9, 0.6), (0.6, 0.5), (0.9, 0.9)]
-    assert sent(gravac(window=100), gains, state) == [0, 2, 1, 0]
-
-
 def test_the_record_has_the_branch_that_was_sent_and_the_gains_that_were_seen() -> None:
     policy = gravac(window=100)
     _, state = policy.choose(policy.init(), energies_of((0.9, 0.9)))

@@ -72,11 +72,6 @@ def test_seeds_of_a_value_are_averaged(tmp_path: Path, three: list[str]) -> None
     assert oracle([three[0], [lucky], None]).rung == 2
 
 
-def test_a_checkpoint_keeps_what_it_has_planned(three: list[str]) -> None:
-    """Runs that are finished in between change nothing of a run that goes on."""
-    assert oracle(three).plan({"rung": 3}, 0).rung == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

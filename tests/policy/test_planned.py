@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dgc_repro import EpochReport, Fixed, Scheduled, Warmup
-from dgc_repro.policy.interface import Plan, label
+from dgc_repro.policy.interface import Plan
 
 
 def epochs(policy: Any, num_epochs: int) -> tuple[list[int | None], list[tuple[Any, ...]]]:
@@ -54,13 +54,6 @@ def test_a_setting_may_stay_for_several_epochs_and_the_trace_tells_when_it_chang
     rungs, told = epochs(Warmup("density", [0.5, 0.1, 0.01], epochs_each=2), 6)
     assert rungs == [1, 1, 2, 2, 3, 3]
     assert told[:3] == [(1, 1, 1, ""), (2, 1, 2, "warm-up"), (3, 2, 2, "")]
-
-
-def test_a_rung_is_named_in_words() -> None:
-    policy = Fixed("bits", (8, 4))
-    said = [label(policy, rung) for rung in (0, 1, 2, None)]
-    assert said == ["dense", "bits=8", "bits=4", "chosen by gradient"]
-    assert label(Fixed(), 0) == "fixed"
 
 
 def test_a_plan_may_except_tensors() -> None:

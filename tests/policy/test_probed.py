@@ -42,12 +42,6 @@ def test_a_gain_is_not_clipped(kept: float, gain: float) -> None:
     assert policy.choose(policy.init(), energies)[1]["last"]["gain"] == gain
 
 
-def test_of_nothing_all_survives() -> None:
-    nothing = torch.zeros(4, dtype=torch.float64)
-    policy = Probed("bits", 2)
-    assert policy.choose(policy.init(), nothing)[1]["last"]["gain"] == 1.0
-
-
 def test_a_ladder_measures_its_other_settings_too_in_every_thinning_of_the_steps() -> None:
     policy = Probed("factor", 100, ladder=[10, 100, 1000])
     state, tried = policy.init(), []
@@ -71,19 +65,6 @@ def test_a_ladder_measures_its_other_settings_too_in_every_thinning_of_the_steps
 def test_a_ladder_holds_the_setting_that_is_sent() -> None:
     with pytest.raises(ValueError, match="ladder: must hold value"):
         Probed("factor", 10, ladder=[100, 1000])
-
-
-def test_a_time_belongs_to_the_gain_of_its_step() -> None:
-    policy = Probed("factor", 10, spread=True)
-    assert policy.watches == "spread"
-    _, state = policy.choose(policy.init(), ENERGIES)
-    _, state = policy.choose(state, 2 * ENERGIES)
-    state = policy.after_step(state, StepReport(0, 2.0, 64.0, own_square=9.0, mean_square=5.0))
-    assert state["timed"] == {
-        "step": 0, "seconds": 2.0, "samples": 64.0, "throughput": 24.0,
-        "own_square": 9.0, "mean_square": 5.0,
-    }  # fmt: skip
-    assert len(state["waiting"]) == 1
 
 
 def test_without_a_ladder_it_plans_the_compressor_as_it_is_and_records_squares() -> None:

@@ -64,8 +64,10 @@ def newest(folder: Path) -> Path:
     return max((folder / checkpoint.FOLDER).glob("step-*"))
 
 
-@pytest.mark.parametrize("file", ["shared.pt", "worker-1.pt", "manifest.json"])
-@pytest.mark.parametrize("how", ["truncated", "missing", "other bytes"])
+@pytest.mark.parametrize(
+    ("file", "how"),
+    [("shared.pt", "truncated"), ("worker-1.pt", "missing"), ("manifest.json", "other bytes")],
+)
 def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
     folder: Path, file: str, how: str
 ) -> None:
@@ -82,13 +84,6 @@ def test_a_broken_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert str(newest(folder)) in note
     assert "using the one before" in note
     assert "\n" not in note
-
-
-def test_when_no_checkpoint_can_be_read_the_folder_is_named(folder: Path) -> None:
-    for path in (folder / checkpoint.FOLDER).glob("*/shared.pt"):
-        path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"^paths\.runs: no checkpoint in .* can be read; remove"):
-        checkpoint.load(built(*FED_BACK), folder, HASH)
 
 
 def test_a_half_written_checkpoint_is_not_looked_at_and_is_removed_later(folder: Path) -> None:
@@ -123,7 +118,9 @@ NOTE = b'{"kind": "note", "text": "continuing"}\n'
 IN_CHECKPOINT = ("shared.pt", "worker-0.pt", "worker-1.pt", "manifest.json", *RECORD_FILES)
 
 
-@pytest.mark.parametrize("file", [*(f"step-3/{name}" for name in IN_CHECKPOINT), *RECORD_FILES])
+@pytest.mark.parametrize(
+    "file", ["step-3/shared.pt", "step-3/worker-1.pt", "step-3/manifest.json", EPOCHS_FILE]
+)
 def test_a_flipped_byte_is_noticed_or_changes_nothing(
     file: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -192,17 +189,10 @@ def test_a_record_that_is_damaged_in_the_checkpoint_too_falls_back(folder: Path)
     assert (folder / STEPS_FILE).read_bytes() == wanted
 
 
-def test_another_runs_record_is_left_alone(folder: Path) -> None:
-    (folder / STEPS_FILE).write_bytes(b"damaged")
-    before = record(folder)
-    assert checkpoint.load(built(*FED_BACK), folder, None) == []
-    assert record(folder) == before
-
-
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"[]", b"null", b"3", b'"x"', b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"{}"),
+        *(b"[]", b"", b"\xff\xfe{}", b"[" * 100_000, b"{}"),
         b'{"world_size": 2, "config_hash": "a config", "sizes": {}}',  # as older versions wrote it
         b'{"step": 3, "files": {}, "sha256": "0"}',
     ],
@@ -246,9 +236,7 @@ def test_the_last_two_are_kept_and_the_checksums_are_of_what_lies_on_the_disk(fo
 
 FOREIGN = {
     "an empty folder": ("step-99999999", None),
-    "another name": ("step-x", None),
     "a file": ("step-00000009", b"x"),
-    "a file of another name": ("notes.txt", b"x"),
     "a file with the next name": ("step-00000004", b"x"),
     "a folder with the next name": ("step-00000004", None),
 }
@@ -394,8 +382,8 @@ def test_what_has_no_mean_belongs_to_one_number_of_workers(name: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("workers", "saved_at", "place"),
-    # Half of the first epoch's 4 steps of 32 images, and a quarter of the second's.
-    [(1, 2, (4, 0)), (4, 2, (1, 0)), (1, 5, (10, 1)), (4, 5, (2, 1))],
+    # Half of the first epoch's 4 steps of 32 images; a quarter of the second's.
+    [(4, 2, (1, 0)), (1, 5, (10, 1))],
 )
 def test_another_world_goes_on_at_the_same_image_of_the_epoch(
     tmp_path: Path, workers: int, saved_at: int, place: tuple[int, int]
@@ -444,14 +432,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
     with pytest.raises(UserError, match=f"^{message}") as caught:
         checkpoint.load(built(*overrides), folder, config)
     assert "\n" not in str(caught.value)
-
-
-def test_saving_changes_nothing_of_the_run(tmp_path: Path) -> None:
-    saved, not_saved = built(*FED_BACK), built(*FED_BACK)
-    for run in (saved, not_saved):
-        play(run, until=3)
-    checkpoint.save(saved, tmp_path, HASH)
-    assert_same_state(saved, not_saved)
 
 
 @pytest.mark.parametrize("local", [(), ("train.local_steps=2",)], ids=["", "local steps"])

@@ -18,7 +18,6 @@ from tiny_run import (
     TEXT,
     UNIFORM4_EF,
     assert_continues,
-    assert_same_state,
     built,
     play,
     tiny,
@@ -28,7 +27,6 @@ from torch import Tensor, nn
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.gradients import tensors_of
 from dgc_repro.launch.build import validate
-from dgc_repro.launch.identity import config_hash
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 
@@ -106,22 +104,6 @@ def test_four_rounds_are_those_of_algorithm_1(outer: tuple[float, float]) -> Non
             assert torch.allclose(now.double(), then, rtol=0, atol=1e-4 * scale)
 
 
-def test_with_rate_1_and_no_momentum_theta_is_the_mean_of_the_weights() -> None:
-    run, ends = built(*ROUNDS, *DENSE, *LOCAL_SGD), []
-    leave = run.local.leave_outer_gradient
-
-    def recorded() -> None:
-        ends.append([p.detach().clone() for p in run.module.parameters()])
-        leave()
-
-    run.local.leave_outer_gradient = recorded  # type: ignore[method-assign]
-    theta = theta_after(run, 3)
-    for one, two, mean in zip(*ends, theta, strict=True):
-        assert not torch.equal(one, two)
-        torch.testing.assert_close(mean, (one + two) / 2, rtol=1e-5, atol=1e-7)
-    assert not tensors_of(run.optimizer.state_dict())
-
-
 def test_a_run_that_is_asked_to_stop_within_a_round_ends_it_first() -> None:
     run = built(*ROUNDS, *DENSE)
     play(run, until=2)
@@ -148,7 +130,7 @@ def test_the_payload_travels_once_a_round() -> None:
     assert run.progress.last_record["time/wait_ms"] > 0  # measured at the end of each round
 
 
-@pytest.mark.parametrize("compressor", ["topk", "sparseloco", "powersgd", "ef_signsgd"])
+@pytest.mark.parametrize("compressor", ["topk", "powersgd"])
 def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: str) -> None:
     """One round: the mean of (outer gradient - residual) is how far theta has moved at a rate of 1."""
     given = (*ROUNDS, *LOCAL_SGD, f"compressor={compressor}", "wrap=[error_feedback]")
@@ -166,16 +148,6 @@ def test_error_feedback_keeps_what_is_not_sent_of_an_outer_gradient(compressor: 
             assert all(r.count_nonzero() for r in kept)
 
 
-def test_settings_that_do_nothing_keep_the_hash_of_a_run() -> None:
-    config = tiny()
-    before = deepcopy(config)
-    for key in ("local_steps", "outer_lr", "outer_momentum"):
-        del before["train"][key]
-    assert config_hash(config) == config_hash(before)
-    local = {config_hash(tiny("train.local_steps=2", *more)) for more in ((), LOCAL_SGD)}
-    assert len({config_hash(config), *local}) == 3
-
-
 def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> None:
     built(*PLAIN, f"train.local_steps={STEPS_PER_EPOCH}")
     with pytest.raises(UserError, match="^train.local_steps: at most the 4 steps of an epoch"):
@@ -184,7 +156,7 @@ def test_local_steps_beyond_an_epoch_are_refused_with_its_number_of_steps() -> N
         built(*PLAIN, "dataset.train_size=null", "train.local_steps=44")
 
 
-@pytest.mark.parametrize("stop_after", [3, 4, 7])
+@pytest.mark.parametrize("stop_after", [3, 4])
 @pytest.mark.parametrize(
     "more",
     [(*PLAIN, "optimizer=adam"), RESNET, TEXT, (*RESNET, "model.low_rank.from_epoch=1")],
@@ -196,31 +168,6 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(
     given = (*more, "compressor=topk", "train.local_steps=3")
     whole = built(*given)
     assert_continues(given, stop_after, tmp_path, whole, play(whole))
-
-
-def test_a_run_that_is_killed_within_a_round_repeats_it_exactly(tmp_path: Path) -> None:
-    """Checkpoints are written between rounds only, so that a process that dies leaves the last one."""
-    given = (*PLAIN, *UNIFORM4_EF, "train.local_steps=3", "train.epochs=3")
-    whole, dies, again = built(*given), built(*given), built(*given)
-    play(whole)
-
-    class KilledError(Exception):
-        """Within the second round of the second epoch."""
-
-    def killed(index: int) -> None:
-        if dies.progress.step == 6:
-            raise KilledError
-
-    dies.workers.turn_of, turn_of = (  # type: ignore[method-assign]
-        lambda index: killed(index) or turn_of(index),
-        dies.workers.turn_of,
-    )
-    with pytest.raises(KilledError):
-        play(dies, folder=tmp_path)
-    assert checkpoint.load(again, tmp_path, "a config") == []
-    assert again.progress.step == STEPS_PER_EPOCH
-    play(again)
-    assert_same_state(whole, again)
 
 
 NO_STATE = "train.resume_from: only one of the two runs has local steps"
@@ -255,21 +202,6 @@ def assert_only_weights(run: Run, folder: Path) -> None:
     assert not any(map(torch.equal, before, run.module.parameters()))
     assert not any(bool(t.any()) for t in tensors_of(run.exchange.states))
     assert not tensors_of(run.optimizer.state_dict())
-
-
-def test_a_run_that_goes_on_from_another_has_the_outer_rate_of_its_own_config(
-    tmp_path: Path,
-) -> None:
-    old = built(*ROUNDS, "train.epochs=1")
-    play(old, folder=tmp_path)
-    for outer in (("train.outer_lr=0.4", "train.outer_momentum=0.5"), LOCAL_SGD):
-        run = built(*ROUNDS, *outer)
-        own = run.optimizer.state_dict()["param_groups"]
-        checkpoint.load(run, tmp_path, None)
-        loaded = run.optimizer.state_dict()
-        assert loaded["param_groups"] == own
-        kept = zip(*map(tensors_of, (loaded, old.optimizer.state_dict())), strict=True)
-        assert [torch.equal(one, two) for one, two in kept] == [True] * len(run.parameters)
 
 
 def test_workers_that_skipped_other_steps_have_a_mean_or_begin_without_a_state(
@@ -348,11 +280,3 @@ def test_a_round_whose_outer_gradient_is_not_finite_leaves_nothing_of_itself(
 
 
 # -- evaluation ----------------------------------------------------------------------------------
-
-
-def test_a_target_within_an_epoch_is_looked_for_where_rounds_end() -> None:
-    stops = ("stopping.target=0.1", "stopping.stop=true", "stopping.every_steps=2")
-    run = built(*PLAIN, "train.local_steps=3", *stops)
-    story = play(run)
-    assert story.finished
-    assert run.progress.reached["step"] == run.progress.step == 3

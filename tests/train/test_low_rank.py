@@ -15,15 +15,12 @@ from tiny_run import (
     UNIFORM4_EF,
     assert_same_state,
     built,
-    configured,
     play,
     tiny,
     without_times,
 )
 from told import told_by, told_here
 
-from dgc_repro.launch.build import validate
-from dgc_repro.launch.identity import config_hash
 from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 
@@ -107,7 +104,6 @@ def test_the_ledger_counts_the_whole_model_before_and_the_factors_after() -> Non
     "model",
     [
         ("model=resnet18",),
-        ("model=resnet101", "model.blocks=[1,1,1,1]"),
         ("model=vgg16_bn", "model.width=2"),
         (*TEXT, "model.low_rank.keep_first=0"),
         (*TEXT, "model=transformer", "model.width=8", "model.dropout=0.1"),
@@ -120,25 +116,6 @@ def test_every_model_trains_on_its_factors(model: tuple[str, ...]) -> None:
     told = play(run, until=STEPS_PER_EPOCH + 1)
     assert sizes(run) < whole
     assert torch.tensor(told.losses).isfinite().all()
-
-
-def test_pretrained_weights_of_another_run_are_factorized(tmp_path: Path) -> None:
-    whole = built(*CNN, "model.low_rank.from_epoch=null")
-    play(whole, until=STEPS_PER_EPOCH + 2)
-    checkpoint.save(whole, tmp_path, "another config")
-    run = built(*CNN)
-    checkpoint.load(run, tmp_path, None)
-    assert not run.progress.is_low_rank
-    play(run)
-    assert run.progress.is_low_rank
-
-
-def test_without_it_a_run_keeps_the_hash_that_it_had() -> None:
-    config = configured("train.epochs=2")
-    assert "low_rank" not in config["model"]  # as before it existed
-    assert config_hash(configured("train.epochs=2", "model.low_rank.from_epoch=1")) != config_hash(
-        config
-    )
 
 
 def shared(told: dict[str, Any]) -> dict[str, Any]:
@@ -165,17 +142,3 @@ def test_real_processes_do_what_simulated_workers_do(
             told_here, tiny(*overrides, *LOCAL, PER_BUCKET), tmp_path / "overlapped"
         )
         assert [shared(told) for told in overlapped] == [shared(told) for told in real]
-
-
-def test_a_real_process_factorizes_on_four_workers_in_two_nodes() -> None:
-    overrides = (
-        *CNN,
-        *UNIFORM4_EF,
-        "train.batch_size=8",
-        "launch.workers=4",
-        "launch.workers_per_node=2",
-    )
-    validate(tiny(*overrides))
-    run = built(*overrides)
-    assert play(run).finished
-    assert run.progress.is_low_rank

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from tiny_run import PLAIN, STEPS_PER_EPOCH, assert_same_state, built, play, tiny
+from tiny_run import PLAIN, STEPS_PER_EPOCH, built, play
 
-from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import GRADIENT
-from dgc_repro.launch.build import validate
 from dgc_repro.network.cost import Costs
 from dgc_repro.network.profile import Network
 from dgc_repro.paper.gravac.fig1a import PER_STEP
@@ -18,7 +15,6 @@ from dgc_repro.policy.interface import Plan
 from dgc_repro.study.given import Tensors
 from dgc_repro.study.saturation import sync_seconds
 from dgc_repro.study.scaling import Scaling
-from dgc_repro.train import checkpoint
 from dgc_repro.train.run import Run
 from dgc_repro.train.step import seconds_of
 
@@ -150,19 +146,6 @@ def test_a_run_that_stands_for_a_longer_one_pays_for_it() -> None:
     assert scaled["comm/wire_bytes"] == plain["comm/wire_bytes"]  # what was sent is what was sent
 
 
-def test_continued_it_counts_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
-    stated = ("train.step_time=modelled", "train.compute_ms=7")
-    settings = ("compressor=topk", "wrap=[error_feedback]", *NETWORK, *stated)
-    whole, stopped, continued = built(*settings), built(*settings), built(*settings)
-    story = play(whole)
-    play(stopped, until=STEPS_PER_EPOCH + 2, folder=tmp_path)
-    checkpoint.load(continued, tmp_path, "a config")
-    end = play(continued)
-    assert_same_state(whole, continued)
-    assert end.records[-1][MS] == pytest.approx(story.records[-1][MS], rel=1e-12)
-    assert end.records[-1][SECONDS] == pytest.approx(story.records[-1][SECONDS], rel=1e-12)
-
-
 @pytest.mark.parametrize(("rung", "expected"), [(0, 0.010 + 0.5), (2, 0.010 + 0.040 + 0.5)])
 @pytest.mark.parametrize("decided", ["by the plan", "by the gradient"])
 def test_the_time_of_a_dense_step_excludes_compression(
@@ -174,26 +157,3 @@ def test_the_time_of_a_dense_step_excludes_compression(
     run.progress.watched.chosen = rung
     run.plan = Plan(rung if decided == "by the plan" else None)
     assert seconds_of(run, wall=9.0, modelled=0.5) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            ("network.rates=[1gbit,1gbit,1gbit]",),
-            r"^network\.rates: one for each worker, got 3 for 2",
-        ),
-        (
-            ("launch.workers=4", "launch.workers_per_node=2", "network=gcp_v100_32"),
-            r"^launch\.workers_per_node: the network's nodes have 4 workers, the run's 2",
-        ),
-        (
-            ("launch.workers=6", "network=gcp_v100_32"),
-            r"^network\.workers_per_node: 4 workers share a node, and 6 workers are no multiple",
-        ),
-        (("network=ethernet_1gbit", "network.allreduce=star"), r"^network\.allreduce: one of ring"),
-    ],
-)
-def test_a_network_that_does_not_fit_is_refused(settings: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        validate(tiny(*settings))

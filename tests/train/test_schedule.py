@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 from tiny_run import PLAIN, STEPS_PER_EPOCH, built, play
 
 from dgc_repro.policy.interface import EpochReport, Policy, State
 from dgc_repro.train.schedule import Constant, Cosine, Schedule, Step, Triangular
-from dgc_repro.train.settings import SGD
 
 
 @pytest.mark.parametrize(
@@ -58,21 +56,6 @@ def test_a_warm_up_rises_linearly_from_zero_and_then_leaves_the_schedule_alone(
         assert warmed.factor(epoch, 10) == plain.factor(epoch, 10)
 
 
-def test_the_learning_rate_scales_with_the_images_of_a_step() -> None:
-    assert SGD(lr=0.1, reference_batch=128).base_lr(64) == pytest.approx(0.05)
-    assert SGD(lr=0.1, reference_batch=128).base_lr(256) == pytest.approx(0.2)
-    assert SGD(lr=0.1, reference_batch=None).base_lr(64) == 0.1
-
-
-def test_the_optimizer_gets_every_setting() -> None:
-    module = torch.nn.Linear(2, 2)
-    optimizer = SGD(lr=0.1, momentum=0.8, weight_decay=0.01, nesterov=True).build(module, 64)
-    (group,) = optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.8, 0.01)
-    assert group["nesterov"]
-    assert [id(p) for p in group["params"]] == [id(p) for p in module.parameters()]
-
-
 def test_a_run_sets_the_learning_rate_of_each_step_from_the_schedule() -> None:
     run = built(*PLAIN, "schedule=cosine", "schedule.warmup_epochs=1")
     rates = []
@@ -104,9 +87,3 @@ def test_a_policy_is_told_of_a_decay_before_the_epoch_in_which_it_comes(
     monkeypatch.setattr(type(run.policy), "observe", listening)
     play(run)
     assert told == [pytest.approx(rates) for rates in ([1, 0.1], [0.1, 0.1], [0.1, 0.1])]
-
-
-def test_at_momentum_zero_nesterov_is_plain_sgd() -> None:
-    """Methods that apply momentum on the workers set the optimizer's to zero, whatever else a recipe set."""
-    (group,) = SGD(momentum=0, nesterov=True).build(torch.nn.Linear(2, 2), 64).param_groups
-    assert (group["momentum"], group["nesterov"]) == (0, False)

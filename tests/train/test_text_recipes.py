@@ -1,4 +1,4 @@
-"""The recipes for text at a tiny size: windows, every compressor and policy, a run that is stopped."""
+"""The recipes for text at a tiny size: windows, compressors and policies, a run that is stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import World
-from tiny_run import SETTINGS, UNIFORM4_EF, assert_continues, built, configured, play, tiny
+from tiny_run import SETTINGS, assert_continues, built, configured, play, tiny
 from told import told_by, told_here
 
 from dgc_repro.errors import UserError
@@ -47,8 +47,11 @@ def recipe(tmp_path: Path) -> Recipe:
     return overrides
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_gpt_trains_with_every_compressor_and_policy(name: str, recipe: Recipe) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["dense", "topk", "powersgd", "dgc", "onebit_adam", "block momentum", "gravac", "shards"],
+)
+def test_the_gpt_trains_with_compressors_and_policies(name: str, recipe: Recipe) -> None:
     run = built(*recipe("gpt"), *SETTINGS[name], *FITTING.get(name, ()))
     assert run.steps_per_epoch == STEPS
     told = play(run)
@@ -57,8 +60,9 @@ def test_the_gpt_trains_with_every_compressor_and_policy(name: str, recipe: Reci
     assert len(told.losses) == 2 * STEPS
 
 
-@pytest.mark.parametrize("name", ["dense", "error feedback", "topk", "powersgd", "gravac"])
-@pytest.mark.parametrize("stop_after", [STEPS - 1, STEPS + 2])
+@pytest.mark.parametrize(
+    ("name", "stop_after"), [("topk", STEPS - 1), ("powersgd", STEPS + 2), ("gravac", STEPS + 2)]
+)
 def test_a_stopped_run_of_windows_continues_as_if_it_had_not_stopped(
     name: str, stop_after: int, recipe: Recipe, tmp_path: Path
 ) -> None:
@@ -67,19 +71,9 @@ def test_a_stopped_run_of_windows_continues_as_if_it_had_not_stopped(
     assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
 
 
-@pytest.mark.parametrize("stop_after", [STEPS - 1, STEPS + 2])
-def test_a_stopped_character_lstm_continues_as_if_it_had_not_stopped(
-    stop_after: int, recipe: Recipe, tmp_path: Path
-) -> None:
-    overrides = (*recipe("char_lstm"), *UNIFORM4_EF)
-    whole = built(*overrides)
-    assert whole.steps_per_epoch == STEPS  # (198 // 6 - 1) // 8
-    assert_continues(overrides, stop_after, tmp_path / "run", whole, play(whole))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "char_lstm"])
-@pytest.mark.parametrize("setting", ["dense", "error feedback", "topk"])
+@pytest.mark.parametrize("setting", ["dense", "topk"])
 def test_real_processes_do_what_the_simulated_world_does_bit_for_bit(
     name: str, setting: str, recipe: Recipe, two_workers: World, tmp_path: Path
 ) -> None:
@@ -108,36 +102,12 @@ def test_each_worker_epoch_and_seed_reads_other_windows_and_a_resumed_epoch_the_
         assert not torch.equal(torch.stack(reads), whole)
 
 
-def test_accumulated_windows_are_those_of_one_batch(recipe: Recipe) -> None:
-    one = built(*recipe("gpt"), "train.batch_size=4")
-    two = built(*recipe("gpt"), "train.batch_size=2", "train.accumulate=2")
-    assert torch.equal(torch.cat(read_by(one, 1, 0)), torch.cat(read_by(two, 1, 0)))
-
-
-def test_an_lstm_carries_nothing_from_window_to_window(recipe: Recipe) -> None:
-    run = built(*recipe("char_lstm"), "dataset.reading=windows", "dataset.epoch_size=192")
-    assert play(run, until=2).losses
-    assert run.progress.carried == [[()], [()]]
-
-
 def test_one_matrix_for_embedding_and_decoder_is_sent_once(recipe: Recipe) -> None:
     run = built(*recipe("gpt"), *SETTINGS["dense"])
     play(run, until=1)
     width, characters = 8, run.splits.num_classes
     layer = 12 * width**2 + 2 * width
     assert run.link.ledger.payload_bytes == 4 * (characters * width + 64 * width + layer + width)
-
-
-@pytest.mark.parametrize("launch", ["simulated", "local", "slurm", "netlab"])
-@pytest.mark.parametrize("name", ["gpt", "char_lstm"])
-def test_a_recipe_composes_with_every_launch(name: str, launch: str) -> None:
-    network = ("network=ethernet_1gbit",) if launch == "netlab" else ()
-    config = configured(
-        f"experiment=recipe/{name}", "scale=recipe/text/small", f"launch={launch}", *network
-    )
-    validate(config)
-    assert config["launch"]["workers"] == 4
-    assert config["launch"]["kind"] == launch
 
 
 @pytest.mark.parametrize(
