@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_run import TEXT, UNIFORM4_EF, built, play
+from tiny_run import PLAIN, TEXT, built, play
 from torch import nn
 from torch.func import functional_call
 
@@ -54,9 +54,7 @@ def test_weights_and_statistics_have_their_bits_afterwards() -> None:
         assert torch.equal(value, before[name]), name
 
 
-@pytest.mark.parametrize(
-    "more", [TOPK, UNIFORM4_EF, (*TEXT, *TOPK)], ids=["topk", "4 bits", "text"]
-)
+@pytest.mark.parametrize("more", [(*PLAIN, *TOPK), (*TEXT, *TOPK)], ids=["images", "text"])
 def test_a_vanishing_perturbation_is_sgd(more: tuple[str, ...]) -> None:
     """Dropout of the text model included: both passes draw the same numbers."""
     given = [one for one in more if not one.startswith("optimizer.")]

@@ -72,7 +72,7 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(
 
 
 def test_a_run_continues_after_an_epoch_that_is_over(tmp_path: Path) -> None:
-    overrides = SETTINGS["stepwise over a ladder with one residual"]
+    overrides = (*SETTINGS["stepwise over a ladder with one residual"], *PLAIN)
     whole = built(*overrides, "train.epochs=3")
     told = play(whole)
 

@@ -115,7 +115,7 @@ def test_narrow_models_avoid_the_kernel_that_corrupts_memory(
 
 
 def test_one_vector_for_the_model_sends_one_scale_and_trains() -> None:
-    whole, by_layer = built(*SETTINGS["one vector"]), built(*UNIFORM4_EF)
+    whole, by_layer = built(*PLAIN, *SETTINGS["one vector"]), built(*PLAIN, *UNIFORM4_EF)
     told, other = play(whole), play(by_layer)
     assert told.finished
     assert list(whole.exchange.states[0]) == ["model"]
@@ -126,7 +126,9 @@ def test_one_vector_for_the_model_sends_one_scale_and_trains() -> None:
 
 
 def test_the_check_is_counted_under_its_own_name_and_changes_nothing_else() -> None:
-    quiet, checked = play(built(*UNIFORM4_EF)), play(built(*UNIFORM4_EF, "exchange.check=true"))
+    quiet, checked = (
+        play(built(*PLAIN, *UNIFORM4_EF, *more)) for more in ((), ("exchange.check=true",))
+    )
     assert checked.losses == quiet.losses
     for one, two in zip(quiet.records, checked.records, strict=True):
         one, two = without_times(one), without_times(two)

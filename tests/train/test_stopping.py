@@ -72,10 +72,10 @@ def test_another_run_goes_on_where_the_target_has_cut_an_epoch_short(tmp_path: P
 
 
 def test_looking_for_the_target_within_an_epoch_changes_no_number() -> None:
-    for given in ((), TEXT):
+    for given in (PLAIN, TEXT):
         far = (
             ("stopping.target=1", "stopping.metric=perplexity")
-            if given
+            if given == TEXT
             else ("stopping.target=100",)
         )
         plain = play(built(*given, *far))
