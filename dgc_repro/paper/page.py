@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import Choice, Claim, Note
+from dgc_repro.paper.claims import OURS, PRINTED, Check, Choice, Claim, Note
 from dgc_repro.paper.facts import data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
@@ -39,7 +39,7 @@ from dgc_repro.paper.verdict import (
 from dgc_repro.progress import console_of
 
 PAGE_FILE = "table.md"
-SILENT = "Where the paper is silent"
+SILENT, CONTRADICT = "Where the paper is silent", "Printed numbers that contradict each other"
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,63 @@ class Section:
 
 @dataclass(frozen=True)
 class Template:
-    """The words of a page: its title, the texts of its sections by title, and what the paper leaves open.
+    """The words of a page: its title, the texts of its sections by title, the claims by name (where the paper
+    says it, the sentence, how it is read), notes on printed numbers, and what the paper leaves open.
 
-    It is a Markdown file beside the artifact's module. ``{name}`` stands for something that the runs say.
+    It is a Markdown file beside the artifact's module. ``{name}`` stands for something that the runs say, or,
+    in a claim, for something that the module says.
     """
 
     title: str
     texts: Mapping[str, str] = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
+    claims: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> Template:
-        """The title, the sections, and the choices: the rows of a table under the heading `SILENT`."""
-        head, *parts = path.read_text(encoding="utf-8").split("\n## ")
+    def read(cls, path: Path | str) -> Template:
+        """Read the file of a module, or a file. Claims, notes and choices are tables under their headings."""
+        head, *parts = Path(path).with_suffix(".md").read_text("utf-8").split("\n## ")
         texts = dict(part.split("\n", 1) for part in parts)
-        rows = [line for line in texts.pop(SILENT, "").splitlines() if line.startswith("| ")]
-        choices = [Choice(*row.strip("| ").split(" | ")) for row in rows[1:]]
+
+        def rows(heading: str) -> list[list[str]]:
+            found = [line for line in texts.pop(heading, "").splitlines() if line.startswith("| ")]
+            return [
+                [cell.strip() for cell in line[2:].rstrip("|").split(" | ")] for line in found[1:]
+            ]
+
+        choices = tuple(Choice(*row) for row in rows(SILENT))
+        claims = {name: tuple(words) for name, *words in rows("Claims")}
+        notes = tuple(Note(*row) for row in rows(CONTRADICT))
         stripped = {title: text.strip() for title, text in texts.items()}
-        return cls(head.removeprefix("# ").strip(), stripped, tuple(choices))
+        return cls(head.removeprefix("# ").strip(), stripped, choices, claims, notes)
+
+    def claim(
+        self,
+        name: str,
+        *checks: Check,
+        of: str = "",
+        ours: bool = False,
+        premises: Sequence[Check] = (),
+        assumed: str = "",
+        cannot_follow: str = "",
+        by_construction: bool = False,
+        **values: object,
+    ) -> Claim:
+        """A claim in the file's words, filled in with ``values``. ``of``: whose it is, the beginning of its
+        id; ``ours``: this project chose the range."""
+        where, text, *reading = (words.format_map(values) for words in self.claims[name])
+        return Claim(
+            f"{of}.{name}" if of else name, text, where, checks, "".join(reading), tuple(premises),
+            OURS if ours else PRINTED, cannot_follow, assumed, by_construction,
+        )  # fmt: skip
+
+    def noted(self, **values: object) -> tuple[Note, ...]:
+        """The notes, filled in."""
+        return tuple(
+            Note(*(words.format_map(values) for words in (note.text, note.arithmetic)))
+            for note in self.notes
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +168,7 @@ def made(
     more     other fields of `Page`, in place of those made here
     """
     if isinstance(words, str):
-        words = Template.read(Path(words).with_suffix(".md"))
+        words = Template.read(words)
     said = {"scale": scale, **(said or {})}
     said = {name: inert(one) if isinstance(one, str) else one for name, one in said.items()}
     other = other_data(runs, data)
@@ -205,7 +244,7 @@ def markdown(page: Page) -> str:
         parts += ["How the claims are read:\n\n" + "\n".join(lines)]
     if page.notes:
         lines = [f"- {note.text} {note.arithmetic}".rstrip() for note in page.notes]
-        parts += ["## Printed numbers that contradict each other", "\n".join(lines)]
+        parts += [f"## {CONTRADICT}", "\n".join(lines)]
     if page.choices:
         table = pd.DataFrame(
             [(c.silent, c.chosen, f"`{c.key}`", used(page.runs, c.key)) for c in page.choices],

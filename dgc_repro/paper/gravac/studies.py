@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper.frame import longer, of
 from dgc_repro.paper.gravac import LSTM, MODELS, RESNET101, VGG16
 from dgc_repro.paper.plot import Look
@@ -60,18 +59,18 @@ def found_in(runs: Sequence[Run], column: str) -> list[float]:
 
 
 def by_model(
-    axes: Axes, frame: pd.DataFrame, quantity: str, settings: Mapping[float, str], label: str,
-    dashes: str, factor: float = 1.0,
-) -> None:  # fmt: skip
+    frame: pd.DataFrame, quantity: str, settings: Mapping[float, str], label: str, dashes: str,
+    factor: float = 1.0,
+) -> list[panels.Draw]:  # fmt: skip
     """A line for each model through ``quantity`` (times ``factor``) at the settings, by x."""
+    drawn = []
     for model, (colour, marker) in COLOURS.items():
-        found = {
-            x: values[0] for x, s in settings.items() if (values := of(frame, quantity, model, s))
-        }
+        found = {x: v[0] for x, s in settings.items() if (v := of(frame, quantity, model, s))}
+        look = Look(f"{MODELS[model]}, {label}", colour, marker, dashes)
         if found:
-            look = {model: Look(f"{MODELS[model]}, {label}", colour, marker, dashes)}
-            points = {model: (list(found), [factor * value for value in found.values()])}
-            plot.points(axes, points, look, joined=True)  # fmt: skip
+            line = sorted(found), [factor * found[x] for x in sorted(found)]
+            drawn.append(panels.lines([line], **look.line))
+    return drawn
 
 
 def own_latency(runs: Sequence[Run]) -> float:
