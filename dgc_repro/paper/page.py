@@ -89,6 +89,7 @@ class Template:
         name: str,
         *checks: Check,
         of: str = "",
+        id: str = "",
         ours: bool = False,
         premises: Sequence[Check] = (),
         assumed: str = "",
@@ -100,7 +101,7 @@ class Template:
         id; ``ours``: this project chose the range."""
         where, text, *reading = (words.format_map(values) for words in self.claims[name])
         return Claim(
-            f"{of}.{name}" if of else name, text, where, checks, "".join(reading), tuple(premises),
+            id or (f"{of}.{name}" if of else name), text, where, checks, "".join(reading), tuple(premises),
             OURS if ours else PRINTED, cannot_follow, assumed, by_construction,
         )  # fmt: skip
 

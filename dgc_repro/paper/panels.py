@@ -42,8 +42,8 @@ def panel(
     subs: Sequence[float] = (),
     at_x: Iterable[float | tuple[float, Mapping[str, Any]]] = (),
     at_y: Iterable[float | tuple[float, Mapping[str, Any]]] = (),
-    xlim: tuple[float | None, float | None] | None = None,
-    ylim: tuple[float | None, float | None] | None = None,
+    xlim: Limits = None,
+    ylim: Limits = None,
     xticks: Ticks | None = None,
     yticks: Ticks | None = None,
     otherwise: str = "no run",
@@ -52,7 +52,8 @@ def panel(
 
     x, y       labels of the axes; ``log``: which of the two are logarithmic, with plain ticks in a ``unit``
     subs       multiples of each power of ten that have a tick; chosen by the range where there are none
-    at_x       places of vertical lines, alone or with their style; ``at_y``: of horizontal ones
+    at_x       places of vertical lines, alone or with their style, over what is drawn; ``at_y``: of horizontal
+               ones (`rule` draws one before)
     xticks     names by place, a list of places, "binary" (powers of two), or a function that writes a number
     otherwise  what the panel says where nothing is drawn
     """
@@ -60,22 +61,44 @@ def panel(
     def draw(axes: Axes) -> None:
         for one in drawn:
             one(axes)
-        if not axes.has_data():
+        if all(artist.get_gid() == "rule" for artist in (*axes.texts, *_data(axes))):
             empty(axes, otherwise)
-        for places, mark in ((at_x, axes.axvline), (at_y, axes.axhline)):
+        for name, places in (("x", at_x), ("y", at_y)):
             for place in places:
                 where, style = place if isinstance(place, tuple) else (place, {})
-                mark(where, **{"color": BLACK, "linewidth": 0.8, **style})
+                rule(name, where, **style)(axes)
+        _limit(axes, xlim, ylim)
         name_axes(axes, x, y, log, unit, subs)
         for name, ticks in (("x", xticks), ("y", yticks)):
             if ticks is not None:
                 _set_ticks(axes, name, ticks)
-        if xlim:
-            axes.set_xlim(*xlim)
-        if ylim:
-            axes.set_ylim(*ylim)
+        _limit(axes, xlim, ylim)  # ticks may have widened them
 
     return title, draw
+
+
+def _data(axes: Axes) -> list[Any]:
+    return [*axes.lines, *axes.collections, *axes.patches, *axes.images]
+
+
+def rule(axis: str, at: float, **style: Any) -> Draw:
+    """A line across the panel at a value of x or y, under what is drawn later."""
+
+    def draw(axes: Axes) -> None:
+        mark = axes.axvline if axis == "x" else axes.axhline
+        mark(at, **{"color": BLACK, "linewidth": 0.8, "gid": "rule", **style})
+
+    return draw
+
+
+Limits = tuple[float | None, float | None] | None
+
+
+def _limit(axes: Axes, xlim: Limits, ylim: Limits) -> None:
+    if xlim:
+        axes.set_xlim(*xlim)
+    if ylim:
+        axes.set_ylim(*ylim)
 
 
 Ticks = Mapping[float, str] | Sequence[float] | str | Callable[[Values], str]

@@ -8,36 +8,20 @@ residual, and grows with the residual.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, gravac, plot
-from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, Note, near
-from dgc_repro.paper.frame import Column, Quantity, join, number, percent, pivot, times
-from dgc_repro.paper.gravac import DENSE, RESNET101, row_id
-from dgc_repro.paper.gravac import fig7_10 as factors
-from dgc_repro.paper.gravac import shared as steps
-from dgc_repro.paper.gravac import shared as training
-from dgc_repro.paper.gravac.shared import (
-    BRANCH,
-    FEWER,
-    FLOATS,
-    LARGEST,
-    LEAD,
-    QUALITY,
-    RANK,
-    at_factor,
-    compressed,
-    fewer_floats,
-)
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper import facts, frame, gravac, panels, plot
+from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper.frame import Column, Quantity, number, percent, pivot, times
+from dgc_repro.paper.gravac import DENSE, RESNET101, fig7_10, row_id
+from dgc_repro.paper.gravac import shared as g
+from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.records import Run
 
 POOL = "training"
@@ -48,6 +32,7 @@ GRAVAC_QUALITY, ACCORDION_QUALITY, REDUCTION = 78.0, 20.0, 18.0
 NEARLY_ALL = 0.95
 """Every step but for the beginning of an average. Ours."""
 GAIN_THETA_MIN, MOST = "gain of theta_min", "factor of most steps"
+WORDS = Template.read(__file__)
 
 
 def energy_gain(factor: float) -> float:
@@ -62,119 +47,82 @@ def _arithmetic() -> str:
     return f"Random-k's energy gain is 1/CF: {gains}; eps = {EPS:g}: {then}, a reduction of 1x."
 
 
-NOTES = (
-    Note("With the printed gain GraVAC never compresses with Random-k.", _arithmetic()),
-    Note(
-        "With the norm gain of the authors' code it begins to compress.",
-        f"Without a residual that gain is sqrt(1/CF) = {math.sqrt(energy_gain(FACTORS[0])):.3f} at "
-        f"{FACTORS[0]:g}x, above eps = {EPS:g}. It grows with the residual, which the denominator lacks.",
-    ),
-)
-_own, _accordion = row_id(RESNET101, ENERGY), row_id(RESNET101, ACCORDION)
-_lead = GRAVAC_QUALITY - ACCORDION_QUALITY
-_compresses = compressed(RESNET101, ENERGY)
+NOTES = WORDS.noted(arithmetic=_arithmetic(), root=math.sqrt(energy_gain(FACTORS[0])), eps=EPS)
+_own, _norm, _accordion = (row_id(RESNET101, method) for method in METHODS[1:])
 
 
-def _claim(
-    name: str, text: str, checks: tuple[Check, ...], reading: str, premises: tuple[Check, ...] = (),
-    margin: Literal["printed", "ours"] = "printed", assumed: str = "",
-) -> tuple[Claim, Claim]:  # fmt: skip
-    """A finding of the figure for the rows of both gains; it cannot follow from the printed one."""
-    no_way = _arithmetic()
-    energy = Claim(name, text, "figure 11", checks, reading, premises, margin, no_way, assumed)
-    return energy, steps.of_norm(energy, {_own: row_id(RESNET101, NORM)})
+def _claims() -> Iterator[Claim]:
+    say = partial(WORDS.claim, cannot_follow=_arithmetic())
+    lead, compresses = GRAVAC_QUALITY - ACCORDION_QUALITY, g.compressed(RESNET101, ENERGY)
+    better, densest = Check(g.QUALITY, _own, _accordion), g.at_factor(DENSEST)
+    yield say("better", better, premises=compresses)
+    words = {"own": GRAVAC_QUALITY, "other": ACCORDION_QUALITY, "lead": lead}
+    yield say("quality", near(better, lead, lead / 2), premises=compresses, ours=True, **words)
+    fewer = g.fewer_floats(RESNET101, ENERGY, REDUCTION)
+    yield say("reduction", fewer, ours=True, reduction=REDUCTION)
+    largest = near(Check(g.LARGEST, _own), FACTORS[-1], 0.5)
+    yield say("factors", Check(g.LEAD, _own, setting=densest), largest)
+    rank = near(Check(g.RANK, _own, setting=densest), 1, 0.5)
+    yield say("throughput", rank, ours=True, assumed=g.ASSUMED)
+
+
+def _expected() -> Iterator[Claim]:
+    def dense(row: str, above: float, below: float = math.inf) -> Check:
+        return Check(g.BRANCH, row, above=above, below=below, setting=DENSE)
+
+    yield WORDS.claim("energy.dense", dense(_own, NEARLY_ALL), ours=True, nearly=NEARLY_ALL)
+    yield WORDS.claim("norm.compresses", dense(_norm, -math.inf, g.MOSTLY), ours=True)
 
 
 CLAIMS = (
-    *_claim(
-        "better", "GraVAC reaches a better model than Accordion.", (Check(QUALITY, _own, _accordion),),
-        "Final test accuracy, paired by seed; the direction only.", _compresses,
-    ),
-    *_claim(
-        "quality", f"GraVAC reaches {GRAVAC_QUALITY:g} %, Accordion stays at {ACCORDION_QUALITY:g} %.",
-        (near(Check(QUALITY, _own, _accordion), _lead, _lead / 2),),
-        f"The same difference, within half of the printed {_lead:g} points.", _compresses, OURS,
-    ),
-    *_claim(
-        "reduction", f"GraVAC sends {REDUCTION:g}x less than dense training.",
-        (fewer_floats(RESNET101, ENERGY, REDUCTION),),
-        "Floats of the whole run, within a factor of two.", margin=OURS,
-    ),
-    *_claim(
-        "factors", f"It uses {', '.join(f'{f:g}' for f in FACTORS)}x, {DENSEST:g}x most.",
-        (
-            Check(LEAD, _own, setting=at_factor(DENSEST)),
-            near(Check(LARGEST, _own), FACTORS[-1], 0.5),
-        ),
-        f"Share of the recorded steps at {DENSEST:g}x less the largest share of any other factor, dense "
-        "steps included, and the largest factor that was sent.",
-    ),
-    *_claim(
-        "throughput", f"Compression throughput is largest at {DENSEST:g}x, where most steps are.",
-        (near(Check(RANK, _own, setting=at_factor(DENSEST)), 1, 0.5),),
-        "Our wording of the throughput by factor: rank among the factors that were sent.", (), OURS,
-        training.ASSUMED,
-    ),
-    Claim(
-        "energy.dense", "With the printed gain (nearly) every step is dense.", EXPECTED,
-        (Check(BRANCH, _own, above=NEARLY_ALL, setting="dense"),),
-        f"Share of the recorded steps that took the dense branch, above {NEARLY_ALL:.0%}.", margin=OURS,
-    ),
-    Claim(
-        "norm.compresses", "With the norm gain most steps are compressed.", EXPECTED,
-        (
-            Check(
-                BRANCH, row_id(RESNET101, NORM), above=-math.inf, below=steps.MOSTLY, setting="dense"
-            ),
-        ),
-        "The same share, below a half.", margin=OURS,
-    ),
-)  # fmt: skip
+    *(both for claim in _claims() for both in (claim, g.of_norm(claim, {_own: _norm}))),
+    *_expected(),
+)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    mine = steps.compared([run for run in runs if run.model == RESNET101 and run.method in METHODS])
-    (one,) = training.courses(mine, scale, (RESNET101,))
-    decided = [run for run in one.runs if run.method in (ENERGY, NORM)]
+    mine = g.compared([run for run in runs if run.model == RESNET101 and run.method in METHODS])
+    (one,) = g.courses(mine, scale, (RESNET101,))
+    decided = one.of(ENERGY, NORM)
     quantities = {
-        LARGEST: Quantity("x", partial(steps.largest, name="factor")),
-        MOST: Quantity("x", partial(steps.ranked, place=0)),
-        GAIN_THETA_MIN: Quantity("", lambda run: steps.mean(steps.column(run, "gain_theta_min"))),
+        g.LARGEST: Quantity("x", partial(g.largest, name="factor")),
+        MOST: Quantity("x", partial(g.ranked, place=0)),
+        GAIN_THETA_MIN: Quantity("", lambda run: g.mean(g.column(run, "gain_theta_min"))),
     }
-    found = join(
-        training.measure(one),
-        steps.by_factor(decided, lead=(DENSEST,), rank=(DENSEST,)),
-        frames.measure(decided, quantities),
+    found = frame.join(
+        g.measure(one),
+        g.by_factor(decided, lead=(DENSEST,), rank=(DENSEST,)),
+        frame.measure(decided, quantities),
     )
-    shared = [c for c in gravac.CHOICES if c.key in ("policy.gain", "policy.omega")]
-    return made(
-        __file__,
-        scale,
-        one.runs,
-        found,
-        [steps.which_gain, *_sections(one, found)],
-        CLAIMS,
-        judge=steps.judge_sent_apart,
-        labels=gravac.labels(one.runs),
-        head=steps.recorded(one.runs),
-        data=gravac.DATA,
-        notes=NOTES,
-        said={"thinning": steps.thinning(one.runs), "samples": steps.samples_unit(one.runs)},
-        choices=shared,
-        figures={"fig11": lambda: _figure(one, found, scale)},
-    )
+    own = gravac.looks(RESNET101, METHODS)
+    drawn = [
+        g.quality_panel(one, own),
+        panels.panel(
+            "factor by iteration (rows set apart by 5 %)", partial(_sent, one), log="y", unit="x",
+            x="iteration", y="compression factor, 1 = dense",
+        ),
+        fig7_10.throughput_panel(one, found, gravac.looks(RESNET101, (ENERGY, NORM))),
+    ]  # fmt: skip
+    title = f"{gravac.PAPER.label}, figure 11: {gravac.FAMILIES[RESNET101]} with Random-k"
+    return g.made(
+        __file__, scale, one.runs, found, [g.which_gain, *_sections(one, found)], CLAIMS,
+        judge=g.judge_sent_apart, head=g.recorded(one.runs), notes=NOTES,
+        choices=g.choices("policy.gain", "policy.omega"),
+        figures={"fig11": lambda: plot.figure(title, facts.caption(one.runs, scale), drawn)},
+    )  # fmt: skip
 
 
-def _sections(one: training.Course, found: pd.DataFrame) -> list[Section]:
+def _sections(one: g.Course, found: pd.DataFrame) -> list[Section]:
+    factor = partial(number, decimals=1, unit="x")
     columns = (
-        frames.seeds(QUALITY),
-        Column("final test accuracy %", QUALITY, 2),
-        Column("dense steps", BRANCH, percent, "dense"),
+        frame.seeds(g.QUALITY),
+        Column("final test accuracy %", g.QUALITY, 2),
+        Column("dense steps", g.BRANCH, percent, "dense"),
         Column("gain at 1.5x", GAIN_THETA_MIN),
-        Column("largest factor", LARGEST, lambda values: number(values, 1, "x")),
-        Column("most steps at", MOST, lambda values: number(values, 1, "x")),
-        Column("floats: times less", FEWER[FLOATS], times),
+        Column("largest factor", g.LARGEST, factor),
+        Column("most steps at", MOST, factor),
+        Column("floats: times less", g.FEWER[g.FLOATS], times),
     )
 
     def said(gain: float) -> str:
@@ -185,37 +133,25 @@ def _sections(one: training.Course, found: pd.DataFrame) -> list[Section]:
         [(name, *map(said, both)) for name, both in gains.items()],
         columns=["factor", "energy gain", "norm gain without a residual"],
     )
-    throughput = factors.by_factor(one, found, (ENERGY, NORM))
+    throughput = fig7_10.by_factor(one, found, (ENERGY, NORM))
     return [
-        Section("The rows", pivot(found, factors.labels(RESNET101, METHODS), columns)),
+        Section("The rows", pivot(found, fig7_10.labels(RESNET101, METHODS), columns)),
         Section("Compression throughput by factor", throughput),
         Section("Random-k's gains at the printed factors", arithmetic),
     ]
 
 
-def _figure(one: training.Course, found: pd.DataFrame, scale: str) -> Figure:
-    own = gravac.looks(RESNET101, METHODS)
-
-    def sent(axes: Axes) -> None:
-        """The factor of each recorded step; Accordion's by epoch."""
-        places = {row: place for place, row in enumerate(own, start=-1)}
-        for run in one.runs:
-            look, aside, how = own[run.row], 1.05 ** places[run.row], "default"
-            when, sent = steps.column(run, "step"), steps.column(run, "factor")
-            if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
-                ends = run.epochs.set_index("epoch")["step"].reindex(run.trace["epoch"])
-                used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
-                when, sent = np.append(0, ends.to_numpy(float)), np.append(used[:1], used)
-                how = "steps-pre"
-            line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
-            axes.plot(when, sent * aside, drawstyle=how, linewidth=1.4, **line)
-        plot.name_axes(axes, "iteration", "compression factor, 1 = dense", log="y", unit="x")
-
-    both = gravac.looks(RESNET101, (ENERGY, NORM))
-    panels: plot.Panels = [
-        training.quality_panel(one, own),
-        ("factor by iteration (rows set apart by 5 %)", sent),
-        ("modelled compression throughput", partial(factors.draw_throughput, one, found, both)),
-    ]
-    title = f"{gravac.PAPER.label}, figure 11: {gravac.FAMILIES[RESNET101]} with Random-k"
-    return plot.figure(title, facts.caption(one.runs, scale), panels)
+def _sent(one: g.Course, axes: Axes) -> None:
+    """The factor of each recorded step; Accordion's by epoch."""
+    looks = gravac.looks(RESNET101, METHODS)
+    places = {row: place for place, row in enumerate(looks, start=-1)}
+    for run in one.runs:
+        look, aside, how = looks[run.row], 1.05 ** places[run.row], "default"
+        when, sent = g.column(run, "step"), g.column(run, "factor")
+        if run.method == ACCORDION and {"epoch", "label"} <= set(run.trace.columns):
+            ends = run.epochs.set_index("epoch")["step"].reindex(run.trace["epoch"])
+            used = run.trace["label"].str.rpartition("=")[2].to_numpy(float)
+            when, sent = np.append(0, ends.to_numpy(float)), np.append(used[:1], used)
+            how = "steps-pre"
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        axes.plot(when, sent * aside, drawstyle=how, linewidth=1.4, **line)

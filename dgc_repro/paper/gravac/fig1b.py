@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, Quantity, Values, join, measure, number, pivot, seeds
-from dgc_repro.paper.gravac import DATA, FAMILIES, MILESTONES, MODELS, PAPER, row_id
-from dgc_repro.paper.gravac import shared as steps
-from dgc_repro.paper.gravac.shared import ALIKE, STEPS, Series, at, by_setting, column, mean
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.gravac import FAMILIES, MILESTONES, MODELS, PAPER, row_id
+from dgc_repro.paper.gravac import shared as g
+from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
 POOL = "training"
 METHOD = "dense_variance"
 ROWS = {row_id(model, METHOD): f"{family}, dense" for model, family in FAMILIES.items()}
-LOOKS = {
-    row: Look(ROWS[row], colour)
-    for row, colour in zip(ROWS, (plot.BLUE, plot.GREEN, plot.ORANGE), strict=True)
-}
+LOOKS = [Look(ROWS[row], plot.CYCLE[place]) for row, place in zip(ROWS, (0, 2, 1), strict=True)]
 STARTING = MILESTONES[0]
 """The starting iterations: those before the learning rate first decays. Ours."""
 NUM_PARTS = 10
@@ -40,19 +35,19 @@ DRASTIC = 1.0
 """Drastically: by a factor of two, one doubling, either way. Ours."""
 
 
-def variance(run: Run) -> tuple[Series, Series]:
+def variance(run: Run) -> tuple[g.Series, g.Series]:
     """The recorded starting iterations, and the variance of the gradient in each."""
-    when, spread = column(run, "step"), column(run, "own_square") - column(run, "mean_square")
-    known = (when <= at(run, STARTING)) & np.isfinite(spread)
+    when, spread = g.column(run, "step"), g.column(run, "own_square") - g.column(run, "mean_square")
+    known = (when <= g.at(run, STARTING)) & np.isfinite(spread)
     return when[known], spread[known]
 
 
 def in_part(run: Run, part: str) -> float:
     """Mean variance in a tenth of the starting iterations."""
     when, spread = variance(run)
-    end, left = at(run, STARTING), NUM_PARTS - PARTS[part]
+    end, left = g.at(run, STARTING), NUM_PARTS - PARTS[part]
     after = end - end / NUM_PARTS * left if PARTS[part] else -math.inf
-    return mean(spread[(when > after) & (when <= end - end / NUM_PARTS * (left - 1))])
+    return g.mean(spread[(when > after) & (when <= end - end / NUM_PARTS * (left - 1))])
 
 
 def _doublings(run: Run, before: str, after: str) -> float:
@@ -61,90 +56,68 @@ def _doublings(run: Run, before: str, after: str) -> float:
     return math.log2(b / a) if a > 0 and b > 0 else math.nan
 
 
-def _change(run: Run, before: str, after: str) -> float:
-    return abs(_doublings(run, before, after))
+def _early(run: Run) -> float:
+    return abs(_doublings(run, FIRST, SECOND))
+
+
+def _late(run: Run) -> float:
+    return abs(_doublings(run, NINTH, LAST))
 
 
 QUANTITIES = {
     FALL: Quantity("doublings", lambda run: -_doublings(run, FIRST, LAST)),
-    EARLY_CHANGE: Quantity("doublings", lambda run: _change(run, FIRST, SECOND)),
-    LATE_CHANGE: Quantity("doublings", lambda run: _change(run, NINTH, LAST)),
-    SETTLING: Quantity(
-        "doublings", lambda run: _change(run, FIRST, SECOND) - _change(run, NINTH, LAST)
-    ),
+    EARLY_CHANGE: Quantity("doublings", _early),
+    LATE_CHANGE: Quantity("doublings", _late),
+    SETTLING: Quantity("doublings", lambda run: _early(run) - _late(run)),
 }
-_READ = (
+READ = (
     "Mean over workers of ||g_i||^2 less ||mean g||^2 in dense training, averaged over tenths of the "
-    f"starting iterations (the first {STARTING:,} of {STEPS:,} steps, or that share of a shorter run)."
+    f"starting iterations (the first {STARTING:,} of {g.STEPS:,} steps, or that share of a shorter run)."
 )
-
-
-def _claims(model: str) -> tuple[Claim, ...]:
-    row, name = row_id(model, METHOD), MODELS[model]
-    return (
-        Claim(
-            f"{model}.falls", f"{name}: the gradient varies most at the start.", "figure 1b",
-            (Check(FALL, row),),
-            f"{_READ} First tenth above the last one. The wording is ours.", margin=OURS,
-        ),
-        Claim(
-            f"{model}.drastic", f"{name}: gradients change drastically early.", "text on figure 1b",
-            (Check(EARLY_CHANGE, row, above=DRASTIC),),
-            f"{_READ} From the first to the second tenth by more than a factor of two, either way.",
-            margin=OURS,
-        ),
-        Claim(
-            f"{model}.saturates", f"{name}: gradients then saturate.", "text on figure 1b",
-            (Check(SETTLING, row),),
-            f"{_READ} The last two tenths differ by a smaller factor than the first two.",
-        ),
-    )  # fmt: skip
-
-
-CLAIMS = tuple(claim for model in MODELS for claim in _claims(model))
+CLAIMS = tuple(
+    Template.read(__file__).claim(
+        name, Check(quantity, row_id(model, METHOD), above=above), of=model, ours=name != "saturates",
+        model=called, read=READ,
+    )
+    for model, called in MODELS.items()
+    for name, quantity, above in (
+        ("falls", FALL, 0.0), ("drastic", EARLY_CHANGE, DRASTIC), ("saturates", SETTLING, 0.0),
+    )
+)  # fmt: skip
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     own = of_rows(runs, ROWS)
     for row in ROWS:
-        require_alike([run for run in own if run.row == row], ALIKE)
-    parts = {part: lambda run, part=part: in_part(run, part) for part in PARTS}
-    found = join(by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
+        require_alike([run for run in own if run.row == row], g.ALIKE)
+    parts = {part: partial(in_part, part=part) for part in PARTS}
+    found = join(g.by_setting(own, VARIANCE, "", parts), measure(own, QUANTITIES))
     columns = (
         seeds(FALL),
         *(Column(part, VARIANCE, setting=part) for part in PARTS),
         Column("change: first two", EARLY_CHANGE, _factor),
         Column("last two", LATE_CHANGE, _factor),
     )
-    return made(
-        __file__,
-        scale,
-        own,
-        found,
-        [Section("Variance of the gradient", pivot(found, ROWS, columns, first="model"))],
-        CLAIMS,
-        labels=ROWS,
-        data=DATA,
-        said={"thinning": steps.thinning(own)},
-        head=steps.recorded(own),
-        figures={"fig1b": lambda: _figure(own, scale)},
-    )
+    table = pivot(found, ROWS, columns, first="model")
+    lines = [
+        panels.lines(
+            [variance(run) for run in own if run.row == row], look.label, color=look.colour, linewidth=1.0
+        )
+        for row, look in zip(ROWS, LOOKS, strict=True)
+    ]  # fmt: skip
+    shown = [
+        panels.panel(
+            "starting iterations", *lines, x="iteration", y="variance over workers", log="y"
+        )
+    ]
+    title = f"{PAPER.label}, figure 1b: variance of the gradient"
+    said = facts.caption(own, scale)
+    return g.made(
+        __file__, scale, own, found, [Section("Variance of the gradient", table)], CLAIMS, labels=ROWS,
+        head=g.recorded(own), figures={"fig1b": lambda: plot.figure(title, said, shown, size=(7.2, 3.6))},
+    )  # fmt: skip
 
 
 def _factor(doublings: Values) -> str:
     return number([2**value for value in doublings], None, "x")
-
-
-def _figure(runs: Sequence[Run], scale: str) -> Figure:
-    def draw(axes: Axes) -> None:
-        for row, look in LOOKS.items():
-            own = (variance(run) for run in runs if run.row == row)
-            plot.traces(axes, own, look.label, color=look.colour)
-        if not axes.lines:
-            plot.empty(axes, "no run")
-        plot.name_axes(axes, "iteration", "variance over workers", "y")
-
-    title = f"{PAPER.label}, figure 1b: variance of the gradient"
-    caption = facts.caption(runs, scale)
-    return plot.figure(title, caption, [("starting iterations", draw)], size=(7.2, 3.6))

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from dgc_repro.paper import facts, frame, gravac, panels, plot
-from dgc_repro.paper.claims import EXPECTED, Check, Claim, Note, claim, printed_table
+from dgc_repro.paper.claims import Check, Claim, Note, printed_table
 from dgc_repro.paper.frame import Column, pivot, values
 from dgc_repro.paper.gravac import DENSE, GRAVAC, GRAVAC_ROWS, LOOKS, LSTM, MODELS, SETUP, row_id
 from dgc_repro.paper.gravac import shared as g
-from dgc_repro.paper.page import Page, Section
+from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.statistics import interval
 from dgc_repro.paper.verdict import paired
@@ -78,133 +78,7 @@ def near_dense(model: str, method: str) -> Check:
     return replace(check, above=1 / miss if check.ratio else -miss)
 
 
-UNIT = {model: "" if model == LSTM else " %" for model in MODELS}
-READING = (
-    "Test metric after the last epoch, paired by seed: points of accuracy, ratio of perplexities."
-)
-MAGNITUDE = (
-    "The same difference, within half of the printed one either way, or half a point, or 2 %."
-)
-
-
-SPEED = (
-    "Modelled seconds to the plateau, paired by seed; a failed row never reaches one. Not tested where the "
-    "faster row ends farther below dense than any row with a printed speedup misses its target."
-)
-say = partial(claim, where="Table II")
-
-
-def _faster(
-    name: str, text: str, model: str, slow: str, quick: str, premises: tuple[Check, ...] = ()
-) -> Iterator[Claim]:
-    """``quick`` has its plateau earlier than ``slow``, and by how much."""
-    ratio = printed(model, quick, "speedup") / printed(model, slow, "speedup")
-    check = g.sooner(g.PLATEAU_SECONDS, model, quick, slow, ratio)
-    given: dict[str, Any] = {
-        "premises": (*premises, near_dense(model, quick)),
-        "assumed": g.ASSUMED,
-    }
-    yield say(f"{model}.{name}.faster", f"{text}.", check, reading=SPEED, **given)
-    yield say(
-        f"{model}.{name}.speedup", f"{text}: by {ratio:.3g}x.", g.sooner_by(check, ratio), ours=True,
-        reading="The same ratio, within half of the printed gain either way.", **given,
-    )  # fmt: skip
-
-
-def _of_gravac(model: str) -> Iterator[Claim]:
-    name, row = MODELS[model], row_id(model, GRAVAC)
-    quality, gap, speed = (
-        printed(model, GRAVAC, of) for of in ("quality", "difference", "speedup")
-    )
-    premises, target = g.compressed(model, GRAVAC), SETUP(model, "target")
-    yield say(
-        f"{model}.gravac.target",
-        f"{name}: GraVAC meets the target ({quality:g} for {target:g}{UNIT[model]}).",
-        g.as_good(model, GRAVAC), premises=premises, ours=True,
-        reading=f"{READING} Dense of the same seed stands for the target: at most half a point, or "
-        "2 %, worse.",
-    )  # fmt: skip
-    yield say(
-        f"{model}.gravac.difference", f"{name}: GraVAC lies {gap:+g} from the target.",
-        g.better_by(model, GRAVAC, DENSE, (quality, target)), premises=premises, ours=True,
-        reading=MAGNITUDE,
-    )  # fmt: skip
-    text = f"{name}: GraVAC is faster than Top-k 10x"
-    yield from _faster("gravac", text, model, BASELINE, GRAVAC, premises)
-    fastest = f"{LOOKS[FASTEST].label} is faster than GraVAC"
-    yield say(
-        f"{model}.gravac.order",
-        f"{name}: {fastest} ({printed(model, FASTEST, 'speedup'):g}x against {speed:g}x).",
-        Check(g.PLATEAU_SECONDS, row, row_id(model, FASTEST), 1.0, setting=g.MODELLED, ratio=True),
-        premises=(*premises, near_dense(model, FASTEST)), assumed=g.ASSUMED, reading=SPEED,
-    )  # fmt: skip
-
-
-def _of_static(model: str, compressor: str) -> Iterator[Claim]:
-    """What 1000x costs in quality and gains in time against 10x."""
-    weak, strong = f"{compressor}10", f"{compressor}1000"
-    values = printed(model, weak, "quality"), printed(model, strong, "quality")
-    name = f"{MODELS[model]}, {gravac.COMPRESSORS[compressor]}: 1000x"
-    text = f"{name} ends worse than 10x ({values[1]:g} and {values[0]:g}{UNIT[model]})."
-    yield say(f"{model}.{compressor}.loses", text, g.better(model, weak, strong), reading=READING)
-    text = f"{name} ends {abs(values[0] - values[1]):.3g} worse."
-    by = g.better_by(model, weak, strong, values)
-    yield say(f"{model}.{compressor}.loss", text, by, reading=MAGNITUDE, ours=True)
-    yield from _faster(compressor, f"{name} is faster than 10x", model, weak, strong)
-
-
-def _of_random(model: str, method: str) -> Claim:
-    """Random-k fails, or trains and misses the target."""
-    name, value = f"{MODELS[model]}, {LOOKS[method].label}", printed(model, method, "quality")
-    trains = Check(g.ABOVE_FAILING, row_id(model, method))
-    if math.isnan(value):
-        return say(
-            f"{model}.{method}.fails", f"{name}: fails.", replace(trains, above=-math.inf, below=0.0),
-            reading="How far the final quality lies above the level at which a run has failed: below 0.",
-        )  # fmt: skip
-    return say(
-        f"{model}.{method}.misses",
-        f"{name}: trains and misses the target ({value:g} for {SETUP(model, 'target'):g}{UNIT[model]}).",
-        trains, g.better(model, DENSE, method),
-        reading="Its final quality lies above the level at which a run has failed, and is worse than that of "
-        "dense of the same seed.",
-    )  # fmt: skip
-
-
-def _against_dense(model: str, method: str) -> Iterator[Claim]:
-    name, rows = (
-        f"{MODELS[model]}, {GRAVAC_ROWS[method]}",
-        (row_id(model, method), row_id(model, DENSE)),
-    )
-    quantity = g.PERPLEXITY if model == LSTM else g.TEST_LOSS
-    reduction = gravac.REDUCTIONS[model][method]
-    yield say(
-        f"{model}.{method}.loss",
-        f"{name}: GraVAC's final {quantity.removeprefix('final ')} is dense's.",
-        Check(quantity, *rows, below=1 + LOSS_SHARE, ratio=True),
-        where=EXPECTED, premises=g.compressed(model, method), ours=True,
-        reading=f"After the last epoch, at most {100 * LOSS_SHARE:.0f} % above dense's.",
-    )  # fmt: skip
-    yield say(
-        f"{model}.{method}.volume", f"{name}: {reduction:g} times fewer floats than dense.",
-        g.fewer_floats(model, method, reduction), where="figures 7 to 9, communication volume", ours=True,
-        reading=f"Floats of the whole run, within a factor of {g.VOLUME_FACTOR:g}. At a reduced scale "
-        "windows are shorter and fewer, so that each factor has another share of the steps.",
-    )  # fmt: skip
-
-
-def _of_paper(one: g.Course) -> Claim:
-    """GraVAC reaches the paper's own target, where dense training does."""
-
-    def reaches(method: str) -> Check:
-        check = Check(one.final, row_id(one.model, method), above=one.papers_target)
-        return check if one.metric.sign > 0 else replace(check, above=-math.inf, below=check.above)
-
-    return say(
-        f"{one.model}.gravac.reaches", f"{MODELS[one.model]}: GraVAC reaches {gravac.TARGETS[one.model]}.",
-        reaches(GRAVAC), premises=(reaches(DENSE), *g.compressed(one.model, GRAVAC)),
-        reading="Test metric after the last epoch. Not tested where dense training misses the target.",
-    )  # fmt: skip
+WORDS = Template.read(__file__)
 
 
 def claims(model: str) -> Iterator[Claim]:
@@ -218,36 +92,116 @@ def claims(model: str) -> Iterator[Claim]:
         yield from _against_dense(model, method)
 
 
+def _words(model: str, method: str) -> dict[str, Any]:
+    """What the texts of claims say of a method: its printed quality, the target, the unit of both."""
+    quality, unit = printed(model, method, "quality"), "" if model == LSTM else " %"
+    return {"quality": quality, "target": SETUP(model, "target"), "unit": unit}
+
+
+def _sooner(model: str, quick: str, slow: str, *premises: Check) -> tuple[Check, dict[str, Any]]:
+    """``quick`` has its plateau earlier than ``slow``; and what claims of it have in common."""
+    ratio = printed(model, quick, "speedup") / printed(model, slow, "speedup")
+    check = g.sooner(g.PLATEAU_SECONDS, model, quick, slow, ratio)
+    premises = (*premises, near_dense(model, quick))
+    return check, {"premises": premises, "assumed": g.ASSUMED, "ratio": ratio}
+
+
+def _of_gravac(model: str) -> Iterator[Claim]:
+    premises, words = g.compressed(model, GRAVAC), _words(model, GRAVAC)
+    say = partial(WORDS.claim, of=model, called=MODELS[model])
+    yield say("gravac.target", g.as_good(model, GRAVAC), premises=premises, ours=True, **words)
+    gap = g.better_by(model, GRAVAC, DENSE, (words["quality"], words["target"]))
+    difference = printed(model, GRAVAC, "difference")
+    yield say("gravac.difference", gap, premises=premises, ours=True, gap=difference)
+    check, more = _sooner(model, GRAVAC, BASELINE, *premises)
+    yield say("gravac.faster", check, **more)
+    yield say("gravac.speedup", g.sooner_by(check, more["ratio"]), ours=True, **more)
+    check, more = _sooner(model, FASTEST, GRAVAC, *premises)
+    speeds = (printed(model, method, "speedup") for method in (FASTEST, GRAVAC))
+    more |= zip(("fastest", "speed"), speeds, strict=True)
+    yield say("gravac.order", replace(check, printed=math.nan), **more)
+
+
+def _of_static(model: str, compressor: str) -> Iterator[Claim]:
+    """What 1000x costs in quality and gains in time against 10x."""
+    weak, strong = f"{compressor}10", f"{compressor}1000"
+    values = printed(model, weak, "quality"), printed(model, strong, "quality")
+    name = f"{MODELS[model]}, {gravac.COMPRESSORS[compressor]}"
+    say = partial(
+        WORDS.claim, of=f"{model}.{compressor}", called=name, weak=values[0], strong=values[1]
+    )
+    yield say("loses", g.better(model, weak, strong), unit=_words(model, weak)["unit"])
+    gap = abs(values[0] - values[1])
+    yield say("loss", g.better_by(model, weak, strong, values), ours=True, gap=gap)
+    check, more = _sooner(model, strong, weak)
+    yield say("faster", check, **more)
+    yield say("speedup", g.sooner_by(check, more["ratio"]), ours=True, **more)
+
+
+def _of_random(model: str, method: str) -> Claim:
+    """Random-k fails, or trains and misses the target."""
+    name, words = f"{MODELS[model]}, {LOOKS[method].label}", _words(model, method)
+    trains = Check(g.ABOVE_FAILING, row_id(model, method))
+    say = partial(WORDS.claim, of=f"{model}.{method}", called=name)
+    if math.isnan(words["quality"]):
+        return say("fails", replace(trains, above=-math.inf, below=0.0))
+    return say("misses", trains, g.better(model, DENSE, method), **words)
+
+
+def _against_dense(model: str, method: str) -> Iterator[Claim]:
+    quantity, rows = g.PERPLEXITY if model == LSTM else g.TEST_LOSS, (method, DENSE)
+    say = partial(WORDS.claim, ours=True, called=f"{MODELS[model]}, {GRAVAC_ROWS[method]}")
+    loss = Check(quantity, *(row_id(model, m) for m in rows), below=1 + LOSS_SHARE, ratio=True)
+    words = {"quantity": quantity.removeprefix("final "), "share": 100 * LOSS_SHARE}
+    premises = g.compressed(model, method)
+    yield say("dense", loss, id=f"{model}.{method}.loss", premises=premises, **words)
+    reduction = gravac.REDUCTIONS[model][method]
+    fewer = g.fewer_floats(model, method, reduction)
+    words = {"reduction": reduction, "within": g.VOLUME_FACTOR}
+    yield say("volume", fewer, of=f"{model}.{method}", **words)
+
+
+def _of_paper(one: g.Course) -> Claim:
+    """GraVAC reaches the paper's own target, where dense training does."""
+
+    def reaches(method: str) -> Check:
+        check = Check(one.final, row_id(one.model, method), above=one.papers_target)
+        return check if one.metric.sign > 0 else replace(check, above=-math.inf, below=check.above)
+
+    premises = reaches(DENSE), *g.compressed(one.model, GRAVAC)
+    words = {"called": MODELS[one.model], "goal": gravac.TARGETS[one.model]}
+    return WORDS.claim("gravac.reaches", reaches(GRAVAC), of=one.model, premises=premises, **words)
+
+
 CLAIMS = tuple(claim for model in MODELS for claim in claims(model))
 
-_missed = [
-    f"{MODELS[model]} {LOOKS[method].label}"
-    for method in PRINTED_METHODS
-    for model in MODELS
-    if printed(model, method, "difference") < 0
-]
 
+def _notes() -> tuple[Note, ...]:
+    missed = [
+        f"{MODELS[model]} {LOOKS[method].label}"
+        for method in PRINTED_METHODS
+        for model in MODELS
+        if printed(model, method, "difference") < 0
+    ]
 
-def _beside(method: str) -> str:
-    speeds = (
-        f"{MODELS[m]} {printed(m, GRAVAC, 'speedup'):g}x, {printed(m, method, 'speedup'):g}x"
-        for m in MODELS
+    def beside(method: str) -> str:
+        speeds = (
+            f"{MODELS[m]} {printed(m, GRAVAC, 'speedup'):g}x, {printed(m, method, 'speedup'):g}x"
+            for m in MODELS
+        )
+        return f"GraVAC, {LOOKS[method].label}: {'; '.join(speeds)}."
+
+    return WORDS.noted(
+        missed=f"{len(missed)} rows miss it: {', '.join(missed)}.",
+        beside_dgc=beside("dgc1000"),
+        beside_redsync=beside(FASTEST),
+        topk=printed(LSTM, BASELINE, "quality"),
+        target=SETUP(LSTM, "target"),
+        difference=printed(LSTM, BASELINE, "difference"),
     )
-    return f"GraVAC, {LOOKS[method].label}: {'; '.join(speeds)}."
 
 
-NOTES = (
-    Note("Speedups are printed for rows that never meet the target: they are to each row's own plateau.",
-         f"{len(_missed)} rows miss it: {', '.join(_missed)}."),
-    Note("GraVAC starts at 10x and uses at most DGC 1000x, so its speedup lies between theirs; on the LSTM "
-         "it is printed above.", _beside("dgc1000")),
-    Note("The text calls 6.67x the maximum speedup; Redsync 1000x has more on every model.",
-         _beside("redsync1000")),
-    Note("The text calls Top-k 10x better than dense on the LSTM; the table prints no difference.",
-         f"Perplexity {printed(LSTM, 'topk10', 'quality'):.1f} for a target of "
-         f"{SETUP(LSTM, 'target'):.1f}, difference {printed(LSTM, 'topk10', 'difference'):g}."),
-    gravac.PERPLEXITY_NOTE,
-)  # fmt: skip
+NOTES = (*_notes(), gravac.PERPLEXITY_NOTE)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
