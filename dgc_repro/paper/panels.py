@@ -52,7 +52,7 @@ def panel(
 
     x, y       labels of the axes; ``log``: which of the two are logarithmic, with plain ticks in a ``unit``
     subs       multiples of each power of ten that have a tick; chosen by the range where there are none
-    at_x       places of vertical lines, alone or with their style, over what is drawn; ``at_y``: of horizontal
+    at_x       places of vertical lines, alone or with their style, over what is drawn; ``at_y``: horizontal
                ones (`rule` draws one before)
     xticks     names by place, a list of places, "binary" (powers of two), or a function that writes a number
     otherwise  what the panel says where nothing is drawn
