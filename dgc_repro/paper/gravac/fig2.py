@@ -6,31 +6,40 @@ The sources have text only: known points of the figure are claims, and two contr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, frame, gravac, plot
-from dgc_repro.paper.claims import Check, Claim, Note
+from dgc_repro.paper import facts, frame, gravac, panels, plot
+from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, Quantity, pivot
-from dgc_repro.paper.gravac import COMPRESSORS, DENSE, FACTORS, LABELS, LOOKS, MODELS, row_id
-from dgc_repro.paper.gravac import shared as training
-from dgc_repro.paper.gravac.shared import ASSUMED, MODELLED, PAPERS, REACHED, TARGET_SECONDS, Course
+from dgc_repro.paper.gravac import (
+    COMPRESSORS,
+    DENSE,
+    FACTORS,
+    LABELS,
+    LOOKS,
+    LSTM,
+    MODELS,
+    RESNET101,
+    VGG16,
+    row_id,
+)
+from dgc_repro.paper.gravac import shared as g
+from dgc_repro.paper.gravac.shared import MODELLED, PAPERS, REACHED, TARGET_SECONDS
 from dgc_repro.paper.gravac.table2 import printed
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template
 from dgc_repro.paper.records import Run
 
 POOL = "training"
 SPEEDUP, SHORT = "speedup to the target", "short of the target"
-BEST_TOPK = {gravac.RESNET101: 100, gravac.VGG16: 1000, gravac.LSTM: 10}
+BEST_TOPK = {RESNET101: 100, VGG16: 1000, LSTM: 10}
 """The factor at which Top-k meets each model's target soonest."""
-ONLY_AT_10 = (gravac.VGG16, gravac.LSTM)
+ONLY_AT_10 = (VGG16, LSTM)
 """Models that meet their target with Random-k at 10x, and at no other factor."""
 STATIC = tuple(f"{name}{factor}" for name in COMPRESSORS for factor in FACTORS)
+WORDS = Template.read(__file__)
 
 
 def _contradiction(model: str) -> str:
@@ -41,73 +50,50 @@ def _contradiction(model: str) -> str:
     )
 
 
-def _reached(model: str, factor: int, *, is_met: bool) -> Check:
-    row = row_id(model, f"randomk{factor}")
-    return Check(SHORT, row, above=-math.inf, below=0.0) if is_met else Check(SHORT, row)
+def _claims() -> Iterator[Claim]:
+    for model, best in BEST_TOPK.items():
+        others = [f"topk{factor}" for factor in FACTORS if factor != best]
+        checks = [g.sooner(TARGET_SECONDS, model, f"topk{best}", other) for other in others]
+        words = {"model": MODELS[model], "best": best}
+        yield WORDS.claim("topk", *checks, of=model, assumed=g.ASSUMED, **words)
+    for model in MODELS:
+        at_10 = model in ONLY_AT_10
+        ends = [
+            (-math.inf, 0.0) if at_10 and factor == 10 else (0.0, math.inf) for factor in FACTORS
+        ]
+        rows = [row_id(model, f"randomk{factor}") for factor in FACTORS]
+        checks = [Check(SHORT, row, None, *both) for row, both in zip(rows, ends, strict=True)]
+        read = (
+            "Percent by which the best epoch stays short of the target of our dense runs: above 0."
+        )
+        yield WORDS.claim(
+            "randomk", *checks, of=model, cannot_follow=_contradiction(model) if at_10 else "",
+            model=MODELS[model], reading="" if at_10 else read,
+            met="met at 10x only" if at_10 else "not met at any factor",
+        )  # fmt: skip
 
 
-CLAIMS = (
-    *(
-        Claim(
-            f"{model}.topk", f"{MODELS[model]}, Top-k: the target is met soonest at {best}x.", "figure 2",
-            tuple(
-                Check(TARGET_SECONDS, row_id(model, f"topk{factor}"), row_id(model, f"topk{best}"),
-                      above=1.0, ratio=True, setting=MODELLED)
-                for factor in FACTORS
-                if factor != best
-            ),
-            "Modelled seconds to the target, paired by seed; infinite where it is not reached. Not tested "
-            "where two factors both never reach it.",
-            assumed=ASSUMED,
-        )
-        for model, best in BEST_TOPK.items()
-    ),
-    Claim(
-        "resnet101.randomk", f"{MODELS[gravac.RESNET101]}, Random-k: the target is not met at any factor.",
-        "figure 2", tuple(_reached(gravac.RESNET101, factor, is_met=False) for factor in FACTORS),
-        "Percent by which the best epoch stays short of the target of our dense runs: above 0.",
-    ),
-    *(
-        Claim(
-            f"{model}.randomk", f"{MODELS[model]}, Random-k: the target is met at 10x only.", "figure 2",
-            tuple(_reached(model, factor, is_met=factor == 10) for factor in FACTORS),
-            cannot_follow=_contradiction(model),
-        )
-        for model in ONLY_AT_10
-    ),
-)  # fmt: skip
-NOTES = (
-    *(
-        Note(
-            "Figure 2 has Random-k meet a target that Table II has it miss.", _contradiction(model)
-        )
-        for model in ONLY_AT_10
-    ),
-    gravac.PERPLEXITY_NOTE,
-)
+CLAIMS = tuple(_claims())
+NOTES = (*WORDS.noted(**{m: _contradiction(m) for m in ONLY_AT_10}), gravac.PERPLEXITY_NOTE)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
-    found = training.courses(runs, scale, methods=(DENSE, *STATIC))
-    table = frame.join(*map(_measure, found))
-    return made(
-        __file__,
-        scale,
-        training.runs_of(found),
-        table,
-        [_section(found, table), training.setup_section(found)],
-        CLAIMS,
-        labels=LABELS,
-        data=gravac.DATA,
-        notes=NOTES,
-        said=_said(found, table),
-        choices=gravac.CHOICES,
-        figures={"fig2": lambda: _figure(found, table, scale)},
+    found = g.courses(runs, scale, methods=(DENSE, *STATIC))
+    own, table = g.runs_of(found), frame.join(*map(_measure, found))
+    targets = (
+        f"{one.family}, {one.metric.label}: {g.target_text(one)}" for one in found
     )
+    drawn, said = [_panel(one, table) for one in found], facts.caption(own, scale)
+    title = "Figure 2: speedup to the target of our dense runs, modelled seconds"
+    return g.made(
+        __file__, scale, own, table, [_section(found, table), g.setup_section(found)], CLAIMS,
+        labels=LABELS, notes=NOTES, said={"targets": " ".join(targets)}, choices=gravac.CHOICES,
+        figures={"fig2": lambda: plot.figure(title, said, drawn, size=(4.6, 3.6), legend=0)},
+    )  # fmt: skip
 
 
-def _measure(one: Course) -> pd.DataFrame:
+def _measure(one: g.Course) -> pd.DataFrame:
     """With speedups over 10x (0 where the target is never reached) and how far the best epoch stays short."""
     sign = one.metric.sign
 
@@ -115,9 +101,7 @@ def _measure(one: Course) -> pd.DataFrame:
         best = float(np.nanmax(sign * one.quality(run)))
         return 100 * (sign * one.target - best) / one.target
 
-    found = frame.join(
-        training.measure(one), frame.measure(one.runs, {SHORT: Quantity("%", short)})
-    )
+    found = frame.join(g.measure(one), frame.measure(one.runs, {SHORT: Quantity("%", short)}))
     quicker = []
     for name in COMPRESSORS:
         rows = [row_id(one.model, f"{name}{factor}") for factor in FACTORS]
@@ -130,13 +114,11 @@ def _measure(one: Course) -> pd.DataFrame:
     return frame.join(found, speedups[np.isfinite(speedups["value"])])
 
 
-def _section(found: Sequence[Course], table: pd.DataFrame) -> Section:
-    clocks = training.shown_clocks(table)
+def _section(found: Sequence[g.Course], table: pd.DataFrame) -> Section:
     columns = [Column("short of it by %", SHORT, 1)]
     for of in ("", PAPERS) if any(one.papers_target > 0 for one in found) else ("",):
-        reached = Column(f"target reached{of}", REACHED + of, frame.hits)
-        columns.append(reached)
-        for clock in clocks:
+        columns.append(Column(f"target reached{of}", REACHED + of, frame.hits))
+        for clock in g.shown_clocks(table):
             columns.append(Column(f"seconds{of}, {clock}", TARGET_SECONDS + of, None, clock))
             columns.append(Column(f"speedup{of}, {clock}", SPEEDUP + of, frame.times, clock))
     shown = [row_id(one.model, method) for one in found for method in (DENSE, *STATIC)]
@@ -144,50 +126,22 @@ def _section(found: Sequence[Course], table: pd.DataFrame) -> Section:
     return Section(title, pivot(table, {row: LABELS[row] for row in shown}, columns, "row"))
 
 
-def _said(found: Sequence[Course], table: pd.DataFrame) -> dict[str, str]:
-    targets = (
-        f"{gravac.FAMILIES[one.model]}, {one.metric.label}: {training.target_text(one)}"
-        for one in found
-    )
-    clocks = training.clocks_text(training.shown_clocks(table))
-    return {"targets": " ".join(targets), "clocks": clocks}
-
-
-def _figure(found: Sequence[Course], table: pd.DataFrame, scale: str) -> Figure:
-    """A panel a model, a bar a row; rows that never reach the target say how far they stay short."""
-
-    def draw(axes: Axes, one: Course) -> None:
-        if math.isnan(one.target):
-            plot.empty(axes, "no dense run")
-            return
-        heights, texts = [], []
-        for row in (row_id(one.model, method) for method in STATIC):
-            speed = [v for v in frame.of(table, SPEEDUP, row, MODELLED) if v > 0]
-            reached, short = frame.of(table, REACHED, row), frame.of(table, SHORT, row)
-            heights.append(float(np.mean(speed)) if speed else 0.0)
-            if not reached:
-                text = "no run"
-            elif not any(reached):
-                text = f"never, {np.mean(short):.1f} % short"
-            else:
-                text = f"{heights[-1]:.3g}x" if speed else "reached, 10x never"
-                text += "" if all(reached) else f" ({sum(reached):.0f} of {len(reached)})"
-            texts.append(text)
-        looks = [LOOKS[method] for method in STATIC]
-        drawn = axes.barh(range(len(looks)), heights, 0.75, color=[look.colour for look in looks])
-        axes.bar_label(drawn, texts, padding=3, fontsize=7.5, color="#444444")
-        axes.set_yticks(range(len(looks)), [look.label for look in looks])
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.axvline(1.0, color="#888888", linewidth=0.8, linestyle=":")
-        axes.set_xlim(0, 1.35 * max(1.5, axes.get_xlim()[1]))
-        axes.set_xlabel("modelled speedup to the target over 10x")
-
-    panels: plot.Panels = []
-    for one in found:
-        known = f"target {one.metric.label} {one.target:.2f} {one.metric.unit}"
-        target = "no target" if math.isnan(one.target) else known
-        panels.append((f"{gravac.FAMILIES[one.model]}, {target}", partial(draw, one=one)))
-    caption = facts.caption(training.runs_of(found), scale)
-    title = "Figure 2: speedup to the target of our dense runs, modelled seconds"
-    return plot.figure(title, caption, panels, size=(4.6, 3.6), legend=0)
+def _panel(one: g.Course, table: pd.DataFrame) -> panels.Panel:
+    """A bar a row; rows that never reach the target say how far they stay short."""
+    target = f"target {one.metric.label} {one.target:.2f} {one.metric.unit}"
+    if math.isnan(one.target):
+        return panels.panel(f"{one.family}, no target", otherwise="no dense run")
+    lengths, texts = [], []
+    for row in (row_id(one.model, method) for method in STATIC):
+        speed = [v for v in frame.of(table, SPEEDUP, row, MODELLED) if v > 0]
+        reached, short = frame.of(table, REACHED, row), frame.of(table, SHORT, row)
+        lengths.append(float(np.mean(speed)) if speed else 0.0)
+        text = f"{lengths[-1]:.3g}x" if speed else "reached, 10x never"
+        text += "" if all(reached) else f" ({sum(reached):.0f} of {len(reached)})"
+        never = f"never, {np.mean(short):.1f} % short" if reached and not any(reached) else ""
+        texts.append("no run" if not reached else never or text)
+    return panels.panel(
+        f"{one.family}, {target}",
+        panels.named_bars([LOOKS[method] for method in STATIC], lengths, texts),
+        at_x=[(1.0, {"color": "#888888", "linestyle": ":"})], x="modelled speedup to the target over 10x",
+    )  # fmt: skip

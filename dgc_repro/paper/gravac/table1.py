@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import Check, Claim, near
+from dgc_repro.paper.claims import Check, near
 from dgc_repro.paper.frame import Column, of, pivot
 from dgc_repro.paper.gravac import DATA, MODELS, SETUP, TARGETS
 from dgc_repro.paper.gravac.studies import head, numbers
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 
@@ -26,19 +21,13 @@ COLUMNS = {
     "tensors": ("tensors", ""),
 }  # fmt: skip
 HALF = 0.5  # sizes are printed as whole numbers
-
 CLAIMS = tuple(
-    Claim(
-        model,
-        f"{MODELS[model]} has {layers:g} layers and {size:g} MB.",
-        "Table I",
-        (near(Check("layers", model), layers, HALF), near(Check("size", model), size, HALF)),
-        "MB of 2^20 bytes, 4 bytes a parameter, rounded to whole ones. The heads (1,000 classes, 10,000 "
-        "words) were chosen so that the printed sizes come out: no finding.",
-        by_construction=True,
+    Template.read(__file__).claim(
+        "size", near(Check("layers", row), layers, HALF), near(Check("size", row), size, HALF), id=row,
+        by_construction=True, model=MODELS[row], layers=layers, size=size,
     )
-    for model, (layers, size, *_) in SETUP.rows.items()
-)
+    for row, (layers, size, *_) in SETUP.rows.items()
+)  # fmt: skip
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -55,29 +44,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     table = pivot(frame, LABELS, columns, first="model")
     for heading, cells in (("dataset: printed", DATA), ("target: printed", TARGETS)):
         table[heading] = [cells.get(row, "-") for row in LABELS]
-    return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        [Section("Models", table)],
-        CLAIMS,
-        labels=LABELS,
-        facts=head(runs, scale, [("sizes", "the paper's, at every scale")]),
-        printed=known,
-        figures={"table1": partial(_figure, frame, scale)},
-    )
-
-
-def _figure(frame: pd.DataFrame, scale: str) -> Figure:
     built = {model: found[0] for model in MODELS if (found := of(frame, "size", model))}
     looks = {"ours": Look("ours", plot.BLUE), "paper": Look("paper", plot.ORANGE)}
     sizes = {"ours": list(built.values()), "paper": [SETUP(model, "size") for model in built]}
-
-    def draw(axes: Axes) -> None:
-        plot.bars(axes, [MODELS[m] for m in built], sizes, looks, ylabel="parameters (MiB)")
-        for bars in axes.containers:
-            axes.bar_label(bars, fmt="%.0f", fontsize=8)  # type: ignore[arg-type]
-
-    caption = f"{facts.scale_text(scale)}, models at the paper's sizes, 4 bytes a parameter"
-    return plot.figure("GraVAC, Table I: models", caption, [("size", draw)], size=(5.6, 3.2))
+    bars = panels.bars([MODELS[m] for m in built], sizes, looks, "%.0f")
+    drawn = [panels.panel("size", bars, y="parameters (MiB)")]
+    said = f"{facts.scale_text(scale)}, models at the paper's sizes, 4 bytes a parameter"
+    title = "GraVAC, Table I: models"
+    return made(
+        __file__, scale, runs, frame, [Section("Models", table)], CLAIMS, labels=LABELS, printed=known,
+        facts=head(runs, scale, [("sizes", "the paper's, at every scale")]),
+        figures={"table1": lambda: plot.figure(title, said, drawn, size=(5.6, 3.2))},
+    )  # fmt: skip
