@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.paper import plot
-from dgc_repro.paper.claims import OURS, PRINTED, Check, Choice, Claim, Note
+from dgc_repro.paper.claims import Check, Choice, Claim, Note, claim
 from dgc_repro.paper.facts import data_text, facts, scale_text, used
 from dgc_repro.paper.frame import summary, twins
 from dgc_repro.paper.records import Run
@@ -84,28 +84,17 @@ class Template:
         stripped = {title: text.strip() for title, text in texts.items()}
         return cls(head.removeprefix("# ").strip(), stripped, choices, claims, notes)
 
-    def claim(
-        self,
-        name: str,
-        *checks: Check,
-        of: str = "",
-        id: str = "",
-        ours: bool = False,
-        premises: Sequence[Check] = (),
-        assumed: str = "",
-        cannot_follow: str = "",
-        by_construction: bool = False,
-        **values: object,
-    ) -> Claim:
-        """A claim in the file's words, filled in with ``values``. ``of``: whose it is, the beginning of its
-        id; ``ours``: this project chose the range."""
-        where, text, *reading = (words.format_map(values) for words in self.claims[name])
-        return Claim(
-            id or (f"{of}.{name}" if of else name), text, where, checks, "".join(reading), tuple(premises),
-            OURS if ours else PRINTED, cannot_follow, assumed, by_construction,
-        )  # fmt: skip
+    def claim(self, name: str, *checks: Check, of: Any = "", **how: Any) -> Claim:
+        """A claim in the file's words. ``of``: whose it is, the beginning of its id; ``how``: other fields of
+        `Claim`, ``ours`` (this project chose the range), and what the words are filled in with."""
+        ours = how.pop("ours", False)
+        names = ("premises", "cannot_follow", "assumed", "by_construction")
+        fields = {field: how.pop(field) for field in names if field in how}
+        id_ = how.pop("id", f"{of}.{name}" if of else name)
+        where, text, *reading = (words.format_map(how) for words in self.claims[name])
+        return claim(id_, text, *checks, where=where, reading="".join(reading), ours=ours, **fields)
 
-    def noted(self, **values: object) -> tuple[Note, ...]:
+    def noted(self, **values: Any) -> tuple[Note, ...]:
         """The notes, filled in."""
         return tuple(
             Note(*(words.format_map(values) for words in (note.text, note.arithmetic)))

@@ -46,6 +46,7 @@ def panel(
     ylim: Limits = None,
     xticks: Ticks | None = None,
     yticks: Ticks | None = None,
+    grid: str = "xy",
     otherwise: str = "no run",
 ) -> Panel:
     """A panel of `plot.figure`.
@@ -55,6 +56,7 @@ def panel(
     at_x       places of vertical lines, alone or with their style, over what is drawn; ``at_y``: horizontal
                ones (`rule` draws one before)
     xticks     names by place, a list of places, "binary" (powers of two), or a function that writes a number
+    grid       the axes whose ticks have lines
     otherwise  what the panel says where nothing is drawn
     """
 
@@ -72,6 +74,8 @@ def panel(
         for name, ticks in (("x", xticks), ("y", yticks)):
             if ticks is not None:
                 _set_ticks(axes, name, ticks)
+        for name in {"x", "y"} - set(grid):
+            axes.grid(axis=name, visible=False)  # type: ignore[arg-type]
         _limit(axes, xlim, ylim)  # ticks may have widened them
 
     return title, draw
@@ -101,7 +105,7 @@ def _limit(axes: Axes, xlim: Limits, ylim: Limits) -> None:
         axes.set_ylim(*ylim)
 
 
-Ticks = Mapping[float, str] | Sequence[float] | str | Callable[[Values], str]
+Ticks = Mapping[Any, str] | Sequence[float] | str | Callable[[Values], str]
 
 
 def name_axes(

@@ -22,13 +22,12 @@ from dgc_repro.paper.gravac import (
     MODELS,
     RESNET101,
     VGG16,
-    factor_claims,
     fig1b,
     fig2,
     fig4_6,
     fig7_10,
     fig11,
-    steps,
+    shared,
     table2,
     table4,
 )
@@ -37,6 +36,7 @@ from dgc_repro.paper.gravac import (
 )
 from dgc_repro.paper.gravac.shared import courses
 from dgc_repro.paper.page import Page
+from dgc_repro.paper.panels import density
 from dgc_repro.paper.publish import artifact_of
 from dgc_repro.paper.records import Run
 
@@ -276,9 +276,7 @@ def pool_of(name: str) -> list[Run]:
 
 def test_a_claim_stands_on_one_page() -> None:
     """Two pages that judge one comparison, from other seeds, would disagree in their verdict."""
-    figures = {
-        f"fig{n}": factor_claims.claims_of(shown) for n, shown in factor_claims.SHOWN.items()
-    }
+    figures = {f"fig{n}": fig7_10.claims_of(n) for n in fig7_10.SHOWN}
     gains = {f"fig{n}": fig4_6.CLAIMS[model] for model, n in fig4_6.FIGURE.items()}
     others = {m.__name__: m.CLAIMS for m in (fig1b, fig2, fig11, table2, table4)}
     pages: dict[frozenset[Check], set[str]] = {}
@@ -418,11 +416,11 @@ def test_the_variance_is_judged_by_its_tenths(
 
 
 def test_the_printed_reductions_follow_or_not_from_the_steps_at_each_factor() -> None:
-    needed = factor_claims.exponential_steps()
+    needed = fig7_10.exponential_steps()
     assert needed == pytest.approx(17_260, abs=5)
     sent = 500 * (1 / 10 + 1 / 20 + 1 / 40 + 1 / 160) + (needed - 2000) / 1000
     assert needed / sent == pytest.approx(163)
-    most, steps_needed = factor_claims.geometric_steps()
+    most, steps_needed = fig7_10.geometric_steps()
     assert (round(most), round(steps_needed, -3)) == (45, 31_000)
 
 
@@ -435,7 +433,7 @@ def test_random_ks_energy_gain_is_below_eps_at_every_printed_factor() -> None:
 
 def test_the_density_is_a_bell_for_each_step_and_integrates_to_one() -> None:
     grid = np.linspace(-1, 4, 4001)
-    found = fig7_10.density(grid, np.array([10.0, 10.0, 1000.0]))
+    found = density(grid, np.array([10.0, 10.0, 1000.0]), fig7_10.BANDWIDTH)
     assert np.trapezoid(found, grid) == pytest.approx(1)
     assert found[grid.searchsorted(1.0)] == pytest.approx(
         2 * found[grid.searchsorted(3.0)], rel=1e-3
@@ -444,11 +442,11 @@ def test_the_density_is_a_bell_for_each_step_and_integrates_to_one() -> None:
 
 def test_throughput_counts_the_samples_of_the_workers_whose_step_is_modelled() -> None:
     run = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0})
-    assert steps.factor_table(run).at[10.0, steps.THROUGHPUT] == 100 * 32 / 4
-    assert steps.samples_unit([run]) == "samples/s of 32 modelled workers"
+    assert shared.factor_table(run).at[10.0, shared.THROUGHPUT] == 100 * 32 / 4
+    assert shared.samples_unit([run]) == "samples/s of 32 modelled workers"
     measured = made("resnet101.gravac07", used=EVEN, rates={10.0: 100.0}, train={})
-    assert steps.factor_table(measured).at[10.0, steps.THROUGHPUT] == 100
-    assert math.isnan(steps.factor_table(run, [40.0]).at[40.0, steps.RANK])
+    assert shared.factor_table(measured).at[10.0, shared.THROUGHPUT] == 100
+    assert math.isnan(shared.factor_table(run, [40.0]).at[40.0, shared.RANK])
 
 
 @pytest.mark.parametrize(

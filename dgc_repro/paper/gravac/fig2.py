@@ -81,9 +81,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if those of a model are not alike."""
     found = g.courses(runs, scale, methods=(DENSE, *STATIC))
     own, table = g.runs_of(found), frame.join(*map(_measure, found))
-    targets = (
-        f"{one.family}, {one.metric.label}: {g.target_text(one)}" for one in found
-    )
+    targets = (f"{one.family}, {one.metric.label}: {g.target_text(one)}" for one in found)
     drawn, said = [_panel(one, table) for one in found], facts.caption(own, scale)
     title = "Figure 2: speedup to the target of our dense runs, modelled seconds"
     return g.made(

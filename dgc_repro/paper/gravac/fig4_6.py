@@ -45,19 +45,19 @@ CROSSED = 90.0
 WORDS = Template.read(__file__)
 
 
-def _words(model: str) -> dict[str, object]:
+def _say(model: str) -> Callable[..., Claim]:
     points = f"{TABLE_2_LOSS:.1f} points that ResNet101 loses"
-    return {
-        "model": MODELS[model], "where": f"figure {FIGURE[model]}", "near_one": NEAR_ONE, "low": LOW_GAIN,
-        "loss": f"the {points} in Table II between DGC 10x and DGC 1000x",
-    }  # fmt: skip
+    return partial(
+        WORDS.claim, of=model, model=MODELS[model], where=f"figure {FIGURE[model]}", near_one=NEAR_ONE,
+        low=LOW_GAIN, loss=f"the {points} in Table II between DGC 10x and DGC 1000x",
+    )  # fmt: skip
 
 
 def _of_gains(model: str) -> Iterator[Claim]:
     """The claims on the gain, as energy."""
     weak, strong = row_id(model, WEAK), row_id(model, STRONG)
     gain, sd, growth = (names[ENERGY] for names in (GAIN, SD, GROWTH))
-    say = partial(WORDS.claim, of=model, **_words(model))
+    say = _say(model)
     yield say("10x", near(Check(gain, weak), 1.0, NEAR_ONE), ours=True)
     yield say("order", Check(gain, weak, strong))
     if model == RESNET101:
@@ -73,7 +73,7 @@ def _of_gains(model: str) -> Iterator[Claim]:
 def _of_quality(model: str) -> Iterator[Claim]:
     """The claims on how training ends."""
     dense, weak, strong = (row_id(model, method) for method in LOOK)
-    say = partial(WORDS.claim, of=model, **_words(model))
+    say = _say(model)
     if model == RESNET101:
         checks = (Check(QUALITY, row, strong, above=TABLE_2_LOSS / 2) for row in (dense, weak))
         yield say("considerable", *checks, ours=True)
@@ -137,12 +137,13 @@ def page(model: str, runs: Sequence[Run], scale: str) -> Page:
     crosses = (CROSSES,) if model == VGG16 and scale == facts.PAPER_SCALE else ()
     title = f"{gravac.PAPER.label}, figure {number}: {family} at fixed factors"
     drawn, said = _panels(replace(one, runs=tuple(own))), facts.caption(own, scale)
-    how = {"columns": 2, "size": (4.8, 3.2), "legend": 3}
     return g.made(
         __file__, scale, own, found, [g.which_gain, *_sections(found, rows, one)],
         (*CLAIMS[model], *crosses), labels={row: f"{family} {label}" for row, label in rows.items()},
         head=g.recorded(own), said={"number": number, "model": MODELS[model]},
-        figures={f"fig{number}": lambda: plot.figure(title, said, drawn, **how)},
+        figures={
+            f"fig{number}": lambda: plot.figure(title, said, drawn, columns=2, size=(4.8, 3.2), legend=3)
+        },
     )  # fmt: skip
 
 

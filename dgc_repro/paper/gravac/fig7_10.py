@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,7 +117,7 @@ def _of_model(model: str) -> Iterator[Claim]:
 
     def say(name: str, *checks: Check, **how: object) -> Claim:
         words = {"least": EVEN[0], "most": EVEN[1], "dip": DIP_READING, "eps": EPS}
-        return WORDS.claim(f"{model}.{name}", *checks, **words, **how)  # type: ignore[arg-type]
+        return WORDS.claim(f"{model}.{name}", *checks, **words, **how)
 
     largest = partial(say, "throughput", _rank(model, THOUSAND, 1), ours=True, assumed=g.ASSUMED)
     both = g.compressed(model, GRAVAC, GRAVAC_STRICT)
@@ -455,7 +456,11 @@ def _panels(one: g.Course, shown: Shown, found: pd.DataFrame) -> list[panels.Pan
     return drawn
 
 
-FACTOR_AXIS = {"x": "compression factor, 1 = dense", "log": "x", "xlim": (0.4, 3000)}
+FACTOR_AXIS: dict[str, Any] = {
+    "x": "compression factor, 1 = dense",
+    "log": "x",
+    "xlim": (0.4, 3000),
+}
 
 
 def throughput_panel(one: g.Course, found: pd.DataFrame, rows: Mapping[str, Look]) -> panels.Panel:
@@ -486,7 +491,7 @@ def _regrets(found: pd.DataFrame, rows: Mapping[str, Look]) -> list[panels.Draw]
         )
 
     def write(axes: Axes) -> None:
-        style = {"ha": "right", "fontsize": 7, "backgroundcolor": "white"}
+        style: dict[str, Any] = {"ha": "right", "fontsize": 7, "backgroundcolor": "white"}
         for place, note in enumerate(notes):
             axes.text(0.98, place - 0.3, note, transform=axes.get_yaxis_transform(), **style)
 

@@ -97,13 +97,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     )  # fmt: skip
     title = f"GraVAC's two gains: {one.family}, Top-k with error feedback (dashed: eps {EPS:g})"
     looks = {CONTROL: gravac.LOOKS[DENSE]} | {ROWS[f]: gravac.LOOKS[TRAINED[f]] for f in FACTORS}
+    said = facts.caption(one.runs, scale)
     drawn = [*(_panel(one, trained) for trained in FACTORS), g.quality_panel(one, looks)]
-    how = {"columns": 2, "size": (4.8, 3.2), "legend": 0}
     return g.made(
         __file__, scale, one.runs, found, _sections(found), CLAIMS,
         head=[*g.head(one), *g.recorded(one.runs)], said={"eps": EPS, "found": _found(found)},
         choices=g.choices("policy.gain"),
-        figures={"gains": lambda: plot.figure(title, facts.caption(one.runs, scale), drawn, **how)},
+        figures={
+            "gains": lambda: plot.figure(title, said, drawn, columns=2, size=(4.8, 3.2), legend=0)
+        },
     )  # fmt: skip
 
 

@@ -149,9 +149,10 @@ def _of_random(model: str, method: str) -> Claim:
 
 
 def _against_dense(model: str, method: str) -> Iterator[Claim]:
-    quantity, rows = g.PERPLEXITY if model == LSTM else g.TEST_LOSS, (method, DENSE)
+    quantity = g.PERPLEXITY if model == LSTM else g.TEST_LOSS
+    rows = row_id(model, method), row_id(model, DENSE)
     say = partial(WORDS.claim, ours=True, called=f"{MODELS[model]}, {GRAVAC_ROWS[method]}")
-    loss = Check(quantity, *(row_id(model, m) for m in rows), below=1 + LOSS_SHARE, ratio=True)
+    loss = Check(quantity, *rows, below=1 + LOSS_SHARE, ratio=True)
     words = {"quantity": quantity.removeprefix("final "), "share": 100 * LOSS_SHARE}
     premises = g.compressed(model, method)
     yield say("dense", loss, id=f"{model}.{method}.loss", premises=premises, **words)
