@@ -166,7 +166,7 @@ def test_accordions_arithmetic(model: str, steps: float, factor: float) -> None:
     assert table4.implied_steps(model) == pytest.approx(steps, rel=0.002)
     assert round(table4.implied_factor(model), 1) == factor
     assert f"factor {factor}" in table4.arithmetic(model)
-    assert table4.PUBLISHED_FACTORS[0] < factor < table4.PUBLISHED_FACTORS[1]
+    assert 1 < factor < 4  # the factors of its published defaults bracket it
 
 
 BUILT: dict[str, Callable[[], nn.Module]] = {
