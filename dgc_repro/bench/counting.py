@@ -8,7 +8,7 @@ Tensors are fake CUDA tensors (exchange/pretended.py). A `Counting` sees every o
   to send what this one sends;
 - host syncs: where the host waits for the device. That is every read of a value, every copy to the host (but
   a ``non_blocking`` one into pinned memory), a copy from the host that is not ``non_blocking``, a barrier,
-  and a wait for an event, a stream or the device (bench/waits.py). All work is taken to be on one stream: an
+  and a wait for an event, a stream or the device (`event_waits`). All work is taken to be on one stream: an
   event is over when the host has waited for something that was begun later;
 - bytes: what operations read and write (inputs and outputs, whole), and what Triton kernels are handed
   (kernel/gpu/launch.py). Collectives are not among them.
@@ -16,10 +16,11 @@ Tensors are fake CUDA tensors (exchange/pretended.py). A `Counting` sees every o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any, Self
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from dgc_repro.bench.waits import event_waits
 from dgc_repro.exchange.pretended import COPIES, Pretended, tensors_in
 from dgc_repro.exchange.pretended import on_gpu as _on_gpu
 from dgc_repro.kernel.batch import on_gpu
@@ -206,6 +206,32 @@ class _Stream:
 
     def wait_event(self, event: Any) -> None:
         """All is on this stream."""
+
+
+@contextmanager
+def event_waits() -> Iterator[list[str]]:
+    """Inside, each wait of any thread of this process joins the list: ``event``, ``stream`` or ``device``.
+    A wait for an event or a stream that is over already is none. torch itself reports the other waits, reads
+    of values and copies that block (`torch.cuda.set_sync_debug_mode`)."""
+    found: list[str] = []
+
+    def counted(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def waits(*given: Any, **named: Any) -> Any:
+            if name == "device" or not given[0].query():
+                found.append(name)
+            return wait(*given, **named)
+
+        return waits
+
+    with ExitStack() as inside:
+        for owner, name in (
+            (torch.cuda.Event, "event"),
+            (torch.cuda.Stream, "stream"),
+            (torch.cuda, "device"),
+        ):
+            wait = counted(name, owner.synchronize)
+            inside.enter_context(patch.object(owner, "synchronize", wait))
+        yield found
 
 
 def triton_counts() -> tuple[int, int, int]:

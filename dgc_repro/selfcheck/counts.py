@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from dgc_repro.bench.counting import fake_workers, triton_counts
+from dgc_repro.bench.counting import event_waits, fake_workers, triton_counts
 from dgc_repro.bench.launches import (
     MODELS,
     WORKERS,
@@ -30,7 +30,6 @@ from dgc_repro.bench.launches import (
 )
 from dgc_repro.bench.methods import gradients_of
 from dgc_repro.bench.tables import Row
-from dgc_repro.bench.waits import event_waits
 from dgc_repro.exchange.process_group import ProcessGroupWire
 from dgc_repro.kernel.batch import on_gpu
 from dgc_repro.launch.overrides import composed

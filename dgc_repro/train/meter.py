@@ -14,8 +14,7 @@ import torch
 
 from dgc_repro.exchange.wire import SUM, Link
 from dgc_repro.network import counters
-from dgc_repro.network.counters import Counters
-from dgc_repro.network.headers import PACKET_HEADER, handed_over
+from dgc_repro.network.counters import PACKET_HEADER, Counters, handed_over
 
 Reader = Callable[[str], Counters]
 

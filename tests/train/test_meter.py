@@ -15,8 +15,7 @@ from labs import need_a_lab
 
 from dgc_repro.exchange import process_group
 from dgc_repro.exchange.ledger import Ledger
-from dgc_repro.network.counters import Counters
-from dgc_repro.network.headers import PIECE_BYTES, handed_over, messages
+from dgc_repro.network.counters import PIECE_BYTES, Counters, handed_over, messages
 from dgc_repro.network.lab import Lab
 from dgc_repro.train.meter import InterfaceMeter, NoMeter
 
