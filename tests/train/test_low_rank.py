@@ -30,10 +30,8 @@ POWERSGD_EF = SETTINGS["powersgd"]
 BY_METHOD = {
     "dense": SETTINGS["dense"],
     "powersgd": POWERSGD_EF,
-    "randomk": SETTINGS["randomk apart"],
     "accordion": SETTINGS["accordion"],
     "gravac": SETTINGS["gravac"],
-    "one vector": SETTINGS["one vector"],
     "sam": (*UNIFORM4_EF, "optimizer=sam", "optimizer.compressed=first"),
 }
 LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeout_seconds=60")

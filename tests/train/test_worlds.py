@@ -31,7 +31,6 @@ from dgc_repro.launch.build import validate
 pytestmark = pytest.mark.slow
 
 PER_BUCKET = "exchange.overlap=true"
-STOCHASTIC = ("compressor=uniform", "compressor.rounding=stochastic")
 SKIP = "train.on_nonfinite=skip"
 POISON = "+model={{_target_:odd_models.Plain,poisoned_steps:[2],poisoned_rank:{},workers:{}}}"
 HALVES = (*PLAIN, "train.batch_size=8", "train.accumulate=2")
@@ -39,22 +38,17 @@ LOCAL = ("launch=local", "launch.threads=1", "launch.device=cpu", "launch.timeou
 TWO: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
-    "uniform stochastic": (*STOCHASTIC, "wrap=[error_feedback]"),
     "stepwise": SETTINGS["stepwise over a ladder of residuals"],
-    "one vector": SETTINGS["one vector"],
     "powersgd": SETTINGS["powersgd"],  # its kernels add in one order, wherever a tensor lies
     "randomk": SETTINGS["randomk apart"],
     "dgc": SETTINGS["dgc"],
-    "dgc clipped": SETTINGS["dgc clipped"],
     "block momentum": SETTINGS["block momentum"],
     "accumulated": (*HALVES, *UNIFORM4_EF),
     "skip": ("~model", POISON.format(1, 2), *UNIFORM4_EF, SKIP),
     "text": (*TEXT, *UNIFORM4_EF),
     "recipe": (*RECIPE, "train.precision=fp32"),  # each rank fits the whitening
-    "recipe, top-k": (*RECIPE, "train.precision=fp32", *SETTINGS["topk"]),
     "gravac": SETTINGS["gravac"],
     "gravac a step later": SETTINGS["gravac a step later"],
-    "probed": SETTINGS["probed"],
     "local steps": ("train.local_steps=3", *UNIFORM4_EF),
     "local steps of adam, skipping": (
         *(
@@ -68,22 +62,19 @@ TWO: dict[str, tuple[str, ...]] = {
     ),
 }
 NOT_OVERLAPPED = (
-    *("stepwise", "one vector", "powersgd", "randomk", "dgc clipped", "gravac", "probed"),
+    *("stepwise", "powersgd", "randomk", "gravac"),
     *("local steps", "local steps of adam, skipping"),
 )
 NODES = ("launch.workers=4", "launch.workers_per_node=2", "train.batch_size=8")
 FOUR: dict[str, tuple[str, ...]] = {
     "dense": SETTINGS["dense"],
     "uniform and error feedback": UNIFORM4_EF,
-    "stochastic": (*STOCHASTIC, "wrap=[]"),
-    "one vector": SETTINGS["one vector"],
     "scattered": (
         *("compressor=uniform", "compressor.block=64", "exchange.aggregation=sharded"),
         "wrap=[error_feedback]",
     ),
     "tree": ("compressor=topk", "exchange.aggregation=gtopk", "wrap=[error_feedback]"),
     "ragged": ("compressor=dgc_sampled", "wrap=[error_feedback]"),
-    "checked": (*UNIFORM4_EF, "exchange.check=true"),
     "skip": (*UNIFORM4_EF, "~model", POISON.format(3, 4), SKIP),
 }
 
