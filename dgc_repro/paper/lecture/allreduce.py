@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
 
-from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.claims import Check, Claim, near
 from dgc_repro.paper.frame import Column, Values, amount, join, longer, pivot
-from dgc_repro.paper.lecture import by_workers, study_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture import study_of
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 from dgc_repro.paper.verdict import judge
 
+WORDS = Template.read(__file__)
 RING, TREE, HALVING = "ring", "tree", "halving_doubling"
 LOOKS = {
     RING: Look("ring", plot.BLUE, "o"),
@@ -27,9 +26,7 @@ LOOKS = {
     HALVING: Look("halving-doubling", plot.GREEN, "^", ":"),
 }
 TIME, CROSSOVER = "time of an allreduce", "message size from which a ring is as fast"
-ONE_LEVEL = tuple(
-    f"ethernet_{rate}" for rate in ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
-)
+ONE_LEVEL = [f"ethernet_{rate}" for rate in ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")]
 """Networks of one level (conf/network)."""
 TWO_LEVELS = "gcp_v100_32"
 LARGE, MIDDLE, SMALL = 100_000_000, 1_000_000, 1000
@@ -45,13 +42,6 @@ STEPS_FACTOR = 1.5
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _steps = (MANY - 1) / math.log2(MANY)
 _tree = math.log2(FEW) * FEW / (FEW - 1)
-_formulas = "Two formulas of network/cost.py side by side: arithmetic, no finding."
-_source = "ring and recursive halving-doubling"
-
-
-def row_of(network: str, algorithm: str) -> str:
-    """The row of the frame."""
-    return f"{network}.{algorithm}"
 
 
 def place(workers: int, num_bytes: float) -> str:
@@ -59,65 +49,30 @@ def place(workers: int, num_bytes: float) -> str:
     return f"{workers} workers, {amount([num_bytes])}"
 
 
-def _checks(
-    greater: str, lesser: str, workers: int, size: int, networks: Sequence[str], **more: float
-) -> tuple[Check, ...]:
+def _claim(
+    name: str, greater: str, lesser: str, at: tuple[int, int], networks: Iterable[str], *,
+    above: float = 1.0, below: float = math.inf, near_to: float = 0.0, within: float = 0.0, **how: Any,
+) -> Claim:  # fmt: skip
     """The quotient of two algorithms' times on each network."""
-    return tuple(
-        Check(
-            TIME, row_of(network, greater), row_of(network, lesser), setting=place(workers, size),
-            ratio=True, **{"above": 1.0, **more},
-        )
-        for network in networks
-    )  # fmt: skip
+    checks = [
+        Check(TIME, f"{n}.{greater}", f"{n}.{lesser}", above, below, place(*at), ratio=True)
+        for n in networks
+    ]
+    if near_to:
+        checks = [near(check, near_to, within) for check in checks]
+    return WORDS.claim(name, *checks, at=place(*at), near=near_to, **how)
 
 
 _equal = {"above": 1 - EQUAL_SHARE, "below": 1 + EQUAL_SHARE}
-
+_formulas: dict[str, Any] = {"ours": True, "by_construction": True}
 CLAIMS = (
-    Claim(
-        "bytes", "Ring and recursive halving-doubling move the same bytes: large messages cost the same.",
-        _source, _checks(RING, HALVING, FEW, LARGE, ONE_LEVEL, **_equal),
-        f"{place(FEW, LARGE)}, on every network of one level within 5 %. {_formulas}", margin=OURS,
-        by_construction=True,
+    _claim("bytes", RING, HALVING, (FEW, LARGE), ONE_LEVEL, **_equal, **_formulas),
+    _claim("nodes", RING, HALVING, (FEW, LARGE), [TWO_LEVELS], **_equal, ours=True),
+    _claim(
+        "steps", RING, HALVING, (MANY, SMALL), ONE_LEVEL, near_to=_steps, within=STEPS_FACTOR, **_formulas
     ),
-    Claim(
-        "nodes", "They cost the same where the workers of a node share its link, too.", EXPECTED,
-        _checks(RING, HALVING, FEW, LARGE, [TWO_LEVELS], **_equal),
-        "The same on a network of two levels, neighbours first: halving-doubling has halved the message "
-        "by the time it leaves the node. The model of shared links (network/cost.py) is not measured.",
-        margin=OURS,
-    ),
-    Claim(
-        "steps",
-        "Halving-doubling sends 2 log2 N messages in sequence, a ring 2 (N - 1): it is faster for small "
-        "messages.",
-        _source,
-        tuple(
-            near(check, _steps, STEPS_FACTOR)
-            for check in _checks(RING, HALVING, MANY, SMALL, ONE_LEVEL)
-        ),
-        f"{place(MANY, SMALL)}, within a factor of {STEPS_FACTOR} of (N - 1) / log2 N = {_steps:.1f}. "
-        f"{_formulas}", margin=OURS, by_construction=True,
-    ),
-    Claim(
-        "tree",
-        "A tree moves the whole message log2 N times each way: large messages cost about log2 N times a "
-        "ring's.",
-        _source,
-        tuple(
-            near(check, _tree, 1 + EQUAL_SHARE)
-            for check in _checks(TREE, RING, FEW, LARGE, ONE_LEVEL)
-        ),
-        f"{place(FEW, LARGE)}, within 5 % of log2 N N / (N - 1) = {_tree:.2f}. {_formulas}", margin=OURS,
-        by_construction=True,
-    ),
-    Claim(
-        "odd", "Where the number of workers is no power of two, a ring is faster for large messages.",
-        EXPECTED, _checks(HALVING, RING, ODD, LARGE, [*ONE_LEVEL, TWO_LEVELS]),
-        f"{place(ODD, LARGE)}: the workers above a power of two first hand their whole vector to a "
-        f"neighbour. {_formulas}", by_construction=True,
-    ),
+    _claim("tree", TREE, RING, (FEW, LARGE), ONE_LEVEL, near_to=_tree, within=1 + EQUAL_SHARE, **_formulas),
+    _claim("odd", HALVING, RING, (ODD, LARGE), [*ONE_LEVEL, TWO_LEVELS], by_construction=True),
 )  # fmt: skip
 
 
@@ -150,17 +105,30 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     table = study_of(runs)
     frame = numbers(table)
     networks: Mapping[str, Mapping[str, object]] = runs[0].config["study"]["networks"]
-    named = [(name, _described(network)) for name, network in networks.items()]
+    every = {f"{n}.{a}": f"{n}: {look.label}" for n in networks for a, look in LOOKS.items()}
+    others = {row: label for row, label in every.items() if not row.endswith(f".{RING}")}
+    sizes = [Column(f"N = {n}", CROSSOVER, crossing, f"{n} workers") for n in CROSSOVER_WORKERS]
+    times = [Column(f"N = {n}: {amount([b])}", TIME, seconds, place(n, b)) for n, b in SHOWN]
+    crossings = pivot(frame, others, sizes, first="than")
+    said = f"{facts.scale_text(scale)}, modelled (network/cost.py), nothing measured, n = 1"
+    shown = [*(_times(table, *drawn) for drawn in DRAWN), _crossings(table, list(networks))]
     return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        _sections(frame, list(networks)),
-        head=[("seconds", "all modelled (network/cost.py)"), *named],
-        verdicts=judge(CLAIMS, frame, modelled=True),
-        figures={"allreduce": lambda: _figure(table, list(networks), scale)},
-    )
+        __file__, scale, runs, frame,
+        [
+            Section("Message size from which a ring is at least as fast", crossings),
+            Section("Time of an allreduce", pivot(frame, every, times, "network and algorithm")),
+        ],
+        CLAIMS, judge=partial(judge, modelled=True),
+        head=[
+            ("seconds", "all modelled (network/cost.py)"),
+            *((name, _described(network)) for name, network in networks.items()),
+        ],
+        figures={
+            "allreduce": lambda: plot.figure(
+                "Ring, tree and halving-doubling allreduce", said, shown, legend=5
+            )
+        },
+    )  # fmt: skip
 
 
 def _described(network: Mapping[str, object]) -> str:
@@ -173,45 +141,28 @@ def _described(network: Mapping[str, object]) -> str:
     return f"{text} ({network['source']})"
 
 
-def _sections(frame: pd.DataFrame, networks: Sequence[str]) -> list[Section]:
-    every = {row_of(n, a): f"{n}: {look.label}" for n in networks for a, look in LOOKS.items()}
-    others = {row: label for row, label in every.items() if not row.endswith(f".{RING}")}
-    sizes = [Column(f"N = {n}", CROSSOVER, crossing, f"{n} workers") for n in CROSSOVER_WORKERS]
-    times = [Column(f"N = {n}: {amount([b])}", TIME, seconds, place(n, b)) for n, b in SHOWN]
-    crossings = pivot(frame, others, sizes, first="than")
-    return [
-        Section("Message size from which a ring is at least as fast", crossings),
-        Section("Time of an allreduce", pivot(frame, every, times, "network and algorithm")),
-    ]
+def _times(table: pd.DataFrame, network: str, workers: int) -> panels.Panel:
+    """Time by size."""
+    own = table[(table["network"] == network) & (table["workers"] == workers)]
+    costs = own[own["what"] == "cost"]
+    curves = {name: costs[costs["algorithm"] == name] for name in LOOKS}
+    return panels.panel(
+        f"{network}, {workers} workers",
+        *(panels.lines([(c["bytes"], c["seconds"])], **LOOKS[name].line) for name, c in curves.items()),
+        x="message size", y="modelled time", log="xy", xticks=amount, yticks=seconds,
+    )  # fmt: skip
 
 
-def _figure(table: pd.DataFrame, networks: Sequence[str], scale: str) -> Figure:
-    """Time by size on two networks, and the size from which a ring beats a tree by workers."""
-
-    def times(axes: Axes, network: str, workers: int) -> None:
-        own = table[(table["network"] == network) & (table["workers"] == workers)]
-        for algorithm, look in LOOKS.items():
-            curve = own[(own["what"] == "cost") & (own["algorithm"] == algorithm)]
-            axes.plot(curve["bytes"], curve["seconds"], **look.line)
-        plot.name_axes(axes, "message size", "modelled time", "xy")
-        for axis, form in ((axes.xaxis, amount), (axes.yaxis, seconds)):
-            axis.set_major_locator(LogLocator(numticks=6))
-            axis.set_major_formatter(FuncFormatter(lambda value, _, form=form: form([value])))
-
-    def crossings(axes: Axes) -> None:
-        own = table[(table["what"] == "crossover") & (table["algorithm"] == TREE)]
-        own = own[(own["bytes"] > 0) & (own["workers"] & (own["workers"] - 1) == 0)]
-        for number, network in enumerate(networks, start=3):
-            line = own[own["network"] == network]
-            look = Look(network, plot.CYCLE[number % 7], plot.MARKERS[number % 7], "--")
-            axes.plot(line["workers"], line["bytes"], **look.line)
-        by_workers(axes, "workers N (log), powers of two", "message size", "y")
-        axes.yaxis.set_major_locator(LogLocator(numticks=6))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount([value])))
-
-    panels: plot.Panels = [
-        *((f"{name}, {n} workers", partial(times, network=name, workers=n)) for name, n in DRAWN),
-        ("from this size on a ring beats a tree", crossings),
-    ]
-    said = f"{facts.scale_text(scale)}, modelled (network/cost.py), nothing measured, n = 1"
-    return plot.figure("Ring, tree and halving-doubling allreduce", said, panels, legend=5)
+def _crossings(table: pd.DataFrame, networks: Sequence[str]) -> panels.Panel:
+    """The size from which a ring beats a tree, by workers."""
+    own = table[(table["what"] == "crossover") & (table["algorithm"] == TREE)]
+    own = own[(own["bytes"] > 0) & (own["workers"] & (own["workers"] - 1) == 0)]
+    curves = []
+    for number, network in enumerate(networks, start=3):
+        line = own[own["network"] == network]
+        look = Look(network, plot.CYCLE[number % 7], plot.MARKERS[number % 7], "--")
+        curves.append(panels.lines([(line["workers"], line["bytes"])], **look.line))
+    return panels.panel(
+        "from this size on a ring beats a tree", *curves, x="workers N (log), powers of two",
+        y="message size", log="y", xticks="binary", yticks=amount,
+    )  # fmt: skip
