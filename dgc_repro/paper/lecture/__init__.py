@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from dgc_repro.paper import plot
 from dgc_repro.paper.claims import Paper
 from dgc_repro.paper.frame import Values, number
 from dgc_repro.paper.records import Run, require_alike
@@ -33,12 +30,3 @@ def study_of(runs: Sequence[Run], keys: Sequence[str] = ()) -> pd.DataFrame:
 def exact(values: Values) -> str:
     """A number without noise: no standard deviation."""
     return number(values[:1], 3)
-
-
-def by_workers(axes: Axes, x: str, y: str, log: str = "") -> None:
-    """Labels of the axes; x is logarithmic, of numbers of workers, with ticks at powers of two."""
-    plot.name_axes(axes, x, y, log)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())

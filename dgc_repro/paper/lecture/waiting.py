@@ -6,23 +6,21 @@ Growth is judged by least squares of the mean largest delay over a + b f(K), whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, join, lines, longer, percent, pivot
-from dgc_repro.paper.lecture import by_workers, exact, study_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture import exact, study_of
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
+WORDS = Template.read(__file__)
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 LOOKS = {
     GAUSSIAN: Look("Gaussian delays", plot.BLUE, "o"),
@@ -39,15 +37,12 @@ FIRST_TERM = {GAUSSIAN: "sqrt(2 log K)", EXPONENTIAL: "log K"}
 EXACT = {GAUSSIAN: "the integral of theory", EXPONENTIAL: "1 + 1/2 + ... + 1/K"}
 RESIDUAL, SLOPE = "RMS residual of the fit", "slope of the fit"
 ERROR = "largest relative distance from theory"
-SLOWEST, THEORY, FIRST, LOST, SHARE = (
-    *("slowest of K", "theory", "first term of theory", "lost to waiting", "share of a step lost"),
-)
 NUMBERS = {
-    "slowest": (SLOWEST, "deviations"),
-    "theory": (THEORY, "deviations"),
-    "first_term": (FIRST, "deviations"),
-    "lost": (LOST, "deviations"),
-    "share_lost": (SHARE, ""),
+    "slowest": ("slowest of K", "deviations"),
+    "theory": ("theory", "deviations"),
+    "first_term": ("first term of theory", "deviations"),
+    "lost": ("lost to waiting", "deviations"),
+    "share_lost": ("share of a step lost", ""),
 }
 FIT_FROM_WORKERS = 4
 """Growth is fitted from this number of workers on: the laws hold for large K. Ours."""
@@ -68,23 +63,11 @@ def _grows_like(law: str) -> tuple[Check, ...]:
     )
 
 
+_near = Check(ERROR, EXPONENTIAL, above=-math.inf, below=ERROR_TOLERANCE)
 CLAIMS = (
-    Claim(
-        "gaussian", "Gaussian delays of unit variance: the time lost grows like sqrt(log K).",
-        "waiting for the slowest worker", _grows_like(GAUSSIAN),
-        f"The mean largest delay of K >= {FIT_FROM_WORKERS} workers, fitted by a + b sqrt(log K) and by "
-        "a + b log K: the first leaves the smaller residual, and b is within 15 % of sqrt(2), the slope "
-        "of sqrt(2 log K).", margin=OURS,
-    ),
-    Claim(
-        "exponential",
-        "Exponential delays of unit variance: the time lost grows like the sum of 1/i, about log K.",
-        "waiting for the slowest worker",
-        (Check(ERROR, EXPONENTIAL, above=-math.inf, below=ERROR_TOLERANCE), *_grows_like(EXPONENTIAL)),
-        "The mean largest delay is within 3 % of 1 + 1/2 + ... + 1/K at every K; a + b log K leaves a "
-        "smaller residual than a + b sqrt(log K), and b is within 15 % of 1.", margin=OURS,
-    ),
-)  # fmt: skip
+    WORDS.claim("gaussian", *_grows_like(GAUSSIAN), ours=True),
+    WORDS.claim("exponential", _near, *_grows_like(EXPONENTIAL), ours=True),
+)
 
 
 def fit(counts: pd.Series, means: pd.Series, growth: str) -> tuple[float, float]:
@@ -104,40 +87,47 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
         if law == EXPONENTIAL:
             fitted.append({"row": law, "seed": seed, "quantity": ERROR, "value": error})
         for growth in GROWTH:
-            slope, residual = fit(far["workers"], far["slowest"], growth)
+            found = zip((SLOPE, RESIDUAL), fit(far["workers"], far["slowest"], growth), strict=True)
             row = {"row": f"{law}, {growth}", "seed": seed, "unit": "deviations"}
-            fitted.append({**row, "quantity": RESIDUAL, "value": residual})
-            fitted.append({**row, "quantity": SLOPE, "value": slope})
+            fitted += [{**row, "quantity": name, "value": value} for name, value in reversed([*found])]
     return join(lines(fitted), longer(places, NUMBERS))
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    table = study_of(runs)
+    table, study = study_of(runs), runs[0].config["study"]
     frame = numbers(table)
-    study = runs[0].config["study"]
-    counts = sorted(set(table["workers"]))
-    return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        [_section(frame, law, counts) for law in LOOKS],
-        CLAIMS,
-        head=[("trials", f"{study['trials']:,} simulated steps for each K, law and seed")],
-        said=study,
-        figures={"waiting": lambda: _figure(table, runs, scale)},
+    said = (
+        f"{facts.scale_text(scale)}, {study['trials']:,} trials, n = {len(runs)} seeds; "
+        f"right: a step of {study['mean_ms']:g} ms with a deviation of {study['deviation_ms']:g} ms"
     )
+    how = {"x": "workers K (log)", "xticks": "binary"}
+    deviations, lost = "slowest of K (deviations of one worker)", "lost to waiting (% of a step)"
+    shown = [
+        panels.panel("slowest of K workers", *_slowest(table), y=deviations, **how),
+        panels.panel("share of a step lost", *_lost(table), y=lost, **how),
+    ]
+    return made(
+        __file__, scale, runs, frame,
+        [_section(frame, law, sorted(set(table["workers"]))) for law in LOOKS], CLAIMS,
+        head=[("trials", f"{study['trials']:,} simulated steps for each K, law and seed")], said=study,
+        figures={
+            "waiting": lambda: plot.figure(
+                "Waiting for the slowest of K workers", said, shown, legend=2
+            )
+        },
+    )  # fmt: skip
 
 
 def _section(frame: pd.DataFrame, law: str, counts: Sequence[int]) -> Section:
     rows = {f"{law}, K = {count}": str(count) for count in counts}
+    names = {column: name for column, (name, _) in NUMBERS.items()}
     columns = (
-        Column("slowest of K", SLOWEST, 3),
-        Column(EXACT[law], THEORY, exact),
-        Column(FIRST_TERM[law], FIRST, exact),
-        Column("lost", LOST, 3),
-        Column("of a step", SHARE, lambda shares: percent(shares, 2)),
+        Column("slowest of K", names["slowest"], 3),
+        Column(EXACT[law], names["theory"], exact),
+        Column(FIRST_TERM[law], names["first_term"], exact),
+        Column("lost", names["lost"], 3),
+        Column("of a step", names["share_lost"], lambda shares: percent(shares, 2)),
     )
     return Section(LOOKS[law].label.capitalize(), pivot(frame, rows, columns, first="K"))
 
@@ -145,36 +135,20 @@ def _section(frame: pd.DataFrame, law: str, counts: Sequence[int]) -> Section:
 SIMULATED = "simulated, mean over seeds"
 
 
-def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    study = runs[0].config["study"]
-
-    def slowest(axes: Axes) -> None:
-        for law, look in LOOKS.items():
-            own, name = table[table["law"] == law], look.label
-            curves: dict[str, dict[str, Any]] = {
-                "theory": {"label": f"{name}: {EXACT[law]}"},
-                "first_term": {"label": f"{name}: {FIRST_TERM[law]} alone", "linestyle": ":"},
-                "slowest": {
-                    "label": f"{name}: {SIMULATED}",
-                    "linestyle": "",
-                    "marker": look.marker,
-                },
-            }
-            for column, line in curves.items():
-                plot.means(axes, own, "workers", column, color=look.colour, markersize=5, **line)
-        by_workers(axes, "workers K (log)", "slowest of K (deviations of one worker)")
-
-    def lost(axes: Axes) -> None:
-        for law, look in LOOKS.items():
+def _slowest(table: pd.DataFrame) -> Iterator[panels.Draw]:
+    for law, look in LOOKS.items():
+        curves = {
+            "theory": {"label": f"{look.label}: {EXACT[law]}"},
+            "first_term": {"label": f"{look.label}: {FIRST_TERM[law]} alone", "linestyle": ":"},
+            "slowest": {"label": f"{look.label}: {SIMULATED}", "linestyle": "", "marker": look.marker},
+        }
+        for column, line in curves.items():
             own = table[table["law"] == law]
-            own = own.assign(percent=100 * own["share_lost"])
-            line = {**look.line, "label": f"{look.label}: {SIMULATED}"}
-            plot.means(axes, own, "workers", "percent", **line)
-        by_workers(axes, "workers K (log)", "lost to waiting (% of a step)")
+            yield panels.means(own, "workers", column, color=look.colour, markersize=5, **line)
 
-    said = (
-        f"{facts.scale_text(scale)}, {study['trials']:,} trials, n = {len(runs)} seeds; "
-        f"right: a step of {study['mean_ms']:g} ms with a deviation of {study['deviation_ms']:g} ms"
-    )
-    panels = [("slowest of K workers", slowest), ("share of a step lost", lost)]
-    return plot.figure("Waiting for the slowest of K workers", said, panels, legend=2)  # fmt: skip
+
+def _lost(table: pd.DataFrame) -> Iterator[panels.Draw]:
+    table = table.assign(percent=100 * table["share_lost"])
+    for law, look in LOOKS.items():
+        line = {**look.line, "label": f"{look.label}: {SIMULATED}"}
+        yield panels.means(table[table["law"] == law], "workers", "percent", **line)
