@@ -7,19 +7,16 @@ data-parallel distributed training of speech DNNs", Interspeech 2014.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import SENT, Column, Quantity, pivot, seeds, times
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
+WORDS = Template.read(__file__)
 DENSE, FED, PLAIN = "dense", "fed", "plain"
 LOOKS = {
     DENSE: Look("dense", plot.BLACK, "o"),
@@ -35,27 +32,13 @@ QUANTITIES = {
 }
 MARGIN_POINTS = 2.0
 """Points of accuracy below which a row counts as like dense. Ours."""
-_source = "1-bit SGD: quantization error accumulated"
-
+_like_dense = Check(ACCURACY, FED, DENSE, above=-MARGIN_POINTS, below=MARGIN_POINTS)
+_below_dense = Check(ACCURACY, DENSE, PLAIN, above=MARGIN_POINTS)
 CLAIMS = (
-    Claim(
-        "accumulated", "With the accumulated error, 1-bit SGD converges like dense training.", _source,
-        (Check(ACCURACY, FED, DENSE, above=-MARGIN_POINTS, below=MARGIN_POINTS),),
-        f"Test accuracy after the last epoch, within {MARGIN_POINTS:g} points of dense either way.",
-        margin=OURS,
-    ),
-    Claim(
-        "dropped", "Without it, 1-bit SGD does not.", _source,
-        (Check(ACCURACY, DENSE, PLAIN, above=MARGIN_POINTS),),
-        f"Test accuracy after the last epoch, more than {MARGIN_POINTS:g} points below dense.",
-        margin=OURS,
-    ),
-    Claim(
-        "loss", "The accumulated error lowers the training loss.", _source,
-        (Check(LOSS, PLAIN, FED),),
-        "Mean training loss of the last epoch: higher where the error is dropped.",
-    ),
-)  # fmt: skip
+    WORDS.claim("accumulated", _like_dense, ours=True, margin=MARGIN_POINTS),
+    WORDS.claim("dropped", _below_dense, ours=True, margin=MARGIN_POINTS),
+    WORDS.claim("loss", Check(LOSS, PLAIN, FED)),
+)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -70,25 +53,17 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column(LOSS, LOSS, 3),
         Column(RATIO, RATIO, times),
     )
+    said = f"{facts.caption(own, scale)}; mean over seeds, band: one standard deviation"
+    drawn = {
+        metric: panels.curves(own, metric, LOOKS)
+        for metric in ("train/loss", "test/accuracy_percent")
+    }
+    shown = [
+        panels.panel(LOSS, drawn["train/loss"], x="step", y="training loss (nats)", log="y"),
+        panels.panel(ACCURACY, drawn["test/accuracy_percent"], x="step", y="test accuracy (%)"),
+    ]
+    title = "1-bit SGD with and without accumulated error"
     return made(
-        __file__,
-        scale,
-        own,
-        frame,
-        [Section("Accuracy and bytes", pivot(frame, LABELS, columns))],
-        CLAIMS,
-        labels=LABELS,
-        figures={"onebit": partial(_figure, own, scale)},
-    )
-
-
-def _figure(runs: Sequence[Run], scale: str) -> Figure:
-    def draw(axes: Axes, metric: str, label: str, log: bool) -> None:
-        plot.curves(axes, runs, metric, LOOKS, xlabel="step", ylabel=label, log=log)
-
-    panels: plot.Panels = [
-        (LOSS, partial(draw, metric="train/loss", label="training loss (nats)", log=True)),
-        (ACCURACY, partial(draw, metric="test/accuracy_percent", label="test accuracy (%)", log=False)),
-    ]  # fmt: skip
-    said = f"{facts.caption(runs, scale)}; mean over seeds, band: one standard deviation"
-    return plot.figure("1-bit SGD with and without accumulated error", said, panels, columns=2)
+        __file__, scale, own, frame, [Section("Accuracy and bytes", pivot(frame, LABELS, columns))], CLAIMS,
+        labels=LABELS, figures={"onebit": lambda: plot.figure(title, said, shown, columns=2)},
+    )  # fmt: skip
