@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, join, longer, percent, pivot
 from dgc_repro.paper.lecture import study_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
+WORDS = Template.read(__file__)
 GRADIENT, FED = "gradient", "fed"
 LABELS = {GRADIENT: "gradients", FED: "gradients with residuals"}
 BEST, WARM, COLD = "best", "warm", "cold"
@@ -25,52 +24,27 @@ LOOKS = {
     WARM: Look("power iteration, warm start", plot.BLUE),
     COLD: Look("power iteration, cold start", plot.ORANGE, dashes="--"),
 }
+ROWS = {f"{k}, {s}": f"{LABELS[k]}, {look.label}" for k in LABELS for s, look in LOOKS.items()}
 RANKS, PLACES = (1, 2, 4), (1, 2, 4, 8, 16)
 ENERGY, SPECTRUM = "energy kept", "energy of a singular value"
 MOST, NEAR = 0.5, 0.9
 """Ours: a share that is most of the energy, and a share of the best approximation that is close to it."""
 DRAWN_STEPS = 10
 """Steps of the running mean in the figure."""
-SLIDE = "PowerSGD: low rank"
 
 
-def row_of(kind: str, start: str) -> str:
-    """The row of the frame."""
-    return f"{kind}, {start}"
+def _claims(kind: str) -> Iterator[object]:
+    best, warm, cold = (f"{kind}, {start}" for start in (BEST, WARM, COLD))
+    said = {"of": kind, "what": LABELS[kind].capitalize()}
+    at = [f"rank {rank}" for rank in RANKS]
+    more = [Check(ENERGY, warm, cold, setting=rank) for rank in at]
+    near = [Check(ENERGY, warm, best, NEAR, setting=rank, ratio=True) for rank in at]
+    yield WORDS.claim("low", Check(ENERGY, best, above=MOST, setting=at[-1]), ours=True, **said)
+    yield WORDS.claim("warm", *more, **said)
+    yield WORDS.claim("near", *near, ours=True, **said)
 
 
-ROWS = {row_of(k, s): f"{LABELS[k]}, {look.label}" for k in LABELS for s, look in LOOKS.items()}
-
-
-def _checks(greater: str, lesser: str | None = None, **more: float) -> tuple[Check, ...]:
-    """The same comparison at each rank."""
-    is_ratio = lesser is not None and "above" in more
-    return tuple(
-        Check(ENERGY, greater, lesser, setting=f"rank {r}", ratio=is_ratio, **more) for r in RANKS
-    )  # fmt: skip
-
-
-CLAIMS = tuple(
-    claim
-    for kind, label in LABELS.items()
-    for claim in (
-        Claim(
-            f"{kind}.low",
-            f"{label.capitalize()} have low rank: rank {RANKS[-1]} keeps most of the energy.", SLIDE,
-            (Check(ENERGY, row_of(kind, BEST), above=MOST, setting=f"rank {RANKS[-1]}"),),
-            f"Share of the best approximation, above {MOST:.0%}.", margin=OURS,
-        ),
-        Claim(
-            f"{kind}.warm", f"{label.capitalize()}: a warm start keeps more than a cold start.", SLIDE,
-            _checks(row_of(kind, WARM), row_of(kind, COLD)), "At each of the three ranks.",
-        ),
-        Claim(
-            f"{kind}.near", f"{label.capitalize()}: a warm start comes close to the best approximation.",
-            EXPECTED, _checks(row_of(kind, WARM), row_of(kind, BEST), above=NEAR),
-            f"Above {NEAR:.0%} of it at each of the three ranks.", margin=OURS,
-        ),
-    )
-)  # fmt: skip
+CLAIMS = tuple(claim for kind in LABELS for claim in _claims(kind))
 
 
 def numbers(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,67 +76,62 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     table = pd.concat(
         study_of([run for run in runs if run.row == row], keys).assign(of=row) for row in rows
     )
-    frame = numbers(table)
-    said = {
-        "steps": facts.distinct(run.summary["steps"] for run in runs),
-        "workers": facts.distinct(run.setting("launch.workers") for run in runs),
-        "matrices": table.loc[table["what"] == "spectrum", "tensor"].nunique(),
-    }
-    return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        _sections(frame, table),
-        CLAIMS,
-        labels=ROWS,
-        said=said,
-        figures={"lowrank": partial(_figure, table, runs, scale)},
-    )
-
-
-def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> list[Section]:
-    steps = sorted(spectra(table)["step"].unique())
+    frame, steps = numbers(table), sorted(spectra(table)["step"].unique())
     taken = {f"{k}, step {s}": f"{label}, step {s}" for k, label in LABELS.items() for s in steps}
     energy = [Column(f"rank {r}", ENERGY, percent, f"rank {r}") for r in RANKS]
-    shares = [
-        Column(f"i = {i}", SPECTRUM, partial(percent, decimals=2), f"value {i}") for i in PLACES
-    ]
-    return [
-        Section("Energy kept", pivot(frame, ROWS, energy, first="of")),
-        Section("Spectrum", pivot(frame, taken, shares, first="of")),
-    ]
+    two = partial(percent, decimals=2)
+    shares = [Column(f"i = {i}", SPECTRUM, two, f"value {i}") for i in PLACES]
+    shown = [
+        panels.panel(
+            "spectrum, mean over matrices", *_spectrum(table), x="singular value i",
+            y="share of the squared norm", log="xy",
+        ),
+        *(
+            panels.panel(
+                f"energy kept: {label}", *_energy(table, kind), x="step",
+                y="share of the squared norm kept", ylim=(0, 1),
+            )
+            for kind, label in LABELS.items()
+        ),
+    ]  # fmt: skip
+    caption = (
+        f"{facts.caption(runs, scale)}; mean over seeds; right: running mean over {DRAWN_STEPS} steps, "
+        "thin to thick lines: rank 1, 2, 4"
+    )
+    title = "PowerSGD: rank of gradients, warm and cold start"
+    return made(
+        __file__, scale, runs, frame,
+        [
+            Section("Energy kept", pivot(frame, ROWS, energy, first="of")),
+            Section("Spectrum", pivot(frame, taken, shares, first="of")),
+        ],
+        CLAIMS, labels=ROWS,
+        said={
+            "steps": facts.distinct(run.summary["steps"] for run in runs),
+            "workers": facts.distinct(run.setting("launch.workers") for run in runs),
+            "matrices": table.loc[table["what"] == "spectrum", "tensor"].nunique(),
+        },
+        figures={"lowrank": lambda: plot.figure(title, caption, shown, legend=3)},
+    )  # fmt: skip
 
 
-def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """The spectrum; the energy kept by step, of gradients and of gradients with residuals."""
+def _spectrum(table: pd.DataFrame) -> Iterator[panels.Draw]:
+    shares = spectra(table)
+    for kind, colour, dashes in ((GRADIENT, plot.GREEN, "-"), (FED, plot.PURPLE, "--")):
+        own = shares[shares["of"] == kind]
+        for step, marker in zip(sorted(own["step"].unique()), plot.MARKERS, strict=False):
+            look = Look(f"{LABELS[kind]}, step {step}", colour, marker, dashes)
+            yield panels.means(own[own["step"] == step], "rank", "value", **look.line)
 
-    def spectrum(axes: Axes) -> None:
-        shares = spectra(table)
-        for kind, colour, dashes in ((GRADIENT, plot.GREEN, "-"), (FED, plot.PURPLE, "--")):
-            own = shares[shares["of"] == kind]
-            for step, marker in zip(sorted(own["step"].unique()), plot.MARKERS, strict=False):
-                look = Look(f"{LABELS[kind]}, step {step}", colour, marker, dashes)
-                plot.means(axes, own[own["step"] == step], "rank", "value", **look.line)
-        plot.name_axes(axes, "singular value i", "share of the squared norm", "xy")
 
-    def energy(axes: Axes, kind: str) -> None:
-        own = table[(table["what"] == "energy") & (table["of"] == kind)]
-        for start, look in LOOKS.items():
-            for rank, width in zip(RANKS, (0.9, 1.6, 2.6), strict=True):
-                line = own[(own["kind"] == start) & (own["rank"] == rank)]
-                means = line.groupby("step")["value"].mean()
-                curve = means.rolling(DRAWN_STEPS, center=True, min_periods=1).mean()
-                label = look.label if rank == RANKS[1] else None
-                how = look.line | {"marker": "", "linewidth": width, "label": label}
-                axes.plot(curve.index, curve, **how)
-        axes.set_ylim(0, 1)
-        plot.name_axes(axes, "step", "share of the squared norm kept")
-
-    panels: plot.Panels = [
-        ("spectrum, mean over matrices", spectrum),
-        *((f"energy kept: {label}", partial(energy, kind=kind)) for kind, label in LABELS.items()),
-    ]
-    said = f"{facts.caption(runs, scale)}; mean over seeds; right: running mean over {DRAWN_STEPS} steps, "
-    said += "thin to thick lines: rank 1, 2, 4"
-    return plot.figure("PowerSGD: rank of gradients, warm and cold start", said, panels, legend=3)
+def _energy(table: pd.DataFrame, kind: str) -> Iterator[panels.Draw]:
+    """The energy kept by step."""
+    own = table[(table["what"] == "energy") & (table["of"] == kind)]
+    for start, look in LOOKS.items():
+        for rank, width in zip(RANKS, (0.9, 1.6, 2.6), strict=True):
+            line = own[(own["kind"] == start) & (own["rank"] == rank)]
+            means = line.groupby("step")["value"].mean()
+            curve = means.rolling(DRAWN_STEPS, center=True, min_periods=1).mean()
+            label = look.label if rank == RANKS[1] else None
+            how = look.line | {"marker": "", "linewidth": width, "label": label}
+            yield panels.lines([(curve.index, curve)], **how)
