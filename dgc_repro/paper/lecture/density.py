@@ -7,23 +7,22 @@ independent supports of the same sizes in the same tensors; sums of codes beside
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
+from dgc_repro.paper import facts, panels, plot
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, join, longer, percent, pivot, times
-from dgc_repro.paper.lecture import by_workers, exact, study_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture import exact, study_of
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
+WORDS = Template.read(__file__)
 RANDOM, REAL, FED = "random", "gradient", "error-fed"
 INDEPENDENT = "independent"
 LOOKS = {
@@ -60,61 +59,33 @@ REAL_FACTOR = 10
 """At which the sum of 16 gradients could be dense: 16 d is above a half. Ours."""
 ROUNDING = 1e-5
 """Bits: of the numbers in a record. A sum may reach its bound."""
-_source = "allreduce of compressed gradients"
-_drawn_dense = (
-    f"Supports of real gradients at {REAL_FACTOR}x and the largest number N of workers of the record: more "
-    "than half of the values are in the sum, where sending entries with their places costs more than "
-    "sending everything. Where N is less than half the factor no sum can be so dense, whatever the supports: "
-    "the tables have such factors and they are not judged. This factor was chosen after the numbers were "
-    "known."
-)
 
 
+def _dense(kind: str, factor: int) -> Check:
+    return Check(LARGEST, kind, above=HALF, setting=f"{factor}x")
+
+
+_arithmetic: dict[str, Any] = {"ours": True, "by_construction": True}
 CLAIMS = (
     *(
-        Claim(
-            f"dense.{kind}", f"The sum of sparse gradients becomes dense: {LABELS[kind]}.", _source,
-            (Check(LARGEST, kind, above=HALF, setting=f"{REAL_FACTOR}x"),), _drawn_dense,
-            margin=OURS,
-        )
+        WORDS.claim("dense", _dense(kind, REAL_FACTOR), id=f"dense.{kind}", ours=True, what=LABELS[kind])
         for kind in (REAL, FED)
     ),
-    Claim(
-        "dense.random", "The sum of sparse gradients becomes dense: independent supports.", _source,
-        tuple(Check(LARGEST, RANDOM, above=HALF, setting=f"{f}x") for f in DENSE_FACTORS),
-        "The same of random supports and the largest number of workers simulated, at "
-        f"{' and '.join(f'{f}x' for f in DENSE_FACTORS)}: 1 - (1 - d)^N gives it before anything is drawn.",
-        margin=OURS, by_construction=True,
-    ),
-    Claim(
-        "theory", "The sum of N independent supports of density d has density 1 - (1 - d)^N.", EXPECTED,
-        (Check(DISTANCE, RANDOM, above=-math.inf, below=TOLERANCE),),
-        "Of all factors and numbers of workers the one farthest from it, within 2 %: a check of the "
-        "simulation, no finding.", margin=OURS, by_construction=True,
-    ),
+    WORDS.claim("dense.random", *(_dense(RANDOM, f) for f in DENSE_FACTORS), **_arithmetic),
+    WORDS.claim("theory", Check(DISTANCE, RANDOM, above=-math.inf, below=TOLERANCE), **_arithmetic),
     *(
-        Claim(
-            f"{kind}.{factor}",
-            f"Supports of {LABELS[kind]} overlap: at {factor}x their sum is sparser than that of "
-            "independent supports.", EXPECTED,
-            (
-                Check(
-                    LARGEST, f"{kind}, {INDEPENDENT}", kind, above=1.0, setting=f"{factor}x",
-                    ratio=True,
-                ),
-            ),
-            "Density of the sum of all workers' supports, against 1 - (1 - d)^N tensor by tensor.",
+        WORDS.claim(
+            "overlap",
+            Check(LARGEST, f"{kind}, {INDEPENDENT}", kind, 1.0, setting=f"{factor}x", ratio=True),
+            id=f"{kind}.{factor}", what=LABELS[kind], factor=factor,
         )
         for kind in (REAL, FED)
         for factor in FACTORS
     ),
     *(
-        Claim(
-            f"codes.{bits}", f"The sum of N {bits}-bit codes needs log2 N more bits.", _source,
-            (Check(LEFT, REAL, above=-ROUNDING, setting=f"{bits}-bit codes"),),
-            "Read as the bits that rule out an overflow: all workers' largest codes in one place and of "
-            "one sign. Of all numbers of workers the one whose largest sum comes nearest: never above "
-            "log2 N. The last table shows how near real gradients come.", by_construction=True,
+        WORDS.claim(
+            "codes", Check(LEFT, REAL, above=-ROUNDING, setting=f"{bits}-bit codes"), id=f"codes.{bits}",
+            by_construction=True, bits=bits,
         )
         for bits in CODE_BITS
     ),
@@ -174,17 +145,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
             f"worker, after {said('steps')} steps of training",
         ),
     ]
+    caption = f"{facts.caption(real or runs, scale)}; mean over seeds, bars: standard deviation"
+    shown = _panels(*(table[table["what"] == what] for what in ("density", "codes")))
     return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        _sections(frame, table),
-        CLAIMS,
-        labels=LABELS,
+        __file__, scale, runs, frame, _sections(frame, table), CLAIMS, labels=LABELS,
         facts=facts.facts(real or runs, scale, head),
-        figures={"density": lambda: _figure(table, real or runs, scale)},
-    )
+        figures={"density": lambda: plot.figure("Sums of compressed gradients", caption, shown)},
+    )  # fmt: skip
 
 
 def _sections(frame: pd.DataFrame, table: pd.DataFrame) -> list[Section]:
@@ -218,51 +185,59 @@ def _places(table: pd.DataFrame, key: str) -> list[tuple[int, int]]:
     return sorted({(int(a), int(n)) for a, n in zip(table[key], table["workers"], strict=True)})
 
 
-def _figure(table: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+def _panels(supports: pd.DataFrame, codes: pd.DataFrame) -> list[panels.Panel]:
     """Density of the partial sums by workers summed; density of sums of real gradients over that of
     independent supports; bits more of a sum of codes."""
-    supports, codes = table[table["what"] == "density"], table[table["what"] == "codes"]
 
-    def sums(axes: Axes) -> None:
-        for (kind, factor), group in supports.groupby(["kind", "factor"]):
-            ring = group[group["workers"] == group["workers"].max()]
-            if kind == RANDOM:
-                colour, label = COLOURS.get(factor), f"{factor}x, 1 - (1 - d)^m"
-                plot.means(axes, ring, "summed", "theory", color=colour, label=label)
-            plot.means(axes, ring, "summed", "value", **_line(kind, factor))
-        for kind in LOOKS:
-            axes.plot([], [], label=LABELS[kind], **_line(kind, 0))
-        axes.axhline(HALF, color="#999999", linewidth=0.8, linestyle=":")
+    def half(axes: Any) -> None:
         axes.text(1, HALF * 1.06, "places cost more\nthan they save", fontsize=7)
-        by_workers(axes, "workers summed m (log)", "density of the partial sum", "y")
 
-    def overlap(axes: Axes) -> None:
-        axes.axhline(1.0, color=plot.BLACK, linewidth=0.8)
-        whole = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
-        whole = whole.assign(share=whole["value"] / whole["theory"])
-        for (kind, factor), group in whole.groupby(["kind", "factor"]):
-            line = {"capsize": 2, **_line(kind, factor)}
-            plot.means(axes, group, "workers", "share", spread=True, **line)
-        by_workers(axes, "workers N (log)", "density over that of independent supports")
+    return [
+        panels.panel(
+            "density of partial sums", *_sums(supports), half, y="density of the partial sum", log="y",
+            x="workers summed m (log)", xticks="binary",
+            at_y=[(HALF, {"color": "#999999", "linestyle": ":"})],
+        ),
+        panels.panel(
+            "overlap of real supports", panels.rule("y", 1.0), *_overlap(supports), xticks="binary",
+            x="workers N (log)", y="density over that of independent supports",
+        ),
+        panels.panel(
+            "bits of a sum of codes", *_bits(codes), x="workers N (log)", y="bits more than one code",
+            xticks="binary",
+        ),
+    ]  # fmt: skip
 
-    def bits(axes: Axes) -> None:
-        styles = ((plot.GREEN, "s", "-"), (plot.PURPLE, "D", ":"))
-        for place, (width, group) in enumerate(codes.groupby("bits")):
-            look = Look(f"real gradients, {width}-bit codes", *styles[place % 2])
-            plot.means(axes, group, "workers", "value", **look.line)
-        worst = np.log2(counts := sorted(codes["workers"].unique()))
-        axes.plot(counts, worst, color="#888888", label="worst case, log2 N bits")
-        half = "random signs, log2 N / 2 bits"
-        axes.plot(counts, worst / 2, "-.", color="#888888", label=half)
-        by_workers(axes, "workers N (log)", "bits more than one code")
 
-    panels = [
-        ("density of partial sums", sums),
-        ("overlap of real supports", overlap),
-        ("bits of a sum of codes", bits),
-    ]
-    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
-    return plot.figure("Sums of compressed gradients", said, panels)
+def _sums(supports: pd.DataFrame) -> Iterator[panels.Draw]:
+    for (kind, factor), group in supports.groupby(["kind", "factor"]):
+        ring = group[group["workers"] == group["workers"].max()]
+        if kind == RANDOM:
+            how: dict[str, Any] = {"color": COLOURS.get(factor), "label": f"{factor}x, 1 - (1 - d)^m"}
+            yield panels.means(ring, "summed", "theory", **how)
+        yield panels.means(ring, "summed", "value", **_line(kind, factor))
+    for kind in LOOKS:
+        yield panels.lines([([], [])], LABELS[kind], **_line(kind, 0))
+
+
+def _overlap(supports: pd.DataFrame) -> Iterator[panels.Draw]:
+    whole = supports[(supports["summed"] == supports["workers"]) & (supports["kind"] != RANDOM)]
+    whole = whole.assign(share=whole["value"] / whole["theory"])
+    for (kind, factor), group in whole.groupby(["kind", "factor"]):
+        line = {"capsize": 2, **_line(kind, factor)}
+        yield panels.means(group, "workers", "share", spread=True, **line)
+
+
+def _bits(codes: pd.DataFrame) -> Iterator[panels.Draw]:
+    styles = ((plot.GREEN, "s", "-"), (plot.PURPLE, "D", ":"))
+    for place, (width, group) in enumerate(codes.groupby("bits")):
+        look = Look(f"real gradients, {width}-bit codes", *styles[place % 2])
+        yield panels.means(group, "workers", "value", **look.line)
+    worst = np.log2(counts := sorted(codes["workers"].unique()))
+    grey: dict[str, Any] = {"color": "#888888"}
+    yield panels.lines([(counts, worst)], "worst case, log2 N bits", **grey)
+    grey["linestyle"] = "-."
+    yield panels.lines([(counts, worst / 2)], "random signs, log2 N / 2 bits", **grey)
 
 
 def _line(kind: object, factor: object) -> dict[str, Any]:
