@@ -7,21 +7,21 @@ arXiv:1712.01887. Its row on the Penn Treebank (PTB) is trained in ptb.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim, Note, Printed, near
+from dgc_repro.paper.claims import Check, Printed, near
+from dgc_repro.paper.claims import printed_table as read_table
 from dgc_repro.paper.frame import Column, longer, of, pivot, plain, times
 from dgc_repro.paper.lecture import study_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run
 
+WORDS = Template.read(__file__)
+PTB = "2-layer LSTM, PTB: perplexity"
 TABLE_DGC = Printed(
     "table on DGC",
     {"baseline": "", "DGC": "", "ratio": "x"},
@@ -30,16 +30,14 @@ TABLE_DGC = Printed(
         "ResNet-50, ImageNet: top-5 %": (92.91, 92.97, 277),
         "5-layer GRU, LibriSpeech: WER %, first": (9.45, 9.06, 608),
         "5-layer GRU, LibriSpeech: WER %, second": (27.07, 27.04, 608),
-        "2-layer LSTM, PTB: perplexity": (72.30, 72.24, 462),
+        PTB: (72.30, 72.24, 462),
     },
 )
-PTB = "2-layer LSTM, PTB: perplexity"
 RESNET50, DEEPSPEECH, LSTM = "resnet50", "deepspeech", "lstm_ptb"
-MEGABYTES = Printed(
-    "text on DGC",
-    {"before": "MB", "after": "MB", "ratio": "x"},
-    {RESNET50: (97, 0.35, 277), DEEPSPEECH: (488, 0.74, 608)},
-)
+MEGABYTES = read_table("text on DGC", "before [MB], after [MB], ratio [x]", """
+    resnet50     97  0.35  277
+    deepspeech  488  0.74  608
+""")  # fmt: skip
 LABELS = {
     RESNET50: "ResNet-50",
     DEEPSPEECH: "5-layer GRU of DeepSpeech's size",
@@ -66,42 +64,30 @@ def _bytes_a_value(ratio: float) -> str:
     return f"{4 / (DENSITY * ratio):.2f} bytes for each value sent"
 
 
-COUNTED = Note(
-    "The lecture does not say what the compression ratio counts.",
-    f"One value in {1 / DENSITY:.0f} is {1 / DENSITY:.0f}x counted in floats and "
-    f"{4 / (DENSITY * 8):.0f}x in bytes with an index of 4 bytes each; printed {_printed_ratio:.0f}x is "
-    f"{_bytes_a_value(_printed_ratio)}.",
-)
-_contradiction = (
-    f"{MEGABYTES(DEEPSPEECH, 'before'):g} MB / {MEGABYTES(DEEPSPEECH, 'after'):g} MB = {_speech:.0f}x, "
-    f"printed {MEGABYTES(DEEPSPEECH, 'ratio'):g}x."
-)
+_numbers = {
+    "floats": f"{1 / DENSITY:.0f}x",
+    "indexed": f"{4 / (DENSITY * 8):.0f}x",
+    "ptb": f"{_printed_ratio:.0f}x is {_bytes_a_value(_printed_ratio)}",
+    "speech_mb": f"{MEGABYTES(DEEPSPEECH, 'before'):g} MB / {MEGABYTES(DEEPSPEECH, 'after'):g} MB",
+    "speech": f"{_speech:.0f}x",
+    "speech_printed": f"{MEGABYTES(DEEPSPEECH, 'ratio'):g}x",
+    "speech_bytes": _bytes_a_value(_speech),
+    "end": RANGE[1],
+    "resnet_mb": f"{MEGABYTES(RESNET50, 'before'):g} MB / {MEGABYTES(RESNET50, 'after'):g} MB",
+    "resnet": f"{_resnet:.0f}x",
+    "resnet_bytes": _bytes_a_value(_resnet),
+    "resnet_density": f"{100 * 4 / (8 * _resnet):.2f} %",
+}
+NOTES = WORDS.noted(**_numbers)
+COUNTED = NOTES[0]
+_contradiction = "{speech_mb} = {speech}, printed {speech_printed}.".format_map(_numbers)
 _other_density = (
-    f"{MEGABYTES(RESNET50, 'before'):g} MB / {MEGABYTES(RESNET50, 'after'):g} MB = {_resnet:.0f}x is "
-    f"{_bytes_a_value(_resnet)} at 0.1 %: more than a value and its place take."
-)
-NOTES = (
-    COUNTED,
-    Note(
-        "DeepSpeech's megabytes do not give its ratio.",
-        f"{_contradiction} {_speech:.0f}x lies above the text's upper end of "
-        f"{RANGE[1]}x too. At 0.1 % it is {_bytes_a_value(_speech)}: a float32 and a 2-byte distance.",
-    ),
-    Note(
-        "ResNet-50's megabytes give its ratio, but not at a density of 0.1 %.",
-        f"{MEGABYTES(RESNET50, 'before'):g} MB / {MEGABYTES(RESNET50, 'after'):g} MB = {_resnet:.0f}x. At "
-        f"0.1 % it is {_bytes_a_value(_resnet)}; with 8 bytes for each value the density is "
-        f"{100 * 4 / (8 * _resnet):.2f} %.",
-    ),
-)  # fmt: skip
-
-_reading = (
-    "Counted on the built model at a density of 0.1 %, each tensor by itself, with 4-byte places. The "
-    "accuracy of these models is not tested."
-)
+    "{resnet_mb} = {resnet} is {resnet_bytes} at 0.1 %: more than a value and its place take."
+).format_map(_numbers)
 
 
-def _ratio(row: str, printed: float) -> Check:
+def _ratio(row: str) -> Check:
+    printed = MEGABYTES(row, "ratio")
     return Check(
         RATIO, row, above=printed / FACTOR, below=printed * FACTOR, setting=PLAIN, printed=printed
     )
@@ -109,41 +95,24 @@ def _ratio(row: str, printed: float) -> Check:
 
 def _falls(row: str, coding: str) -> tuple[Check, ...]:
     before, after = MEGABYTES(row, "before"), MEGABYTES(row, "after")
+    low, high = after / FACTOR, after * FACTOR
     return (
         near(Check(SIZE, row), before, HALF),
-        Check(PAYLOAD, row, above=after / FACTOR, below=after * FACTOR, setting=coding, printed=after),
-    )  # fmt: skip
+        Check(PAYLOAD, row, above=low, below=high, setting=coding, printed=after),
+    )
 
 
-CLAIMS = (
-    Claim(
-        "range", f"DGC compresses gradients {RANGE[0]} to {RANGE[1]} times.", "text on DGC",
-        tuple(Check(RATIO, row, above=RANGE[0], below=RANGE[1], setting=PLAIN) for row in LABELS),
-        _reading, by_construction=True,
-    ),
-    Claim(
-        "size.resnet50", "ResNet-50's gradient falls from 97 MB to 0.35 MB.", "text on DGC",
-        _falls(RESNET50, PLAIN), f"{_reading} The payload within a tenth.", margin=OURS,
-        cannot_follow=_other_density, by_construction=True,
-    ),
-    Claim(
-        "ratio.resnet50", f"ResNet-50's ratio is {MEGABYTES(RESNET50, 'ratio'):g}x.", "table on DGC",
-        (_ratio(RESNET50, MEGABYTES(RESNET50, "ratio")),), f"{_reading} Within a tenth.",
-        margin=OURS, cannot_follow=_other_density, by_construction=True,
-    ),
-    Claim(
-        "size.deepspeech", "DeepSpeech's gradient falls from 488 MB to 0.74 MB.", "text on DGC",
-        _falls(DEEPSPEECH, FEWEST),
-        "Counted on the built model at a density of 0.1 %, each tensor by itself, with 2-byte distances: the "
-        "payload within a tenth. The GRU's width was chosen to match the 488 MB.",
-        margin=OURS, by_construction=True,
-    ),
-    Claim(
-        "ratio.deepspeech", f"DeepSpeech's ratio is {MEGABYTES(DEEPSPEECH, 'ratio'):g}x.", "table on DGC",
-        (_ratio(DEEPSPEECH, MEGABYTES(DEEPSPEECH, "ratio")),), f"{_reading} Within a tenth.",
-        margin=OURS, cannot_follow=_contradiction, by_construction=True,
-    ),
-)  # fmt: skip
+_within = [Check(RATIO, row, above=RANGE[0], below=RANGE[1], setting=PLAIN) for row in LABELS]
+CLAIMS = tuple(
+    WORDS.claim(name, *checks, ours=name != "range", cannot_follow=why, by_construction=True)
+    for name, checks, why in (
+        ("range", _within, ""),
+        ("size.resnet50", _falls(RESNET50, PLAIN), _other_density),
+        ("ratio.resnet50", [_ratio(RESNET50)], _other_density),
+        ("size.deepspeech", _falls(DEEPSPEECH, FEWEST), ""),
+        ("ratio.deepspeech", [_ratio(DEEPSPEECH)], _contradiction),
+    )
+)
 
 
 def printed_table(title: str) -> Section:
@@ -169,29 +138,6 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     study = runs[0].config["study"]
     printed = frames.printed_numbers(MEGABYTES, {"before": SIZE, "after": PAYLOAD, "ratio": RATIO})
     printed[LSTM, RATIO] = _printed_ratio
-    return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        [
-            Section("Payload, counted", _counted(frame, printed)),
-            printed_table("Table on DGC as printed"),
-        ],
-        CLAIMS,
-        labels=LABELS,
-        said={
-            "inputs": study["gru_inputs"],
-            "hidden": study["gru_hidden"],
-            "gru": frames.number(of(frame, SIZE, DEEPSPEECH)[:1], 1),
-        },
-        printed=printed,
-        notes=NOTES,
-        figures={"dgc": partial(_figure, frame, scale)},
-    )
-
-
-def _counted(frame: pd.DataFrame, printed: frames.Known) -> pd.DataFrame:
     columns = [
         Column("tensors", TENSORS, 0),
         Column("parameters", PARAMETERS, lambda v: f"{v[0]:,.0f}" if v else "-"),
@@ -201,21 +147,28 @@ def _counted(frame: pd.DataFrame, printed: frames.Known) -> pd.DataFrame:
         Column(f"ratio, {CODINGS[PLAIN]}", RATIO, times, PLAIN, printed, "x"),
         Column(f"ratio, {CODINGS[FEWEST]}", RATIO, times, FEWEST),
     ]
-    return pivot(frame, LABELS, columns, first="model")
-
-
-def _figure(frame: pd.DataFrame, scale: str) -> Figure:
-    def draw(axes: Axes) -> None:
-        colours = {PLAIN: plot.BLUE, FEWEST: plot.GREEN}
-        looks = {c: Look(f"counted, {CODINGS[c]}", colours[c]) for c in CODINGS}
-        looks["printed"] = Look("printed", plot.ORANGE)
-        heights = {c: [of(frame, RATIO, row, c)[0] for row in LABELS] for c in CODINGS}
-        given = [MEGABYTES(RESNET50, "ratio"), MEGABYTES(DEEPSPEECH, "ratio"), _printed_ratio]
-        names = ["ResNet-50", "GRU", "LSTM"]
-        plot.bars(axes, names, {**heights, "printed": given}, looks, ylabel="compression ratio")
-        for bars in axes.containers:
-            axes.bar_label(bars, fmt="%.0f", fontsize=8)  # type: ignore[arg-type]
-
+    looks = {
+        PLAIN: Look(f"counted, {CODINGS[PLAIN]}", plot.BLUE),
+        FEWEST: Look(f"counted, {CODINGS[FEWEST]}", plot.GREEN),
+        "printed": Look("printed", plot.ORANGE),
+    }
+    heights = {c: [of(frame, RATIO, row, c)[0] for row in LABELS] for c in CODINGS}
+    heights["printed"] = [printed[row, RATIO] for row in LABELS]
+    bars = panels.bars(["ResNet-50", "GRU", "LSTM"], heights, looks, numbers="%.0f")
+    shown = [panels.panel("gradient / payload", bars, y="compression ratio")]
     caption = f"{facts.scale_text(scale)}, models at the paper's sizes, nothing trained"
     title = "DGC: payload ratio at a density of 0.1 %"
-    return plot.figure(title, caption, [("gradient / payload", draw)], size=(5.6, 3.4), legend=3)
+    return made(
+        __file__, scale, runs, frame,
+        [
+            Section("Payload, counted", pivot(frame, LABELS, columns, first="model")),
+            printed_table("Table on DGC as printed"),
+        ],
+        CLAIMS, labels=LABELS, printed=printed, notes=NOTES,
+        said={
+            "inputs": study["gru_inputs"],
+            "hidden": study["gru_hidden"],
+            "gru": frames.number(of(frame, SIZE, DEEPSPEECH)[:1], 1),
+        },
+        figures={"dgc": lambda: plot.figure(title, caption, shown, size=(5.6, 3.4), legend=3)},
+    )  # fmt: skip
