@@ -10,29 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim, near
-from dgc_repro.paper.frame import (
-    SENT,
-    Column,
-    Known,
-    Quantity,
-    amount,
-    pivot,
-    seeds,
-    signed,
-    times,
-)
+from dgc_repro.paper.claims import Check, near
+from dgc_repro.paper.frame import SENT, Column, Quantity, amount, pivot, seeds, signed, times
 from dgc_repro.paper.lecture.dgc import COUNTED, PTB, TABLE_DGC, printed_table
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
+WORDS = Template.read(__file__)
 DENSE, DGC = "dense", "dgc"
 LOOKS = {DENSE: Look("baseline (dense)", plot.BLACK, "o"), DGC: Look("DGC", plot.ORANGE, "s")}
 LABELS = {row: look.label for row, look in LOOKS.items()}
@@ -68,32 +55,18 @@ QUANTITIES = {
     },
     PAYLOAD_STEP: Quantity("bytes", _a_step),
 }
+PRINTED = {DENSE: TABLE_DGC(PTB, "baseline"), DGC: TABLE_DGC(PTB, "DGC")}
+RATIO = TABLE_DGC(PTB, "ratio")
 
-
-_printed_ratio, _baseline = TABLE_DGC(PTB, "ratio"), TABLE_DGC(PTB, "baseline")
-
-CLAIMS = (
-    Claim(
-        "1",
-        "DGC trains the 2-layer LSTM to the baseline's perplexity "
-        f"({TABLE_DGC(PTB, 'DGC')} and {TABLE_DGC(PTB, 'baseline'):.2f}).",
-        "table on DGC, row PTB",
-        (
-            Check(
-                PERPLEXITY, DGC, DENSE, above=1 - PERPLEXITY_TOLERANCE, below=1 + PERPLEXITY_TOLERANCE,
-                ratio=True, printed=TABLE_DGC(PTB, "DGC") / TABLE_DGC(PTB, "baseline"),
-            ),
-        ),
-        "Test perplexity after the last epoch, exp(mean nats a word); within 2 % either way.",
-        margin=OURS,
-    ),
-    Claim(
-        "2", f"DGC makes the gradient {_printed_ratio:.0f} times smaller.", "table on DGC, row PTB",
-        (near(Check(LAST_EPOCH["payload"], DENSE, DGC, ratio=True), _printed_ratio, FACTOR),),
-        "Payload bytes of the last epoch, after warm-up; within a factor of two. The table has the ratio in "
-        "floats, payload bytes and wire bytes.", margin=OURS,
-    ),
+_equal = Check(
+    PERPLEXITY, DGC, DENSE, above=1 - PERPLEXITY_TOLERANCE, below=1 + PERPLEXITY_TOLERANCE, ratio=True,
+    printed=PRINTED[DGC] / PRINTED[DENSE],
 )  # fmt: skip
+_smaller = near(Check(LAST_EPOCH["payload"], DENSE, DGC, ratio=True), RATIO, FACTOR)
+CLAIMS = (
+    WORDS.claim("1", _equal, ours=True, **PRINTED),
+    WORDS.claim("2", _smaller, ours=True, ratio=RATIO),
+)
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -109,36 +82,13 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     over = frames.relative(found, PERPLEXITY, DENSE, name=OVER, unit="%")
     over["value"] -= 100
     frame = frames.join(found, over, *ratios)
-    printed = {(DENSE, PERPLEXITY): _baseline, (DGC, PERPLEXITY): TABLE_DGC(PTB, "DGC")}
-    return made(
-        __file__,
-        scale,
-        own,
-        frame,
-        _sections(frame, printed),
-        CLAIMS,
-        labels=LABELS,
-        said={"printed": f"{_printed_ratio:.0f}x"},
-        printed=printed,
-        notes=(COUNTED,),
-        figures={"perplexity": partial(_figure, own, scale)},
-    )
-
-
-def ratio_of(name: str) -> str:
-    """The quantity of a compression ratio: the baseline's number over the row's."""
-    return f"ratio of {name}"
-
-
-def _sections(frame: pd.DataFrame, printed: Known) -> list[Section]:
-    rows = {row: look.label for row, look in LOOKS.items()}
-    over = {(row, OVER): 100 * (printed[row, PERPLEXITY] / _baseline - 1) for row in rows}
-    over = {place: round(value, 2) for place, value in over.items()}
+    printed = {(row, PERPLEXITY): value for row, value in PRINTED.items()}
+    printed_over = {(r, OVER): round(100 * (v / PRINTED[DENSE] - 1), 2) for r, v in PRINTED.items()}
     heads = dict(zip(SENT, ("floats", "payload", "wire"), strict=True))
     results = (
         seeds(PERPLEXITY),
         Column("test perplexity", PERPLEXITY, 2, printed=printed),
-        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=over),
+        Column("% over baseline", OVER, lambda v: signed(v, 2), printed=printed_over),
         Column(VALIDATION, VALIDATION, 2),
         Column("next word %", NEXT_WORD, 1),
     )
@@ -147,18 +97,25 @@ def _sections(frame: pd.DataFrame, printed: Known) -> list[Section]:
         *(Column(f"whole run: {h}", ratio_of(q), times) for q, h in heads.items()),
         Column("payload a step", PAYLOAD_STEP, amount),
     )
-    return [
-        Section("The PTB row, measured", pivot(frame, rows, results)),
-        Section("Compression ratio", pivot(frame, rows, sent)),
-        printed_table("Table on DGC as printed"),
-    ]
+    curves = panels.curves(own, "test/perplexity", LOOKS, x="epoch")
+    title = "mean over seeds, band: one standard deviation"
+    shown = [panels.panel(title, curves, x="epoch", y="test perplexity", log="y")]
+    return made(
+        __file__, scale, own, frame,
+        [
+            Section("The PTB row, measured", pivot(frame, LABELS, results)),
+            Section("Compression ratio", pivot(frame, LABELS, sent)),
+            printed_table("Table on DGC as printed"),
+        ],
+        CLAIMS, labels=LABELS, said={"printed": f"{RATIO:.0f}x"}, printed=printed, notes=(COUNTED,),
+        figures={
+            "perplexity": lambda: plot.figure(
+                "DGC on a text: test perplexity by epoch", facts.caption(own, scale), shown, size=(6.4, 3.8)
+            )
+        },
+    )  # fmt: skip
 
 
-def _figure(runs: Sequence[Run], scale: str) -> Figure:
-    def draw(axes: Axes) -> None:
-        label = "test perplexity"
-        plot.curves(axes, runs, "test/perplexity", LOOKS, x="epoch", ylabel=label, log=True)
-
-    panels = [("mean over seeds, band: one standard deviation", draw)]
-    title, said = "DGC on a text: test perplexity by epoch", facts.caption(runs, scale)
-    return plot.figure(title, said, panels, size=(6.4, 3.8))
+def ratio_of(name: str) -> str:
+    """The quantity of a compression ratio: the baseline's number over the row's."""
+    return f"ratio of {name}"
