@@ -15,23 +15,24 @@ the gradients of N workers with b images (or columns of text) each:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy import optimize
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim
-from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.frame import Column, Values, pivot
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.statistics import interval
 
+WORDS = Template.read(__file__)
 ALIKE = ("scale.name", "dataset", "model", "stopping.target", "optimizer.momentum", "schedule")
 WORKLOADS = {
     "cnn_digits": "small CNN, digits",
@@ -41,52 +42,38 @@ WORKLOADS = {
     "lstm_text": "small LSTM, text",
 }
 STEPS, RATE = "steps to the target", "learning rate with the fewest steps"
-TRIED, EDGES = (
-    "learning rates tried",
-    "batch sizes with a best learning rate at an edge",
-)
+TRIED, EDGES = "learning rates tried", "batch sizes with a best learning rate at an edge"
 FIRST, LAST = "steps saved by doubling the smallest batch", "steps saved by the last doubling"
 CRITICAL, LEAST, NOISE = "critical batch size", "least steps", "gradient noise scale"
 NOISE_RATIO = "gradient noise scale over critical batch size"
+UNITS = {LEAST: "steps", CRITICAL: "samples", NOISE: "samples", EDGES: ""}
 PERFECT, FLAT = (1.6, 2.5), 1.25
 """Ours: the range around 2 that counts as perfect scaling, and the most that a plateau still saves."""
 NEXT = 2.1
 """Neighbours in a grid of learning rates are at most so many times apart: factors of two."""
 ORDER = 10.0
 """McCandlish et al. say that the noise scale gives the order of magnitude of the critical batch size."""
-_source = "steps to a target against batch size"
 
 
-def _inside(workload: str) -> tuple[Check, ...]:
+def inside(row: str) -> tuple[Check, ...]:
     """The premise that no best learning rate is at an edge of its grid: a better one may lie outside."""
-    return (Check(EDGES, workload, above=-math.inf, below=0.5),)
+    return (Check(EDGES, row, above=-math.inf, below=0.5),)
 
 
-CLAIMS = tuple(
-    claim
-    for workload, label in WORKLOADS.items()
-    for claim in (
-        Claim(
-            f"{workload}.perfect", f"{label}: at small batches twice the batch needs half the steps.",
-            _source, (Check(FIRST, workload, above=PERFECT[0], below=PERFECT[1], printed=2.0),),
-            f"Steps at the smallest batch over steps at twice this batch, within {PERFECT[0]:g} and "
-            f"{PERFECT[1]:g}; learning rates tuned.", _inside(workload), OURS,
-        ),
-        Claim(
-            f"{workload}.plateau", f"{label}: at large batches a larger batch saves no steps.", _source,
-            (Check(LAST, workload, above=-math.inf, below=FLAT),),
-            f"Steps at half of the largest batch over steps at the largest, below {FLAT:g}.",
-            _inside(workload), OURS,
-        ),
-        Claim(
-            f"{workload}.noise", f"{label}: the noise scale and the critical batch size are of one order of "
-            "magnitude.", "McCandlish et al., 2018, abstract",
-            (Check(NOISE_RATIO, workload, above=1 / ORDER, below=ORDER, printed=1.0),),
-            f"Noise scale over critical batch size of the same seed, between 1 / {ORDER:g} and {ORDER:g}.",
-            _inside(workload), OURS,
-        ),
-    )
-)  # fmt: skip
+def _claims(workload: str) -> Iterator[Claim]:
+    checks = {
+        "perfect": Check(FIRST, workload, above=PERFECT[0], below=PERFECT[1], printed=2.0),
+        "plateau": Check(LAST, workload, above=-math.inf, below=FLAT),
+        "noise": Check(NOISE_RATIO, workload, above=1 / ORDER, below=ORDER, printed=1.0),
+    }
+    what = WORKLOADS[workload]
+    for name, check in checks.items():
+        yield WORDS.claim(
+            name, check, of=workload, premises=inside(workload), ours=True, what=what
+        )
+
+
+CLAIMS = tuple(claim for workload in WORKLOADS for claim in _claims(workload))
 
 
 def batch_of(run: Run) -> int:
@@ -153,30 +140,6 @@ def noise_scale(run: Run) -> float:
     return float(noise / signal) if signal > 0 else math.inf
 
 
-def page(runs: Sequence[Run], scale: str) -> Page:
-    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
-    for workload in WORKLOADS:
-        require_alike([run for run in runs if run.model == workload], ALIKE)
-    timed = [run for run in runs if is_timed(run)]
-    found = numbers(runs)
-    return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        _sections(found),
-        CLAIMS,
-        labels=WORKLOADS,
-        head=[
-            (
-                "target",
-                facts.distinct(f"{WORKLOADS[r.model]}: {target_of(r)}" for r in timed),
-            )
-        ],
-        figures={"batch_size": lambda: _figure(found, runs, scale)},
-    )
-
-
 def target_of(run: Run) -> str:
     """The target in words."""
     value, metric = run.setting("stopping.target"), run.setting("stopping.metric")
@@ -186,41 +149,36 @@ def target_of(run: Run) -> str:
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
     tried = tried_of(run for run in runs if is_timed(run))
-    noise = {f"{r.model} {r.seed}": noise_scale(r) for r in runs if not is_timed(r)}
+    noise = {(r.model, r.seed): noise_scale(r) for r in runs if not is_timed(r)}
+    names = {"steps": (STEPS, "steps"), "rate": (RATE, ""), "tried": (TRIED, "")}
     parts = []
     for workload, own in tried.groupby("workload"):
         tuned = tuned_of(own)
         tuned["row"] = [f"{workload}.b{batch}" for batch in tuned["batch"]]
-        parts.append(
-            frames.longer(
-                tuned, {"steps": (STEPS, "steps"), "rate": (RATE, ""), "tried": (TRIED, "")}
-            )
-        )
+        parts.append(frames.longer(tuned, names))
         for seed, points in tuned.groupby("seed"):
-            points = points.sort_values("batch")
-            batches, steps = list(points["batch"]), list(points["steps"])
-            least, critical = fitted(batches, steps)
-            of_seed = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
-            if (scale := noise.get(f"{workload} {seed}")) is not None:
-                of_seed |= {NOISE: scale, NOISE_RATIO: scale / critical}
-            if len(steps) > 1:
-                of_seed |= {
-                    FIRST: saved(batches[:2], steps[:2]), LAST: saved(batches[-2:], steps[-2:])
-                }  # fmt: skip
-            units = {LEAST: "steps", CRITICAL: "samples", NOISE: "samples", EDGES: ""}
+            found = _of_curve(points.sort_values("batch"), noise.get((workload, seed)))
+            at = {"row": workload, "seed": seed}
             parts.append(
                 frames.lines(
-                    {
-                        "row": workload,
-                        "seed": seed,
-                        "quantity": name,
-                        "value": value,
-                        "unit": units.get(name, "x"),
-                    }
-                    for name, value in of_seed.items()
+                    {**at, "quantity": name, "value": value, "unit": UNITS.get(name, "x")}
+                    for name, value in found.items()
                 )
             )
     return frames.join(*parts)
+
+
+def _of_curve(points: pd.DataFrame, noise: float | None) -> dict[str, float]:
+    """What the claims compare, of one workload and seed."""
+    batches, steps = list(points["batch"]), list(points["steps"])
+    least, critical = fitted(batches, steps)
+    found = {LEAST: least, CRITICAL: critical, EDGES: float(points["at_edge"].sum())}
+    if noise is not None:
+        found |= {NOISE: noise, NOISE_RATIO: noise / critical}
+    if len(steps) > 1:
+        ends = saved(batches[:2], steps[:2]), saved(batches[-2:], steps[-2:])
+        found |= {FIRST: ends[0], LAST: ends[1]}
+    return found
 
 
 def tried_of(runs: Iterable[Run]) -> pd.DataFrame:
@@ -260,26 +218,23 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(kept, ignore_index=True)
 
 
-def _batches(found: pd.DataFrame, workload: str) -> dict[str, int]:
-    """The rows of a workload with their batch sizes, ascending."""
-    rows = found.loc[found["quantity"] == STEPS, "row"].unique()
-    own = {row: int(row.rpartition(".b")[2]) for row in rows if row.startswith(f"{workload}.")}
-    return dict(sorted(own.items(), key=lambda item: item[1]))
-
-
-def _sections(found: pd.DataFrame) -> list[Section]:
+def page(runs: Sequence[Run], scale: str) -> Page:
+    """The page of the finished runs of one scale. Raises UserError if they are not alike."""
+    for workload in WORKLOADS:
+        require_alike([run for run in runs if run.model == workload], ALIKE)
+    found = numbers(runs)
+    measured = {w: label for w, label in WORKLOADS.items() if batches_of(found, w)}
     columns = (
         frames.seeds(STEPS),
-        Column("learning rates tried", TRIED, lambda values: f"{values[0]:g}"),
-        Column("best learning rate", RATE, lambda values: f"{values[0]:g}"),
+        Column("learning rates tried", TRIED, first),
+        Column("best learning rate", RATE, first),
         Column("steps to the target", STEPS, 0),
     )
     rows = {
         row: f"{label}, {batch}"
-        for workload, label in WORKLOADS.items()
-        for row, batch in _batches(found, workload).items()
+        for workload, label in measured.items()
+        for batch, row in batches_of(found, workload).items()
     }
-    steps = Section("Steps to the target", pivot(found, rows, columns, "batch size"))
     fits = (
         Column("critical batch size", CRITICAL, 0),
         Column("critical: 95 % interval", CRITICAL, _interval),
@@ -290,11 +245,36 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("saved by the first doubling", FIRST, frames.times),
         Column("saved by the last doubling", LAST, frames.times),
     )
-    measured = {w: label for w, label in WORKLOADS.items() if _batches(found, w)}
-    return [steps, Section("The curve", pivot(found, measured, fits, "workload"))]
+    timed = [f"{WORKLOADS[run.model]}: {target_of(run)}" for run in runs if is_timed(run)]
+    title = "Steps to a target against batch size (learning rate tuned for each batch size)"
+    said = (
+        f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation, shaded: 95 % interval of "
+        "the critical batch size"
+    )
+    shown = [_panel(found, workload, label) for workload, label in measured.items()]
+    return made(
+        __file__, scale, runs, found,
+        [
+            Section("Steps to the target", pivot(found, rows, columns, "batch size")),
+            Section("The curve", pivot(found, measured, fits, "workload")),
+        ],
+        CLAIMS, labels=WORKLOADS, head=[("target", facts.distinct(timed))],
+        figures={"batch_size": lambda: plot.figure(title, said, shown, columns=3, legend=3)},
+    )  # fmt: skip
 
 
-def _interval(values: frames.Values) -> str:
+def first(values: Values) -> str:
+    """A number that all seeds share."""
+    return f"{values[0]:g}" if values else "-"
+
+
+def batches_of(found: pd.DataFrame, row: str, quantity: str = STEPS) -> dict[int, str]:
+    """By batch size, ascending, the rows ``<row>.b<batch size>`` that have a quantity."""
+    rows = found.loc[found["quantity"] == quantity, "row"].unique()
+    return dict(sorted((int(r.rpartition(".b")[2]), r) for r in rows if r.startswith(f"{row}.b")))
+
+
+def _interval(values: Values) -> str:
     """Student's t interval over seeds, of the logarithms."""
     if len(values) < 2 or not np.isfinite(values).all():
         return "-"
@@ -302,66 +282,59 @@ def _interval(values: frames.Values) -> str:
     return f"{low:.0f} to {high:.0f}"
 
 
-def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """By workload: steps by batch size with perfect scaling, the fit, and the noise scale."""
-    panels: plot.Panels = [
-        (label, partial(_steps, found, workload))
-        for workload, label in WORKLOADS.items()
-        if _batches(found, workload)
-    ]
-    title = "Steps to a target against batch size (learning rate tuned for each batch size)"
-    said = (
-        f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation, shaded: 95 % interval of "
-        "the critical batch size"
-    )
-    return plot.figure(title, said, panels, columns=3, legend=3)
-
-
-def _points(
-    found: pd.DataFrame, workload: str, quantity: str
-) -> tuple[list[int], list[list[float]]]:
-    rows = _batches(found, workload)
-    values = {b: frames.of(found, quantity, row) for row, b in rows.items()}
+def drawn(
+    found: pd.DataFrame, quantity: str, rows: Mapping[int, str], *, settings: Mapping[int, str] | None = None,
+    spread: bool = True, **style: Any,
+) -> panels.Draw:  # fmt: skip
+    """Mean and standard deviation over seeds at each batch size that has finite values; ``settings``: of the
+    frame's lines."""
+    values = {b: frames.of(found, quantity, r, (settings or {}).get(b, "")) for b, r in rows.items()}
     known = {b: v for b, v in values.items() if v and np.isfinite(v).all()}
-    return list(known), list(known.values())
+
+    def draw(axes: Axes) -> None:
+        if known:
+            means = [float(np.mean(v)) for v in known.values()]
+            deviations = [np.std(v, ddof=1) if spread and len(v) > 1 else 0.0 for v in known.values()]
+            axes.errorbar(list(known), means, yerr=deviations, **style)
+
+    return draw
 
 
-def _steps(found: pd.DataFrame, workload: str, axes: Axes) -> None:
-    batches, steps = _points(found, workload, STEPS)
-    if not batches:
-        plot.empty(axes, "no batch size reaches the target")
-        return
-    means = [float(np.mean(values)) for values in steps]
-    spread = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in steps]
-    grid = np.geomspace(batches[0], batches[-1], 100)
+def _panel(found: pd.DataFrame, workload: str, label: str) -> panels.Panel:
+    """Steps by batch size with perfect scaling, the fit, and the noise scale."""
+    rows = batches_of(found, workload)
+    steps = {b: frames.of(found, STEPS, row) for b, row in rows.items()}
+    means = {b: float(np.mean(v)) for b, v in steps.items() if v and np.isfinite(v).all()}
+    how: dict[str, Any] = {"fmt": "o", "color": plot.BLUE, "markersize": 5, "zorder": 3}
+    measured = drawn(found, STEPS, rows, label="measured", **how)
+    lines = partial(_lines, found, workload, means)
+    _, draw = panels.panel(
+        label, *([lines, measured] if means else []), x="batch size", y="steps to the target", log="xy",
+        otherwise="no batch size reaches the target",
+    )  # fmt: skip
+
+    def with_room_below(axes: Axes) -> None:
+        draw(axes)
+        if means:
+            axes.set_ylim(bottom=min(means.values()) / 2)
+
+    return label, with_room_below
+
+
+def _lines(found: pd.DataFrame, workload: str, means: Mapping[int, float], axes: Axes) -> None:
+    batches = list(means)
     ends = np.array([batches[0], batches[-1]])  # a straight line: both axes are logarithmic
-    axes.plot(ends, means[0] * ends[0] / ends, ":", color="#888888", label="perfect scaling")
+    axes.plot(ends, means[batches[0]] * ends[0] / ends, ":", color="#888888", label="perfect scaling")
     least, critical = (frames.of(found, name, workload) for name in (LEAST, CRITICAL))
     if least and critical:
-        mean = curve(grid, float(np.mean(least)), float(np.mean(critical)))
-        axes.plot(grid, mean, color=plot.ORANGE, label="fit, least steps x (1 + critical / batch)")
+        grid = np.geomspace(batches[0], batches[-1], 100)
+        fit = curve(grid, float(np.mean(least)), float(np.mean(critical)))
+        axes.plot(grid, fit, color=plot.ORANGE, label="fit, least steps x (1 + critical / batch)")
         middle, low, high = interval(critical, ratio=True)
         axes.axvline(middle, color=plot.ORANGE, linewidth=0.9, label=CRITICAL)
         if len(critical) > 1:
             low, high = max(low, batches[0] / 2), min(high, 2 * batches[-1])
             axes.axvspan(low, high, color=plot.ORANGE, alpha=0.15, linewidth=0)
     if noise := frames.of(found, NOISE, workload):
-        axes.axvline(
-            interval(noise, ratio=True)[0],
-            color=plot.GREEN,
-            linewidth=0.9,
-            linestyle="--",
-            label=NOISE,
-        )
-    axes.errorbar(
-        batches,
-        means,
-        yerr=spread,
-        fmt="o",
-        color=plot.BLUE,
-        markersize=5,
-        label="measured",
-        zorder=3,
-    )
-    plot.name_axes(axes, "batch size", "steps to the target", "xy")
-    axes.set_ylim(bottom=min(means) / 2)
+        place = interval(noise, ratio=True)[0]
+        axes.axvline(place, color=plot.GREEN, linewidth=0.9, linestyle="--", label=NOISE)

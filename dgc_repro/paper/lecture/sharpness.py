@@ -10,28 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import Check, Claim
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.lecture.batch_size import RATE, STEPS, batch_of, steps_of, tuned_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture.batch_size import RATE, STEPS, batch_of, drawn, first, steps_of, tuned_of
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 
+WORDS = Template.read(__file__)
 ALIKE = (
-    "scale.name",
-    "dataset",
-    "model",
-    "stopping",
-    "optimizer.momentum",
-    "schedule",
+    *("scale.name", "dataset", "model", "stopping", "optimizer.momentum", "schedule"),
     "generalization",
 )
 BATCHES = (8, 32, 128, 256)
@@ -45,21 +38,15 @@ SHARPNESS = {
 }
 """The measures 1 / scale^2."""
 GAP, TEST, REACHED = "generalization gap", "test accuracy", "reach the cross-entropy"
-_source = "sharpness against batch size; Keskar et al., 2016"
-
 CLAIMS = (
     *(
-        Claim(
-            name, f"{label[0].upper()}{label[1:]} grows with the batch size.", _source,
-            (Check(label, LAST, FIRST, above=1, ratio=True),),
-            f"Of the largest batch over that of the smallest ({BATCHES[-1]} and {BATCHES[0]}).",
+        WORDS.claim(
+            "sharpness", Check(label, LAST, FIRST, above=1, ratio=True), id=name,
+            what=f"{label[0].upper()}{label[1:]}",
         )
         for name, label in SHARPNESS.items()
     ),
-    Claim(
-        "gap", "The generalization gap grows with the batch size.", _source, (Check(GAP, LAST, FIRST),),
-        f"At the largest batch less that at the smallest ({BATCHES[-1]} and {BATCHES[0]}).",
-    ),
+    WORDS.claim("gap", Check(GAP, LAST, FIRST)),
 )  # fmt: skip
 
 
@@ -67,22 +54,24 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
     found = numbers(runs)
-    return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        _sections(found),
-        CLAIMS,
-        labels=ROWS,
-        head=[
-            (
-                "training cross-entropy to reach",
-                facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs),
-            )
-        ],
-        figures={"sharpness": lambda: _figure(found, runs, scale)},
+    columns = (
+        frames.seeds(STEPS),
+        Column("learning rate", RATE, first),
+        Column("steps", STEPS, 0),
+        Column(TEST, TEST, 1),
+        Column("gap", GAP, 1),
+        *(Column(name, name) for name in SHARPNESS.values()),
     )
+    targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
+    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    title = "Sharpness and generalization gap against batch size, at equal training cross-entropy"
+    return made(
+        __file__, scale, runs, found, [Section("Sharpness", pivot(found, ROWS, columns, "batch size"))],
+        CLAIMS, labels=ROWS, head=[("training cross-entropy to reach", targets)],
+        figures={
+            "sharpness": lambda: plot.figure(title, said, _panels(found), columns=2, legend=2)
+        },
+    )  # fmt: skip
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
@@ -95,11 +84,10 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         }
         for run in runs
     )  # fmt: skip
-    tuned = tuned_of(tried)
     quantities = {"steps": (STEPS, "steps"), "rate": (RATE, ""), "reached": (REACHED, "runs")}
     quantities |= {"gap": (GAP, "%"), "test": (TEST, "%")}
     quantities |= {column: (name, "") for column, name in SHARPNESS.items()}
-    return frames.longer(tuned, quantities)
+    return frames.longer(tuned_of(tried), quantities)
 
 
 def _measures(run: Run) -> dict[str, float]:
@@ -112,50 +100,21 @@ def _measures(run: Run) -> dict[str, float]:
     return kept | {"reached": float(is_there)}
 
 
-def _sections(found: pd.DataFrame) -> list[Section]:
-    columns = (
-        frames.seeds(STEPS),
-        Column("learning rate", RATE, lambda values: f"{values[0]:g}" if values else "-"),
-        Column("steps", STEPS, 0),
-        Column(TEST, TEST, 1),
-        Column("gap", GAP, 1),
-        *(Column(name, name) for name in SHARPNESS.values()),
-    )
-    return [Section("Sharpness", pivot(found, ROWS, columns, "batch size"))]
-
-
-def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+def _panels(found: pd.DataFrame) -> list[panels.Panel]:
     """Sharpness relative to the smallest batch, and the gap, by batch size."""
-    panels: plot.Panels = [
-        ("Sharpness over that of the smallest batch", partial(_sharpness, found)),
-        ("Generalization gap", partial(_gap, found)),
-    ]
-    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
-    title = "Sharpness and generalization gap against batch size, at equal training cross-entropy"
-    return plot.figure(title, said, panels, columns=2, legend=2)
-
-
-def _sharpness(found: pd.DataFrame, axes: Axes) -> None:
-    axes.axhline(1, color="#888888", linewidth=0.8)
-    for (name, colour), marker in zip(
-        zip(SHARPNESS.values(), plot.CYCLE, strict=False), plot.MARKERS, strict=False
-    ):
+    rows = dict(zip(BATCHES, ROWS, strict=True))
+    lines = []
+    for place, name in enumerate(SHARPNESS.values()):
         share = frames.relative(found, name, FIRST, name=name)
-        _points(axes, share, name, color=colour, marker=marker, label=name)
-    plot.name_axes(axes, "batch size", "ratio", "xy")
-
-
-def _gap(found: pd.DataFrame, axes: Axes) -> None:
-    _points(axes, found, GAP, color=plot.BLACK, marker="o")
-    plot.name_axes(axes, "batch size", "training less test accuracy (points)", "x")
-
-
-def _points(axes: Axes, found: pd.DataFrame, name: str, **line: object) -> None:
-    """Mean and standard deviation over seeds at each batch size."""
-    values = [
-        (batch, frames.of(found, name, row)) for row, batch in zip(ROWS, BATCHES, strict=True)
-    ]
-    kept = [(batch, v) for batch, v in values if v]
-    if kept:
-        spread = [np.std(v, ddof=1) if len(v) > 1 else 0.0 for _, v in kept]
-        axes.errorbar([b for b, _ in kept], [np.mean(v) for _, v in kept], yerr=spread, **line)  # type: ignore[arg-type]
+        look: dict[str, Any] = {"color": plot.CYCLE[place], "marker": plot.MARKERS[place], "label": name}
+        lines.append(drawn(share, name, rows, **look))
+    return [
+        panels.panel(
+            "Sharpness over that of the smallest batch", panels.rule("y", 1, color="#888888"), *lines,
+            x="batch size", y="ratio", log="xy",
+        ),
+        panels.panel(
+            "Generalization gap", drawn(found, GAP, rows, color=plot.BLACK, marker="o"),
+            x="batch size", y="training less test accuracy (points)", log="x",
+        ),
+    ]  # fmt: skip
