@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim
+from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.lecture.batch_size import batch_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture.batch_size import batch_of, batches_of, drawn, first
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 
+WORDS = Template.read(__file__)
 ALIKE = ("scale.name", "dataset", "model", "schedule", "train.epochs")
 SGD, LARS, LAMB, SAM = "sgd", "lars", "lamb", "sam"
 OPTIMIZERS = {SGD: "SGD", LARS: "LARS", LAMB: "LAMB", SAM: "SAM"}
@@ -39,12 +36,11 @@ FITTED = 30.0
 EDGE = "best learning rate at an edge of its grid (1: yes)"
 AS_GOOD = 2.0
 """Ours: the points of accuracy within which SGD counts as good as another optimizer."""
-SOURCES = {
-    LARS: "the lecture's topic; You et al., 2017",
-    LAMB: "the lecture's topic; You et al., 2019",
-    SAM: "the lecture's topic; Foret et al., 2020",
-}
-"""The lecture names the optimizers; what they are for is a statement of their papers."""
+NAMES = {
+    "test": (ACCURACY, "%"), "gap": (GAP, "%"), "rate": (RATE, ""), "tried": (TRIED, ""),
+    "tuned_on": (TUNED_ON, ""), "at_edge": (EDGE, ""), "train": (TRAINED, "%"),
+}  # fmt: skip
+"""Quantities and units by column of `tuned_of`."""
 
 
 def _tuned(end: str, *optimizers: str) -> tuple[Check, ...]:
@@ -57,28 +53,20 @@ def _trained(end: str, *optimizers: str) -> tuple[Check, ...]:
     return tuple(Check(TRAINED, o, above=FITTED, setting=end) for o in optimizers)
 
 
+_as_good = [Check(ACCURACY, SGD, o, above=-AS_GOOD, setting=FIRST) for o in (LARS, LAMB)]
 CLAIMS = (
-    Claim(
-        "small.sgd", "At small batch SGD is as good as LARS and LAMB.", EXPECTED,
-        tuple(Check(ACCURACY, SGD, o, above=-AS_GOOD, setting=FIRST) for o in (LARS, LAMB)),
-        f"Final test accuracy at the smallest batch: SGD's is no more than {AS_GOOD:g} points below.",
-        _tuned(FIRST, SGD, LARS, LAMB), OURS,
-    ),
+    WORDS.claim("small.sgd", *_as_good, premises=_tuned(FIRST, SGD, LARS, LAMB), ours=True),
     *(
-        Claim(
-            f"large.{o}", f"At large batch {OPTIMIZERS[o]} is more accurate than SGD.", SOURCES[o],
-            (Check(ACCURACY, o, SGD, setting=LAST),),
-            "Final test accuracy at the largest batch, above SGD's.",
-            _tuned(LAST, SGD, o) + _trained(LAST, o),
+        WORDS.claim(
+            f"large.{o}", Check(ACCURACY, o, SGD, setting=LAST),
+            premises=_tuned(LAST, SGD, o) + _trained(LAST, o),
         )
         for o in (LARS, LAMB)
     ),
     *(
-        Claim(
-            f"sam.{name}", f"SAM generalizes better than SGD at {end}.", SOURCES[SAM],
-            (Check(ACCURACY, SAM, SGD, setting=end),),
-            "Final test accuracy above SGD's, where both fit the training data.",
-            _tuned(end, SGD, SAM) + _trained(end, SGD, SAM),
+        WORDS.claim(
+            "sam", Check(ACCURACY, SAM, SGD, setting=end), id=f"sam.{name}", end=end,
+            premises=_tuned(end, SGD, SAM) + _trained(end, SGD, SAM),
         )
         for name, end in (("small", FIRST), ("large", LAST))
     ),
@@ -88,28 +76,41 @@ CLAIMS = (
 def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
-    found = numbers(runs)
-    one = runs[0]
+    found, one = numbers(runs), runs[0]
+    rhos = [f"{run.setting('optimizer.rho'):g}" for run in runs if run.model == SAM]
     said = {
         "epochs": one.setting("train.epochs"),
         "warmup": f"{one.setting('schedule.warmup_epochs'):g}",
         "most": max(int(run.setting("train.batch_size")) for run in runs),
-        "rho": facts.distinct(
-            f"{run.setting('optimizer.rho'):g}" for run in runs if run.model == SAM
-        ),
+        "rho": facts.distinct(rhos),
     }
-    return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        [Section("Accuracy", _table(found)), Section("Tuning", _grids(runs))],
-        CLAIMS,
-        labels=OPTIMIZERS,
-        said=said,
-        head=[("training", f"{said['epochs']} epochs for every batch size, cosine schedule")],
-        figures={"large_batch": lambda: _figure(found, runs, scale)},
+    columns = (
+        frames.seeds(ACCURACY),
+        Column("test accuracy, %", ACCURACY, 1),
+        Column("training minus test, points", GAP, 1),
+        Column("best learning rate", RATE, first),
+        Column("at an edge", EDGE, lambda values: "yes" if values[0] else "no"),
+        Column("rates tried", TRIED, first),
+        Column("seeds of the tuning", TUNED_ON, first),
     )
+    places = [(b, o) for o in OPTIMIZERS for b in batches_of(found, o, RATE)]
+    rows = {f"{o}.b{b}": f"{b}, {OPTIMIZERS[o]}" for b, o in sorted(places, key=lambda at: at[0])}
+    title = "Test accuracy against batch size (learning rate tuned for each point)"
+    caption = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    shown = [
+        _panel(found, "final test accuracy", ACCURACY, "test accuracy, %", log="x"),
+        _panel(found, "best learning rate", RATE, "learning rate", log="xy"),
+    ]
+    return made(
+        __file__, scale, runs, found,
+        [
+            Section("Accuracy", pivot(found, rows, columns, "batch size, optimizer")),
+            Section("Tuning", _grids(runs)),
+        ],
+        CLAIMS, labels=OPTIMIZERS, said=said,
+        head=[("training", f"{said['epochs']} epochs for every batch size, cosine schedule")],
+        figures={"large_batch": lambda: plot.figure(title, caption, shown, columns=2, legend=4)},
+    )  # fmt: skip
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -117,9 +118,8 @@ def table_of(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "optimizer": run.model, "batch": batch_of(run), "rate": float(run.setting("optimizer.lr")),
-            "seed": run.seed, "test": run.last("test/accuracy_percent"),
-            "train": run.last("train/accuracy_percent"),
-            "validation": run.last("validation/accuracy_percent"),
+            "seed": run.seed,
+            **{part: run.last(f"{part}/accuracy_percent") for part in ("test", "train", "validation")},
         }
         for run in runs
     )  # fmt: skip
@@ -129,21 +129,18 @@ def tuned_of(tried: pd.DataFrame) -> pd.DataFrame:
     """The runs with the best learning rate of each optimizer and batch: the columns of `table_of`, tried,
     tuned_on (how many seeds have all rates), at_edge (whether the best rate is the smallest or largest)."""
     kept = []
-    for _, own in tried.groupby(["optimizer", "batch"], sort=False):
+    for (optimizer, batch), own in tried.groupby(["optimizer", "batch"], sort=False):
         by_rate = own.pivot_table(index="seed", columns="rate", values="validation").dropna()
         if by_rate.empty:
             raise UserError(
                 "optimizer.lr: one seed that has every learning rate of a grid, got none for "
-                f"{own['optimizer'].iloc[0]} with batch {own['batch'].iloc[0]}; run its other rates too"
+                f"{optimizer} with batch {batch}; run its other rates too"
             )
         means = by_rate.mean()
         rate = means.idxmax()
         at_edge = float(rate in (means.index.min(), means.index.max()))
-        kept.append(
-            own[own["rate"] == rate].assign(
-                tried=len(means), tuned_on=len(by_rate), at_edge=at_edge
-            )
-        )
+        facts_of = {"tried": len(means), "tuned_on": len(by_rate), "at_edge": at_edge}
+        kept.append(own[own["rate"] == rate].assign(**facts_of))
     return pd.concat(kept, ignore_index=True)
 
 
@@ -152,51 +149,20 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     with the smallest and with the largest batch of all as the setting."""
     tuned = tuned_of(table_of(runs))
     tuned["gap"] = tuned["train"] - tuned["test"]
-    names = {
-        "test": (ACCURACY, "%"), "gap": (GAP, "%"), "rate": (RATE, ""), "tried": (TRIED, ""),
-        "tuned_on": (TUNED_ON, ""), "at_edge": (EDGE, ""), "train": (TRAINED, "%"),
-    }  # fmt: skip
     rows = tuned["optimizer"] + ".b" + tuned["batch"].astype(str)
-    parts = [frames.longer(tuned.assign(row=rows), names)]
-    ends = {FIRST: tuned["batch"].min(), LAST: tuned["batch"].max()}
-    for setting, batch in ends.items():
+    parts = [frames.longer(tuned.assign(row=rows), NAMES)]
+    judged = {name: NAMES[name] for name in ("test", "at_edge", "train")}
+    for setting, batch in ((FIRST, tuned["batch"].min()), (LAST, tuned["batch"].max())):
         own = tuned[tuned["batch"] == batch]
-        own = own.assign(row=own["optimizer"], setting=setting)
-        parts.append(
-            frames.longer(own, {name: names[name] for name in ("test", "at_edge", "train")})
-        )
+        parts.append(frames.longer(own.assign(row=own["optimizer"], setting=setting), judged))
     return frames.join(*parts)
-
-
-def _rows(found: pd.DataFrame) -> dict[str, tuple[str, int]]:
-    """Rows of the table with their optimizer and batch size, by batch size."""
-    rows = found.loc[found["quantity"] == RATE, "row"].unique()
-    own = {row: (row.partition(".")[0], int(row.rpartition(".b")[2])) for row in rows}
-    order = list(OPTIMIZERS)
-    return dict(sorted(own.items(), key=lambda item: (item[1][1], order.index(item[1][0]))))
-
-
-def _table(found: pd.DataFrame) -> pd.DataFrame:
-    columns = (
-        frames.seeds(ACCURACY),
-        Column("test accuracy, %", ACCURACY, 1),
-        Column("training minus test, points", GAP, 1),
-        Column("best learning rate", RATE, lambda values: f"{values[0]:g}"),
-        Column("at an edge", EDGE, lambda values: "yes" if values[0] else "no"),
-        Column("rates tried", TRIED, lambda values: f"{values[0]:g}"),
-        Column("seeds of the tuning", TUNED_ON, lambda values: f"{values[0]:g}"),
-    )
-    rows = {row: f"{batch}, {OPTIMIZERS[name]}" for row, (name, batch) in _rows(found).items()}
-    return pivot(found, rows, columns, "batch size, optimizer")
 
 
 def _grids(runs: Sequence[Run]) -> pd.DataFrame:
     """Validation and test accuracy of every rate, means over the seeds that have it."""
     tried = table_of(runs)
-    points = tried.groupby(["batch", "optimizer", "rate"])[["validation", "test"]].agg(list)
-    ordered = points.sort_index(
-        key=lambda level: level.map(list(OPTIMIZERS).index) if level.name == "optimizer" else level
-    )
+    tried["place"] = tried["optimizer"].map(list(OPTIMIZERS).index)
+    points = tried.groupby(["batch", "place", "optimizer", "rate"])[["validation", "test"]].agg(list)
     lines = [
         {
             "batch size, optimizer": f"{at['batch']}, {OPTIMIZERS[at['optimizer']]}",
@@ -205,43 +171,19 @@ def _grids(runs: Sequence[Run]) -> pd.DataFrame:
             "validation accuracy, %": frames.number(at["validation"], 1),
             "test accuracy, %": frames.number(at["test"], 1),
         }
-        for at in ordered.reset_index().to_dict("records")
+        for at in points.reset_index().to_dict("records")
     ]
     return pd.DataFrame(lines)
 
 
-def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """Test accuracy by batch size, and the best learning rates: one curve an optimizer."""
-    panels: plot.Panels = [
-        ("final test accuracy", partial(_curves, found, ACCURACY)),
-        ("best learning rate", partial(_curves, found, RATE)),
-    ]
-    title = "Test accuracy against batch size (learning rate tuned for each point)"
-    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
-    return plot.figure(title, said, panels, columns=2, legend=4)
-
-
-def _curves(found: pd.DataFrame, quantity: str, axes: Axes) -> None:
-    rows = _rows(found)
-    for place, (name, label) in enumerate(OPTIMIZERS.items()):
-        own = {
-            batch: frames.of(found, quantity, row) for row, (o, batch) in rows.items() if o == name
-        }
-        if not own:
-            continue
-        means = [float(np.mean(values)) for values in own.values()]
-        spread = [
-            float(np.std(values, ddof=1)) if len(values) > 1 and quantity == ACCURACY else 0.0
-            for values in own.values()
-        ]
-        axes.errorbar(
-            list(own), means, yerr=spread, fmt=f"-{plot.MARKERS[place]}", color=plot.CYCLE[place],
-            markersize=4, capsize=2, label=label,
-        )  # fmt: skip
-    is_rate = quantity == RATE
-    plot.name_axes(
-        axes,
-        "batch size",
-        "learning rate" if is_rate else "test accuracy, %",
-        "xy" if is_rate else "x",
-    )
+def _panel(found: pd.DataFrame, title: str, quantity: str, label: str, log: str) -> panels.Panel:
+    """One curve an optimizer."""
+    curves = [
+        drawn(
+            found, quantity, batches_of(found, o, RATE), spread=quantity == ACCURACY,
+            fmt=f"-{plot.MARKERS[place]}", color=plot.CYCLE[place], markersize=4, capsize=2,
+            label=OPTIMIZERS[o],
+        )
+        for place, o in enumerate(OPTIMIZERS)
+    ]  # fmt: skip
+    return panels.panel(title, *curves, x="batch size", y=label, log=log)
