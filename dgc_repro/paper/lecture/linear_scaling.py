@@ -14,26 +14,24 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import OURS, Check, Claim
+from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, pivot
 from dgc_repro.paper.lecture import batch_size
-from dgc_repro.paper.lecture.batch_size import EDGES, RATE, STEPS, tried_of, tuned_of
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.lecture.batch_size import EDGES, RATE, STEPS, drawn, first, tried_of, tuned_of
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.statistics import interval
 
+WORDS = Template.read(__file__)
 POOL = "batch_size"
 WORKLOADS = {name: batch_size.WORKLOADS[name] for name in ("cnn_digits", "cnn_cifar10")}
 BASE = 8
@@ -44,44 +42,29 @@ LOOKS = {
     RULE: Look("linear rule", plot.ORANGE, "s"),
     WARM: Look("linear rule with warm-up", plot.BLUE, "^"),
 }
+LABELS = {f"{w}.{m}": f"{WORKLOADS[w]}: {look.label}" for w in WORKLOADS for m, look in LOOKS.items()}
 OVER = "steps over those of the tuned rate"
 LARGEST = "largest batch size at which the rule holds"
 REACHES = "largest batch size at which the rule reaches the target"
 HOLDS = 1.25
 """Ours: the rule holds where it needs at most so many times the steps of the tuned rate."""
-_source = "linear scaling and warm-up (Goyal et al., 2017)"
 
-CLAIMS = tuple(
-    claim
-    for workload, label in WORKLOADS.items()
-    for premises in ((Check(EDGES, f"{workload}.{TUNED}", above=-math.inf, below=0.5),),)
-    for claim in (
-        Claim(
-            f"{workload}.twice", f"{label}: twice the batch needs twice the learning rate.", _source,
-            (Check(OVER, f"{workload}.{RULE}", above=0, below=HOLDS, setting=str(2 * BASE), printed=1.0),),
-            f"Steps with the rule over steps with the tuned rate at batch size {2 * BASE}, below {HOLDS:g}.",
-            premises, OURS,
-        ),
-        Claim(
-            f"{workload}.breaks", f"{label}: the rule breaks at large batch sizes.", _source,
-            (Check(LARGEST, f"{workload}.{TUNED}", f"{workload}.{RULE}", above=1, ratio=True),),
-            f"The largest batch size measured over the largest one at which the rule holds (at most "
-            f"{HOLDS:g} times the steps of the tuned rate), above 1.", premises, OURS,
-        ),
-        Claim(
-            f"{workload}.warmup", f"{label}: with warm-up the rule holds at larger batch sizes.", _source,
-            (Check(LARGEST, f"{workload}.{WARM}", f"{workload}.{RULE}", above=1, ratio=True),),
-            "The largest batch size at which the rule holds with warm-up over the one without, above 1.",
-            premises, OURS,
-        ),
-        Claim(
-            f"{workload}.reaches", f"{label}: with warm-up the rule trains at larger batch sizes.", _source,
-            (Check(REACHES, f"{workload}.{WARM}", f"{workload}.{RULE}", above=1, ratio=True),),
-            "The largest batch size at which the rule reaches the target with warm-up over the one without, "
-            "above 1.", premises, OURS,
-        ),
-    )
-)  # fmt: skip
+
+def _claims(workload: str) -> Iterator[Claim]:
+    tuned, rule, warm = (f"{workload}.{method}" for method in LOOKS)
+    checks = {
+        "twice": Check(OVER, rule, above=0, below=HOLDS, setting=str(2 * BASE), printed=1.0),
+        "breaks": Check(LARGEST, tuned, rule, above=1, ratio=True),
+        "warmup": Check(LARGEST, warm, rule, above=1, ratio=True),
+        "reaches": Check(REACHES, warm, rule, above=1, ratio=True),
+    }
+    said = {"what": WORKLOADS[workload], "twice": 2 * BASE, "holds": HOLDS}
+    for name, check in checks.items():
+        premises = batch_size.inside(tuned)
+        yield WORDS.claim(name, check, of=workload, premises=premises, ours=True, **said)
+
+
+CLAIMS = tuple(claim for workload in WORKLOADS for claim in _claims(workload))
 
 
 def page(runs: Sequence[Run], scale: str) -> Page:
@@ -93,29 +76,27 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         alike = [key for key in batch_size.ALIKE if key != "schedule"]
         require_alike([run for run in runs if run.model == workload], alike)
     found = numbers(runs)
-    labels = {
-        f"{w}.{m}": f"{WORKLOADS[w]}: {look.label}" for w in WORKLOADS for m, look in LOOKS.items()
-    }
-    return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        _sections(found),
-        CLAIMS,
-        labels=labels,
-        said={"base": BASE, "holds": f"{HOLDS:g}", "warmup": _warmups(runs)},
-        figures={"linear_scaling": lambda: _figure(found, runs, scale)},
-    )
-
-
-def _warmups(runs: Sequence[Run]) -> str:
-    """The epochs of warm-up by workload, and the epochs of the runs that have one."""
-    warm = [run for run in runs if warmup_of(run) > 0]
-    return facts.distinct(
+    warmups = facts.distinct(
         f"{warmup_of(run):g} of at most {run.setting('train.epochs')} epochs ({WORKLOADS[run.model]})"
-        for run in warm
+        for run in runs
+        if warmup_of(run) > 0
     )
+    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
+    shown = [
+        _panel(found, workload, quantity, name)
+        for workload in WORKLOADS
+        if _batches(found, workload)
+        for quantity, name in ((STEPS, STEPS), (RATE, "learning rate"))
+    ]
+    return made(
+        __file__, scale, runs, found, _sections(found), CLAIMS, labels=LABELS,
+        said={"base": BASE, "holds": f"{HOLDS:g}", "warmup": warmups},
+        figures={
+            "linear_scaling": lambda: plot.figure(
+                "Linear learning-rate scaling", said, shown, columns=2, legend=3
+            )
+        },
+    )  # fmt: skip
 
 
 def warmup_of(run: Run) -> float:
@@ -199,57 +180,41 @@ def _batches(found: pd.DataFrame, workload: str) -> list[int]:
 
 
 def _sections(found: pd.DataFrame) -> list[Section]:
-    sections = []
-    rows = {w: label for w, label in WORKLOADS.items() if _batches(found, w)}
+    measured = [w for w in WORKLOADS if _batches(found, w)]
     lines = []
-    for workload, label in rows.items():
+    for workload in measured:
         for batch in _batches(found, workload):
-            cells: dict[str, str] = {"workload, batch size": f"{label}, {batch}"}
+            cells = {"workload, batch size": f"{WORKLOADS[workload]}, {batch}"}
             for method, look in LOOKS.items():
-                row = f"{workload}.{method}"
-                rate = frames.of(found, RATE, row, str(batch))
-                cells[f"{look.label}: rate"] = f"{rate[0]:g}" if rate else "-"
-                cells[f"{look.label}: steps"] = frames.number(
-                    frames.of(found, STEPS, row, str(batch)), 0
-                )
+                at = (f"{workload}.{method}", str(batch))
+                cells[f"{look.label}: rate"] = first(frames.of(found, RATE, *at))
+                cells[f"{look.label}: steps"] = frames.number(frames.of(found, STEPS, *at), 0)
             lines.append(cells)
-    sections.append(Section("Steps to the target", pd.DataFrame(lines)))
+
+    def middle(values: frames.Values) -> str:
+        return f"{interval(values, ratio=True)[0]:.0f}" if values else "-"
+
     columns = (
         frames.seeds(LARGEST),
-        Column("largest batch size that holds", LARGEST, _middle),
-        Column("largest batch size that reaches the target", REACHES, _middle),
+        Column("largest batch size that holds", LARGEST, middle),
+        Column("largest batch size that reaches the target", REACHES, middle),
     )
-    every = {f"{w}.{m}": f"{rows[w]}: {LOOKS[m].label}" for w in rows for m in (RULE, WARM)}
-    sections.append(Section("Where the rule holds", pivot(found, every, columns, "workload, rule")))
-    return sections
+    rules = {row: LABELS[row] for w in measured for row in (f"{w}.{RULE}", f"{w}.{WARM}")}
+    return [
+        Section("Steps to the target", pd.DataFrame(lines)),
+        Section("Where the rule holds", pivot(found, rules, columns, "workload, rule")),
+    ]
 
 
-def _middle(values: frames.Values) -> str:
-    """The geometric mean."""
-    return f"{interval(values, ratio=True)[0]:.0f}" if values else "-"
-
-
-def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """By workload: steps, and learning rates, by batch size."""
-    panels: plot.Panels = []
-    for workload, label in WORKLOADS.items():
-        if _batches(found, workload):
-            for quantity, name in ((STEPS, STEPS), (RATE, "learning rate")):
-                panels.append(
-                    (f"{label}: {name}", partial(_panel, found, workload, quantity, name))
-                )
-    said = f"{facts.caption(runs, scale)}; mean over seeds, bars: standard deviation"
-    return plot.figure("Linear learning-rate scaling", said, panels, columns=2, legend=3)
-
-
-def _panel(found: pd.DataFrame, workload: str, quantity: str, name: str, axes: Axes) -> None:
-    for method, look in LOOKS.items():
-        row = f"{workload}.{method}"
-        known = {b: frames.of(found, quantity, row, str(b)) for b in _batches(found, workload)}
-        points = {b: v for b, v in known.items() if v and np.isfinite(v).all()}
-        if not points:
-            continue
-        spread = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in points.values()]
-        means = [float(np.mean(v)) for v in points.values()]
-        axes.errorbar(list(points), means, yerr=spread, elinewidth=0.8, **look.line)
-    plot.name_axes(axes, "batch size", name, "xy")
+def _panel(found: pd.DataFrame, workload: str, quantity: str, name: str) -> panels.Panel:
+    """Steps or rates by batch size."""
+    settings = {batch: str(batch) for batch in _batches(found, workload)}
+    lines = [
+        drawn(
+            found, quantity, dict.fromkeys(settings, f"{workload}.{method}"), settings=settings,
+            elinewidth=0.8, **look.line,
+        )
+        for method, look in LOOKS.items()
+    ]  # fmt: skip
+    title = f"{WORKLOADS[workload]}: {name}"
+    return panels.panel(title, *lines, x="batch size", y=name, log="xy")
