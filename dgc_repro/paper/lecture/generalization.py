@@ -9,21 +9,21 @@ The gap is training minus test accuracy, as a share.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, pivot
 from dgc_repro.paper.lecture import ranking
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 
+WORDS = Template.read(__file__)
 ALIKE = ("scale.name", "dataset", "model.hidden", "stopping", "schedule", "generalization")
 HYPER: Mapping[str, tuple[Callable[[Run], float], int]] = {
     "batch size": (lambda run: int(run.setting("train.batch_size")), 1),
@@ -69,51 +69,31 @@ BEST = "Kendall's tau of the table's best measure"
 REACHED, NETWORKS, GAP = "share that reaches the cross-entropy", "networks", "generalization gap"
 DRAWS = 10
 """Of the oracles and of the random measure; their coefficients are means over the draws."""
-_enough = (Check(REACHED, "grid", above=0.8),)
-_where = "tables of generalization measures; Jiang et al., 2019"
 
 
-def _claim(name: str, text: str, checks: Sequence[Check], reading: str) -> Claim:
-    return Claim(name, text, _where, tuple(checks), reading, _enough)
+def _claim(name: str, *checks: Check, **said: str) -> Claim:
+    return WORDS.claim(name, *checks, premises=(Check(REACHED, "grid", above=0.8),), **said)
 
 
+def _tau(rows: Sequence[str], **how: float) -> list[Check]:
+    return [Check(TAU, row, **how) for row in rows]
+
+
+_ends = ("pac_bayes_orig", "pac_bayes_mag_flatness", "sharpness_orig", "sharpness_mag_flatness")
+_negative = {"above": -1.1, "below": 0}
 CLAIMS = (
-    _claim(
-        "sharpness.positive", "Measures of sharpness grow with the gap.",
-        [
-            Check(TAU, f"{kind}{end}")
-            for kind in ("pac_bayes", "sharpness") for end in ("_orig", "_mag_flatness")
-        ],
-        "Kendall's tau above 0 for PAC-Bayes and worst case, of the bound from the origin and of 1 / scale^2 "
-        "with magnitude.",
-    ),
+    _claim("sharpness.positive", *_tau(_ends)),
     *(
-        _claim(
-            f"sharpness.above_{other}",
-            f"The best sharpness measure orders networks better than {LABELS[other]}.",
-            [Check(BEST, "sharpness", other)],
-            "Difference of Kendall's tau of the best measures of two tables, each chosen on the other seeds.",
-        )
-        for other in ("outputs", "norms")
+        _claim("above", Check(BEST, "sharpness", o), id=f"sharpness.above_{o}", other=LABELS[o])
+        for o in ("outputs", "norms")
     ),
+    _claim("norms.negative", *_tau(("frobenius_distance", "spectral_orig"), **_negative)),
+    _claim("size.negative", *_tau(("vc_dimension", "parameters"), **_negative)),
     _claim(
-        "norms.negative", "Norm measures fall where the gap grows.",
-        [Check(TAU, row, above=-1.1, below=0) for row in ("frobenius_distance", "spectral_orig")],
-        "Kendall's tau below 0 for the Frobenius distance and for the spectral measure.",
+        "sharpness.magnitude",
+        *(Check(TAU, f"{k}_mag_flatness", f"{k}_flatness") for k in ("pac_bayes", "sharpness")),
     ),
-    _claim(
-        "size.negative", "Networks with more parameters have a smaller gap.",
-        [Check(TAU, row, above=-1.1, below=0) for row in ("vc_dimension", "parameters")],
-        "Kendall's tau below 0.",
-    ),
-    _claim(
-        "sharpness.magnitude", "Magnitude-aware sharpness orders networks better.",
-        [
-            Check(TAU, f"{kind}_mag_flatness", f"{kind}_flatness") for kind in ("pac_bayes", "sharpness")
-        ],
-        "Difference of Kendall's tau of 1 / scale^2 with and without magnitude.",
-    ),
-)  # fmt: skip
+)
 
 
 def reached(run: Run) -> bool:
@@ -210,39 +190,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     """The page of the finished runs of one scale. Raises UserError if they are not alike."""
     require_alike(runs, ALIKE)
     found = numbers(runs)
-    targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
-    out = [run for run in runs if not reached(run)]
-    return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        _sections(found),
-        CLAIMS,
-        labels=LABELS,
-        head=[
-            ("training cross-entropy to reach", targets),
-            ("networks left out", f"{len(out)} of {len(runs)} do not reach it"),
-        ],
-        figures={"generalization": lambda: _figure(found, runs, scale)},
-    )
-
-
-def _sections(found: pd.DataFrame) -> list[Section]:
     columns = [
         *(Column(name, name, 2) for name in HYPER),
         Column("tau", TAU, 2),
         Column("mean of Psi", GRANULATED, 2),
         Column("cond. inf.", INFORMATION, frames.percent),
     ]
-    titles = {
-        "outputs": "Sizes and outputs",
-        "norms": "Norms and margins",
-        "sharpness": "Sharpness",
-    }
+    titles = zip(("Sizes and outputs", "Norms and margins", "Sharpness"), TABLES.values(), strict=True)
     tables = [
-        Section(titles[name], pivot(found, {**rows, **CONTROLS}, columns, "measure"))
-        for name, rows in TABLES.items()
+        Section(title, pivot(found, {**rows, **CONTROLS}, columns, "measure")) for title, rows in titles
     ]
     grid = (
         frames.seeds(REACHED),
@@ -250,48 +206,49 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("reach the cross-entropy", REACHED, frames.percent),
         Column("mean gap", GAP, frames.percent),
     )
-    return [*tables, Section("The grid", pivot(found, {"grid": "all"}, grid, "networks of"))]
-
-
-def _figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
-    """Kendall's tau and the mean of Psi by measure; Psi by measure and hyper-parameter."""
-    said = f"{facts.caption(runs, scale)}; mean over seeds"
-    panels: plot.Panels = [
-        ("Agreement with the gap's order", lambda axes: _bars(found, axes)),
-        ("Psi by hyper-parameter", lambda axes: _map(found, axes)),
-    ]
+    targets = facts.distinct(f"{run.setting('stopping.target'):g} nats" for run in runs)
+    out = [run for run in runs if not reached(run)]
     title = "Generalization measures against the generalization gap"
-    return plot.figure(title, said, panels, columns=2, size=(6.0, 8.0), legend=2)
+    said = f"{facts.caption(runs, scale)}; mean over seeds"
+    return made(
+        __file__, scale, runs, found,
+        [*tables, Section("The grid", pivot(found, {"grid": "all"}, grid, "networks of"))], CLAIMS,
+        labels=LABELS,
+        head=[
+            ("training cross-entropy to reach", targets),
+            ("networks left out", f"{len(out)} of {len(runs)} do not reach it"),
+        ],
+        figures={
+            "generalization": lambda: plot.figure(
+                title, said, _panels(found), columns=2, size=(6.0, 8.0), legend=2
+            )
+        },
+    )  # fmt: skip
 
 
-ROWS = {**CONTROLS, **OUTPUTS, **NORMS, **SHARPNESS}
+def _panels(found: pd.DataFrame) -> list[panels.Panel]:
+    """Kendall's tau and the mean of Psi by measure; Psi by measure and hyper-parameter."""
+    rows = {**CONTROLS, **OUTPUTS, **NORMS, **SHARPNESS}
+    places = np.arange(len(rows))
 
+    def means(quantity: str) -> list[float]:
+        values = [frames.of(found, quantity, row) for row in rows]
+        return [float(np.mean(v)) if v else float("nan") for v in values]
 
-def _means(found: pd.DataFrame, quantity: str) -> list[float]:
-    values = [frames.of(found, quantity, row) for row in ROWS]
-    return [float(np.mean(v)) if v else float("nan") for v in values]
+    def dots(quantity: str, marker: str, **style: Any) -> panels.Draw:
+        return panels.lines([(means(quantity), places)], quantity, marker=marker, linestyle="", **style)
 
-
-def _bars(found: pd.DataFrame, axes: Axes) -> None:
-    places = np.arange(len(ROWS))
-    axes.axvline(0, color="#888888", linewidth=0.8)
-    axes.plot(_means(found, TAU), places, "o", color=plot.BLUE, label=TAU)
-    axes.plot(
-        _means(found, GRANULATED), places, "s", color=plot.ORANGE, label=GRANULATED, markersize=4
-    )
-    axes.set_yticks(places, list(ROWS.values()))
-    axes.set_ylim(len(ROWS) - 0.5, -0.5)
-    axes.set_xlim(-1, 1)
-    plot.name_axes(axes, "coefficient")
-
-
-def _map(found: pd.DataFrame, axes: Axes) -> None:
-    table = np.array([_means(found, name) for name in HYPER]).T
-    axes.imshow(table, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
-    for (row, column), value in np.ndenumerate(table):
-        if not np.isnan(value):
-            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5,
-                      color="white" if abs(value) > 0.6 else "black")  # fmt: skip
-    axes.set_yticks(np.arange(len(ROWS)), [""] * len(ROWS))
-    axes.set_xticks(np.arange(len(HYPER)), list(HYPER), rotation=35, ha="right")
-    axes.grid(visible=False)
+    psi = panels.heat_map(
+        np.array([means(name) for name in HYPER]).T, [""] * len(rows), list(HYPER),
+        lambda row, value: "" if np.isnan(value) else f"{value:.1f}", lambda value: abs(value) > 0.6,
+        angle=35, fontsize=6.5, cmap="RdBu_r", vmin=-1, vmax=1,
+    )  # fmt: skip
+    return [
+        panels.panel(
+            "Agreement with the gap's order", panels.rule("x", 0, color="#888888"),
+            dots(TAU, "o", color=plot.BLUE), dots(GRANULATED, "s", color=plot.ORANGE, markersize=4),
+            x="coefficient", xlim=(-1, 1), ylim=(len(rows) - 0.5, -0.5),
+            yticks=dict(zip(places, rows.values(), strict=True)),
+        ),
+        panels.panel("Psi by hyper-parameter", psi),
+    ]  # fmt: skip
