@@ -14,28 +14,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
-from dgc_repro.paper.claims import EXPECTED, OURS, Check, Claim, near
+from dgc_repro.paper.claims import Check, Claim, near
 from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
 from dgc_repro.paper.dynamic.table1 import (
-    QUANTITIES,
-    REGIME,
-    TABLE_1,
-    TEST,
-    UNDER_DENSE_POINTS,
-    room_for,
-)
+    QUANTITIES, REGIME, TABLE_1, TEST, UNDER_DENSE_POINTS, room_for,
+)  # fmt: skip
 from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
-from dgc_repro.paper.page import Page, Section, made
+from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, require_alike
 from dgc_repro.paper.statistics import interval
 from dgc_repro.paper.verdict import MIN_SEEDS
 
+WORDS = Template.read(__file__)
 ALSO = ("table1",)
 """Artifacts whose runs this one uses too (paper/publish.py)."""
 DENSE, PLAIN_8 = "dense", "bits8_nearest_blockNone"
@@ -52,24 +47,14 @@ ALIKE = (
 """The optimizer itself differs in whether it rounds the weights."""
 ROUNDINGS = {"nearest": plot.BLACK, "toward_zero": plot.ORANGE, "stochastic": plot.BLUE}
 GAP = TABLE_1(NONE, "test") - TABLE_1(STATIC, "test")
-_in_regime = (Check(TEST, DENSE, above=REGIME[0]),)
-_regime_text = f"Not tested where dense training ends under {REGIME[0]:g} %."
+_under = Check(TEST, DENSE, PLAIN_8)
+_sound = replace(_under, above=-UNDER_DENSE_POINTS, below=UNDER_DENSE_POINTS)
 _has_room, _room_text = room_for(GAP / 2, DENSE)
-
+SAID = {"gap": GAP, "room": _room_text, "low": REGIME[0], "high": REGIME[1], "under": UNDER_DENSE_POINTS}
 CLAIMS = (
-    Claim(
-        "static8", f"Static 8-bit ends {GAP:.2f} points under no compression.", "Table I",
-        (near(Check(TEST, DENSE, PLAIN_8), GAP, GAP / 2),),
-        "Test accuracy after the last epoch; 8 bits, nearest, one scale a tensor, within half of the printed "
-        f"gap either way. {_room_text}", _has_room, OURS,
-    ),
-    Claim(
-        "plain", f"A sound 8-bit quantizer ends within {UNDER_DENSE_POINTS:g} points of no compression.",
-        EXPECTED,
-        (Check(TEST, DENSE, PLAIN_8, above=-UNDER_DENSE_POINTS, below=UNDER_DENSE_POINTS),),
-        f"The same two rows, either side. {_regime_text}", _in_regime, OURS,
-    ),
-)  # fmt: skip
+    WORDS.claim("static8", near(_under, GAP, GAP / 2), premises=_has_room, ours=True, **SAID),
+    WORDS.claim("plain", _sound, premises=(Check(TEST, DENSE, above=REGIME[0]),), ours=True, **SAID),
+)
 
 
 class Factors(NamedTuple):
@@ -118,16 +103,10 @@ def plateaus(factors: Mapping[str, Factors]) -> tuple[Claim, ...]:
     """A claim for each setting of 8 bits without error feedback: does it end where the paper's does?"""
     low, high = REGIME
     return tuple(
-        Claim(
-            f"plateau.{row}", f"{setting.label}: ends at {low:g} to {high:g} %, below dense training.",
-            "text on figures 1 to 3, Table I",
-            (
-                Check(TEST, row, above=low, below=high),
-                Check(TEST, DENSE, row, above=UNDER_DENSE_POINTS),
-            ),
-            f"Test accuracy after the last epoch, more than {UNDER_DENSE_POINTS:g} points (our margin) under "
-            f"dense training of the same seed. Not tested where dense training ends under {high:g} %.",
-            (Check(TEST, DENSE, above=high),),
+        WORDS.claim(
+            "plateau", Check(TEST, row, above=low, below=high),
+            Check(TEST, DENSE, row, above=UNDER_DENSE_POINTS), id=f"plateau.{row}",
+            premises=(Check(TEST, DENSE, above=high),), what=setting.label, **SAID,
         )
         for row, setting in factors.items()
         if setting.bits == CENTRE_BITS and not setting.error_feedback
@@ -150,21 +129,15 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column("payload, % of dense", SHARE, 1),
     )
     return made(
-        __file__,
-        scale,
-        runs,
-        frame,
-        [Section("Settings", pivot(frame, labels, columns, first="setting"))],
-        CLAIMS + plateaus(factors),
-        labels=labels,
-        data=PAPER.data,
-        head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
+        __file__, scale, runs, frame,
+        [Section("Settings", pivot(frame, labels, columns, first="setting"))], CLAIMS + plateaus(factors),
+        labels=labels, data=PAPER.data, head=[("settings, runs", f"{len(factors)}, {len(runs)}")],
         said={"sentence": sentence(frame, factors)},
         figures={
             "sensitivity": partial(_figure, frame, factors, runs, scale),
             "curves": partial(_curves, factors, runs, scale),
         },
-    )
+    )  # fmt: skip
 
 
 def _named(run: Run) -> Run:
@@ -208,27 +181,37 @@ def _figure(
     frame: pd.DataFrame, factors: Mapping[str, Factors], runs: Sequence[Run], scale: str
 ) -> Figure:
     """A line of points for each setting: seeds, their mean, and the interval."""
+    around = {r: f for r, f in factors.items() if f.bits == CENTRE_BITS or f == Factors(f.bits)}
+    combined = {r: f for r, f in factors.items() if f.bits == GRID_BITS}
     names = {
-        "one factor at a time around 8 bits": [
-            row
-            for row, f in factors.items()
-            if f.bits and (f.bits == CENTRE_BITS or f == Factors(f.bits))
-        ],
-        f"all combinations at {GRID_BITS} bits": [
-            row for row, f in factors.items() if f.bits == GRID_BITS
-        ],
+        "one factor at a time around 8 bits": {r: f for r, f in around.items() if f.bits},
+        f"all combinations at {GRID_BITS} bits": combined,
     }
-    panels = [
-        (name, partial(_points, rows=rows, frame=frame, of_row=factors))
-        for name, rows in names.items()
-        if rows
-    ]
+    shown = [_strip(title, own, frame) for title, own in names.items() if own]
     said = (
         f"{facts.caption(runs, scale)}; large: mean, hollow with error feedback (EF); bars: 95 % interval "
         f"(from {MIN_SEEDS} seeds on); small: seeds; dotted: the paper's static 8-bit"
     )
     title = "Final test accuracy by quantizer"
-    return plot.figure(title, said, panels, columns=2, size=(5.6, 4.4), legend=0)
+    return plot.figure(title, said, shown, columns=2, size=(5.6, 4.4), legend=0)
+
+
+def _strip(title: str, factors: Mapping[str, Factors], frame: pd.DataFrame) -> panels.Panel:
+    under = {f: values for row, f in factors.items() if (values := frames.of(frame, UNDER, row))}
+    looks = [
+        Look(f.label, ROUNDINGS.get(f.rounding, plot.GREEN), dashes="--" if f.error_feedback else "-")
+        for f in under
+    ]
+    dots = panels.strip(
+        list(under.values()), interval, looks, seeds=True, least=MIN_SEEDS, markersize=6, capsize=2
+    )
+    grey = {"color": "#888888", "linewidth": 1}
+    return panels.panel(
+        title, dots, lambda axes: axes.invert_yaxis(), x="points under dense (paired by seed)",
+        at_x=[(0, grey), (GAP, {**grey, "linestyle": ":"})],
+        yticks={place: f.label for place, f in enumerate(under)},
+        otherwise="no runs with a dense run of the same seed",
+    )  # fmt: skip
 
 
 def _curves(factors: Mapping[str, Factors], runs: Sequence[Run], scale: str) -> Figure:
@@ -239,30 +222,8 @@ def _curves(factors: Mapping[str, Factors], runs: Sequence[Run], scale: str) -> 
         for row, colour in zip(shown, plot.CYCLE, strict=False)
     }
     own = [run for run in runs if run.row in looks]
-    metric, label = "test/accuracy_percent", "test accuracy (%)"
-    draw = partial(plot.curves, runs=own, looks=looks, x="epoch", metric=metric, ylabel=label)
+    curves = panels.curves(own, "test/accuracy_percent", looks, x="epoch")
     return plot.figure(
-        "Test accuracy by epoch", facts.caption(own, scale), [("8 bits", draw)], size=(7.0, 4.4),
-        legend=2,
+        "Test accuracy by epoch", facts.caption(own, scale),
+        [panels.panel("8 bits", curves, x="epoch", y="test accuracy (%)")], size=(7.0, 4.4), legend=2,
     )  # fmt: skip
-
-
-def _points(
-    axes: Axes, rows: Sequence[str], frame: pd.DataFrame, of_row: Mapping[str, Factors]
-) -> None:
-    shown = {row: values for row in rows if (values := frames.of(frame, UNDER, row))}
-    if not shown:
-        return plot.empty(axes, "no runs with a dense run of the same seed")
-    for place, (row, values) in enumerate(shown.items()):
-        colour = ROUNDINGS.get(of_row[row].rounding, plot.GREEN)
-        mean, low, high = interval(values)
-        axes.plot(values, [place] * len(values), ".", color=colour, alpha=0.5, markersize=4)
-        reach = [[mean - low], [high - mean]] if len(values) >= MIN_SEEDS else None
-        face = "white" if of_row[row].error_feedback else colour
-        look: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 6, "capsize": 2}
-        axes.errorbar(mean, place, xerr=reach, markerfacecolor=face, **look)
-    for x, dashes in ((0, "-"), (GAP, ":")):
-        axes.axvline(x, color="#888888", linewidth=1, linestyle=dashes)
-    axes.set_yticks(range(len(shown)), [of_row[row].label for row in shown])
-    axes.invert_yaxis()
-    return plot.name_axes(axes, "points under dense (paired by seed)")
