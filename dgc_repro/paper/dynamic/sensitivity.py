@@ -20,9 +20,8 @@ from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Check, Claim, near
 from dgc_repro.paper.dynamic import NONE, PAPER, STATIC
-from dgc_repro.paper.dynamic.table1 import (
-    QUANTITIES, REGIME, TABLE_1, TEST, UNDER_DENSE_POINTS, room_for,
-)  # fmt: skip
+from dgc_repro.paper.dynamic.table1 import QUANTITIES, REGIME, TABLE_1, TEST, room_for
+from dgc_repro.paper.dynamic.table1 import UNDER_DENSE_POINTS as LEAST
 from dgc_repro.paper.frame import Column, Values, pivot, seeds, signed
 from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.plot import Look
@@ -48,12 +47,14 @@ ALIKE = (
 ROUNDINGS = {"nearest": plot.BLACK, "toward_zero": plot.ORANGE, "stochastic": plot.BLUE}
 GAP = TABLE_1(NONE, "test") - TABLE_1(STATIC, "test")
 _under = Check(TEST, DENSE, PLAIN_8)
-_sound = replace(_under, above=-UNDER_DENSE_POINTS, below=UNDER_DENSE_POINTS)
+_sound = replace(_under, above=-LEAST, below=LEAST)
 _has_room, _room_text = room_for(GAP / 2, DENSE)
-SAID = {"gap": GAP, "room": _room_text, "low": REGIME[0], "high": REGIME[1], "under": UNDER_DENSE_POINTS}
+SAID = {"gap": GAP, "room": _room_text, "low": REGIME[0], "high": REGIME[1], "under": LEAST}
 CLAIMS = (
     WORDS.claim("static8", near(_under, GAP, GAP / 2), premises=_has_room, ours=True, **SAID),
-    WORDS.claim("plain", _sound, premises=(Check(TEST, DENSE, above=REGIME[0]),), ours=True, **SAID),
+    WORDS.claim(
+        "plain", _sound, premises=(Check(TEST, DENSE, above=REGIME[0]),), ours=True, **SAID
+    ),
 )
 
 
@@ -105,7 +106,7 @@ def plateaus(factors: Mapping[str, Factors]) -> tuple[Claim, ...]:
     return tuple(
         WORDS.claim(
             "plateau", Check(TEST, row, above=low, below=high),
-            Check(TEST, DENSE, row, above=UNDER_DENSE_POINTS), id=f"plateau.{row}",
+            Check(TEST, DENSE, row, above=LEAST), id=f"plateau.{row}",
             premises=(Check(TEST, DENSE, above=high),), what=setting.label, **SAID,
         )
         for row, setting in factors.items()
@@ -164,14 +165,14 @@ def _interval(values: Values) -> str:
 
 
 def sentence(frame: pd.DataFrame, factors: Mapping[str, Factors]) -> str:
-    """Which quantizers without error feedback end more than `UNDER_DENSE_POINTS` under dense on average."""
+    """Which quantizers without error feedback end more than `LEAST` under dense on average."""
     plain = [row for row, setting in factors.items() if setting.bits and not setting.error_feedback]
     under = {row: float(np.mean(found)) for row in plain if (found := frames.of(frame, UNDER, row))}
-    low = {row: mean for row, mean in under.items() if mean > UNDER_DENSE_POINTS}
+    low = {row: mean for row, mean in under.items() if mean > LEAST}
     named = "; ".join(f"{factors[row].label} ({mean:.1f})" for row, mean in low.items())
     return (
         f"Quantizers without error feedback and with a dense run of the same seed: {len(under)}. "
-        f"{len(low)} of them end on average more than {UNDER_DENSE_POINTS:g} points under dense"
+        f"{len(low)} of them end on average more than {LEAST:g} points under dense"
         f"{': ' if named else ''}{named}. The paper's static 8-bit ends {GAP:.2f} points under its "
         "dense training."
     )
@@ -199,7 +200,9 @@ def _figure(
 def _strip(title: str, factors: Mapping[str, Factors], frame: pd.DataFrame) -> panels.Panel:
     under = {f: values for row, f in factors.items() if (values := frames.of(frame, UNDER, row))}
     looks = [
-        Look(f.label, ROUNDINGS.get(f.rounding, plot.GREEN), dashes="--" if f.error_feedback else "-")
+        Look(
+            f.label, ROUNDINGS.get(f.rounding, plot.GREEN), dashes="--" if f.error_feedback else "-"
+        )
         for f in under
     ]
     dots = panels.strip(

@@ -68,9 +68,7 @@ def _claims(workload: str) -> Iterator[Claim]:
     }
     what = WORKLOADS[workload]
     for name, check in checks.items():
-        yield WORDS.claim(
-            name, check, of=workload, premises=inside(workload), ours=True, what=what
-        )
+        yield WORDS.claim(name, check, of=workload, premises=inside(workload), ours=True, what=what)
 
 
 CLAIMS = tuple(claim for workload in WORKLOADS for claim in _claims(workload))
@@ -288,13 +286,17 @@ def drawn(
 ) -> panels.Draw:  # fmt: skip
     """Mean and standard deviation over seeds at each batch size that has finite values; ``settings``: of the
     frame's lines."""
-    values = {b: frames.of(found, quantity, r, (settings or {}).get(b, "")) for b, r in rows.items()}
+    values = {
+        b: frames.of(found, quantity, r, (settings or {}).get(b, "")) for b, r in rows.items()
+    }
     known = {b: v for b, v in values.items() if v and np.isfinite(v).all()}
 
     def draw(axes: Axes) -> None:
         if known:
             means = [float(np.mean(v)) for v in known.values()]
-            deviations = [np.std(v, ddof=1) if spread and len(v) > 1 else 0.0 for v in known.values()]
+            deviations = [
+                np.std(v, ddof=1) if spread and len(v) > 1 else 0.0 for v in known.values()
+            ]
             axes.errorbar(list(known), means, yerr=deviations, **style)
 
     return draw
@@ -324,7 +326,9 @@ def _panel(found: pd.DataFrame, workload: str, label: str) -> panels.Panel:
 def _lines(found: pd.DataFrame, workload: str, means: Mapping[int, float], axes: Axes) -> None:
     batches = list(means)
     ends = np.array([batches[0], batches[-1]])  # a straight line: both axes are logarithmic
-    axes.plot(ends, means[batches[0]] * ends[0] / ends, ":", color="#888888", label="perfect scaling")
+    axes.plot(
+        ends, means[batches[0]] * ends[0] / ends, ":", color="#888888", label="perfect scaling"
+    )
     least, critical = (frames.of(found, name, workload) for name in (LEAST, CRITICAL))
     if least and critical:
         grid = np.geomspace(batches[0], batches[-1], 100)

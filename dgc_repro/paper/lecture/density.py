@@ -213,7 +213,10 @@ def _sums(supports: pd.DataFrame) -> Iterator[panels.Draw]:
     for (kind, factor), group in supports.groupby(["kind", "factor"]):
         ring = group[group["workers"] == group["workers"].max()]
         if kind == RANDOM:
-            how: dict[str, Any] = {"color": COLOURS.get(factor), "label": f"{factor}x, 1 - (1 - d)^m"}
+            how: dict[str, Any] = {
+                "color": COLOURS.get(factor),
+                "label": f"{factor}x, 1 - (1 - d)^m",
+            }
             yield panels.means(ring, "summed", "theory", **how)
         yield panels.means(ring, "summed", "value", **_line(kind, factor))
     for kind in LOOKS:

@@ -196,9 +196,12 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column("mean of Psi", GRANULATED, 2),
         Column("cond. inf.", INFORMATION, frames.percent),
     ]
-    titles = zip(("Sizes and outputs", "Norms and margins", "Sharpness"), TABLES.values(), strict=True)
+    titles = zip(
+        ("Sizes and outputs", "Norms and margins", "Sharpness"), TABLES.values(), strict=True
+    )
     tables = [
-        Section(title, pivot(found, {**rows, **CONTROLS}, columns, "measure")) for title, rows in titles
+        Section(title, pivot(found, {**rows, **CONTROLS}, columns, "measure"))
+        for title, rows in titles
     ]
     grid = (
         frames.seeds(REACHED),
@@ -236,7 +239,9 @@ def _panels(found: pd.DataFrame) -> list[panels.Panel]:
         return [float(np.mean(v)) if v else float("nan") for v in values]
 
     def dots(quantity: str, marker: str, **style: Any) -> panels.Draw:
-        return panels.lines([(means(quantity), places)], quantity, marker=marker, linestyle="", **style)
+        return panels.lines(
+            [(means(quantity), places)], quantity, marker=marker, linestyle="", **style
+        )
 
     psi = panels.heat_map(
         np.array([means(name) for name in HYPER]).T, [""] * len(rows), list(HYPER),

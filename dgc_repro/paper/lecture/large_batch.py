@@ -162,7 +162,9 @@ def _grids(runs: Sequence[Run]) -> pd.DataFrame:
     """Validation and test accuracy of every rate, means over the seeds that have it."""
     tried = table_of(runs)
     tried["place"] = tried["optimizer"].map(list(OPTIMIZERS).index)
-    points = tried.groupby(["batch", "place", "optimizer", "rate"])[["validation", "test"]].agg(list)
+    points = tried.groupby(["batch", "place", "optimizer", "rate"])[["validation", "test"]].agg(
+        list
+    )
     lines = [
         {
             "batch size, optimizer": f"{at['batch']}, {OPTIMIZERS[at['optimizer']]}",

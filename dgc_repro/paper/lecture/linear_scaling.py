@@ -42,7 +42,9 @@ LOOKS = {
     RULE: Look("linear rule", plot.ORANGE, "s"),
     WARM: Look("linear rule with warm-up", plot.BLUE, "^"),
 }
-LABELS = {f"{w}.{m}": f"{WORKLOADS[w]}: {look.label}" for w in WORKLOADS for m, look in LOOKS.items()}
+LABELS = {
+    f"{w}.{m}": f"{WORKLOADS[w]}: {look.label}" for w in WORKLOADS for m, look in LOOKS.items()
+}
 OVER = "steps over those of the tuned rate"
 LARGEST = "largest batch size at which the rule holds"
 REACHES = "largest batch size at which the rule reaches the target"

@@ -79,7 +79,10 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         Column("test accuracy %", ACCURACY, 2),
         Column("points over dense", GAIN, lambda values: signed(values, 2)),
     )
-    axes = {"by epoch": ("epoch", "epoch"), "by bytes": ("comm/payload_bytes", "payload sent (bytes)")}
+    axes = {
+        "by epoch": ("epoch", "epoch"),
+        "by bytes": ("comm/payload_bytes", "payload sent (bytes)"),
+    }
     shown = [
         panels.panel(
             title, panels.curves(own, "test/accuracy_percent", LOOKS, x=x), x=label, y="test accuracy (%)"

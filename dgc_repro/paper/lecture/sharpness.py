@@ -18,7 +18,15 @@ from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Check
 from dgc_repro.paper.frame import Column, pivot
-from dgc_repro.paper.lecture.batch_size import RATE, STEPS, batch_of, drawn, first, steps_of, tuned_of
+from dgc_repro.paper.lecture.batch_size import (
+    RATE,
+    STEPS,
+    batch_of,
+    drawn,
+    first,
+    steps_of,
+    tuned_of,
+)
 from dgc_repro.paper.page import Page, Section, Template, made
 from dgc_repro.paper.records import Run, require_alike
 
@@ -106,7 +114,11 @@ def _panels(found: pd.DataFrame) -> list[panels.Panel]:
     lines = []
     for place, name in enumerate(SHARPNESS.values()):
         share = frames.relative(found, name, FIRST, name=name)
-        look: dict[str, Any] = {"color": plot.CYCLE[place], "marker": plot.MARKERS[place], "label": name}
+        look: dict[str, Any] = {
+            "color": plot.CYCLE[place],
+            "marker": plot.MARKERS[place],
+            "label": name,
+        }
         lines.append(drawn(share, name, rows, **look))
     return [
         panels.panel(

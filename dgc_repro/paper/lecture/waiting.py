@@ -89,7 +89,9 @@ def numbers(table: pd.DataFrame) -> pd.DataFrame:
         for growth in GROWTH:
             found = zip((SLOPE, RESIDUAL), fit(far["workers"], far["slowest"], growth), strict=True)
             row = {"row": f"{law}, {growth}", "seed": seed, "unit": "deviations"}
-            fitted += [{**row, "quantity": name, "value": value} for name, value in reversed([*found])]
+            fitted += [
+                {**row, "quantity": name, "value": value} for name, value in reversed([*found])
+            ]
     return join(lines(fitted), longer(places, NUMBERS))
 
 
@@ -140,7 +142,11 @@ def _slowest(table: pd.DataFrame) -> Iterator[panels.Draw]:
         curves = {
             "theory": {"label": f"{look.label}: {EXACT[law]}"},
             "first_term": {"label": f"{look.label}: {FIRST_TERM[law]} alone", "linestyle": ":"},
-            "slowest": {"label": f"{look.label}: {SIMULATED}", "linestyle": "", "marker": look.marker},
+            "slowest": {
+                "label": f"{look.label}: {SIMULATED}",
+                "linestyle": "",
+                "marker": look.marker,
+            },
         }
         for column, line in curves.items():
             own = table[table["law"] == law]
