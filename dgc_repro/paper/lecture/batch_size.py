@@ -147,7 +147,7 @@ def target_of(run: Run) -> str:
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
     """The frame: by workload and batch size, what was tuned; by workload, the fit and the noise scale."""
     tried = tried_of(run for run in runs if is_timed(run))
-    noise = {(r.model, r.seed): noise_scale(r) for r in runs if not is_timed(r)}
+    noise = {f"{r.model} {r.seed}": noise_scale(r) for r in runs if not is_timed(r)}
     names = {"steps": (STEPS, "steps"), "rate": (RATE, ""), "tried": (TRIED, "")}
     parts = []
     for workload, own in tried.groupby("workload"):
@@ -155,7 +155,7 @@ def numbers(runs: Sequence[Run]) -> pd.DataFrame:
         tuned["row"] = [f"{workload}.b{batch}" for batch in tuned["batch"]]
         parts.append(frames.longer(tuned, names))
         for seed, points in tuned.groupby("seed"):
-            found = _of_curve(points.sort_values("batch"), noise.get((workload, seed)))
+            found = _of_curve(points.sort_values("batch"), noise.get(f"{workload} {seed}"))
             at = {"row": workload, "seed": seed}
             parts.append(
                 frames.lines(
@@ -294,10 +294,8 @@ def drawn(
     def draw(axes: Axes) -> None:
         if known:
             means = [float(np.mean(v)) for v in known.values()]
-            deviations = [
-                np.std(v, ddof=1) if spread and len(v) > 1 else 0.0 for v in known.values()
-            ]
-            axes.errorbar(list(known), means, yerr=deviations, **style)
+            sds = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in known.values()]
+            axes.errorbar(list(known), means, yerr=sds if spread else [0.0] * len(sds), **style)
 
     return draw
 
@@ -310,8 +308,9 @@ def _panel(found: pd.DataFrame, workload: str, label: str) -> panels.Panel:
     how: dict[str, Any] = {"fmt": "o", "color": plot.BLUE, "markersize": 5, "zorder": 3}
     measured = drawn(found, STEPS, rows, label="measured", **how)
     lines = partial(_lines, found, workload, means)
+    drawings: list[panels.Draw] = [lines, measured] if means else []
     _, draw = panels.panel(
-        label, *([lines, measured] if means else []), x="batch size", y="steps to the target", log="xy",
+        label, *drawings, x="batch size", y="steps to the target", log="xy",
         otherwise="no batch size reaches the target",
     )  # fmt: skip
 

@@ -75,7 +75,7 @@ def _claim(name: str, *checks: Check, **said: str) -> Claim:
     return WORDS.claim(name, *checks, premises=(Check(REACHED, "grid", above=0.8),), **said)
 
 
-def _tau(rows: Sequence[str], **how: float) -> list[Check]:
+def _tau(rows: Sequence[str], **how: Any) -> list[Check]:
     return [Check(TAU, row, **how) for row in rows]
 
 

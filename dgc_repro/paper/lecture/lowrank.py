@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from dgc_repro.paper import facts, panels, plot
-from dgc_repro.paper.claims import Check
+from dgc_repro.paper.claims import Check, Claim
 from dgc_repro.paper.frame import Column, join, longer, percent, pivot
 from dgc_repro.paper.lecture import study_of
 from dgc_repro.paper.page import Page, Section, Template, made
@@ -33,7 +33,7 @@ DRAWN_STEPS = 10
 """Steps of the running mean in the figure."""
 
 
-def _claims(kind: str) -> Iterator[object]:
+def _claims(kind: str) -> Iterator[Claim]:
     best, warm, cold = (f"{kind}, {start}" for start in (BEST, WARM, COLD))
     said = {"of": kind, "what": LABELS[kind].capitalize()}
     at = [f"rank {rank}" for rank in RANKS]

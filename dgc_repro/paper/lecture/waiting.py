@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,7 +104,7 @@ def page(runs: Sequence[Run], scale: str) -> Page:
         f"{facts.scale_text(scale)}, {study['trials']:,} trials, n = {len(runs)} seeds; "
         f"right: a step of {study['mean_ms']:g} ms with a deviation of {study['deviation_ms']:g} ms"
     )
-    how = {"x": "workers K (log)", "xticks": "binary"}
+    how: dict[str, Any] = {"x": "workers K (log)", "xticks": "binary"}
     deviations, lost = "slowest of K (deviations of one worker)", "lost to waiting (% of a step)"
     shown = [
         panels.panel("slowest of K workers", *_slowest(table), y=deviations, **how),
@@ -139,7 +140,7 @@ SIMULATED = "simulated, mean over seeds"
 
 def _slowest(table: pd.DataFrame) -> Iterator[panels.Draw]:
     for law, look in LOOKS.items():
-        curves = {
+        curves: dict[str, dict[str, Any]] = {
             "theory": {"label": f"{look.label}: {EXACT[law]}"},
             "first_term": {"label": f"{look.label}: {FIRST_TERM[law]} alone", "linestyle": ":"},
             "slowest": {
