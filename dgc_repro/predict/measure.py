@@ -98,7 +98,7 @@ def timed(
                 build_compressor(own, policy), gradients, workers, plan, own["exchange"]["unit"]
             )
             talk = seconds_of(calls, costs)
-            hidden = min(talk, speed.BACKWARD * compute) if row.hidden else 0.0
+            hidden = min(talk, speed.BACKWARD * compute) if speed.can_overlap(row.run) else 0.0
             found.append(
                 replace(
                     row, compute=compute, exchange=exchange, calls=calls, communicate=talk,

@@ -264,13 +264,14 @@ def question(settings: Mapping[str, Any], overrides: Sequence[str]) -> Question:
         profile["network"] = settings["network"]
     network = network_of(profile, Path(settings["paths.runs"]))
     model = model_of(settings["model"], settings["parameters"])
-    compute = settings["compute_ms"]
-    if compute is None and settings["device"] == CPU:
-        raise UserError("compute_ms: give it for device=cpu, or let measure=true measure it")
-    if compute is None:
+    if settings["compute_ms"] is not None:
+        seconds = settings["compute_ms"] / 1e3
+    elif settings["device"] != CPU:
         seconds = compute_seconds(model, settings["batch"], GPUS[settings["device"]])
+    elif settings["measure"]:
+        seconds = 0.0  # until it is measured
     else:
-        seconds = compute / 1e3
+        raise UserError("compute_ms: give it for device=cpu, or let measure=true measure it")
     return Question(
         model, network, settings["device"], seconds, settings["max_loss"], settings["method"]
     )

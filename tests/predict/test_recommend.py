@@ -210,6 +210,7 @@ def test_a_plan_is_measured_after_its_warm_up(benchmark: Benchmark) -> None:
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     slim = ["model.width=4", "dataset=digits", "dataset.train_size=512", "launch.threads=1"]
     given = ["network=ethernet_1gbit", "model=resnet18", "method=topk", "batch=16", "measure=true"]
+    given.append("device=cpu")
     recommend([*given, *slim, "launch.device=cpu"])
     said = capsys.readouterr().out
     assert "compute: measured here" in said
