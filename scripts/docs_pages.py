@@ -118,7 +118,7 @@ def page_of(method: Method, laws: dict[str, dict[str, int]], speeds: list[dict[s
         f"## Settings\n\n`compressor={method.name}`:\n\n```yaml\n{method.settings}```",
         f"## Class\n\n::: {method.module}.{method.class_name}\n    options:\n      heading_level: 3",
         "## Laws\n\nSettings of this method in `tests/compressor/test_laws.py`, alone and in wrappers, in "
-        "worlds of 1 to 3 workers, as they ended when this site was built.",
+        "worlds of 2, 3 and 5 workers, as they ended when this site was built.",
         laws_table(method.name, laws),
         "## Speed\n\nOne gradient of 44.5 M values, in multiples of a `copy_` of it (`make bench`).",
         speed_table(method.name, speeds),

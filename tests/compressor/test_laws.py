@@ -6,7 +6,6 @@ settings of the table. test_laws_beyond_the_table.py has the others.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import io
 import math
@@ -35,31 +34,30 @@ from dgc_repro.policy.interface import Plan
 from dgc_repro.selfcheck.law_settings import SETTINGS
 from dgc_repro.selfcheck.law_settings.base import EPS, Asked, Setting, asks
 
-each_world = pytest.mark.parametrize("workers", WORLDS)
-
 
 def each_setting_under(law: str) -> Callable[[Callable[..., None]], pytest.MarkDecorator]:
     """All settings that are not excused from the law, by their place in the table. A broken law is one
-    line: law, setting, workers, what is wrong."""
+    line: law, setting, workers, what is wrong. A test that takes ``workers`` runs in worlds of 2, 3 and 5."""
     bound = [(i, str(s)) for i, s in enumerate(SETTINGS) if law not in s.excuses]
     cases = pytest.mark.parametrize("index", [i for i, _ in bound], ids=[name for _, name in bound])
     return lambda test: cases(in_one_line(law, test))
 
 
-def in_one_line(law: str, test: Callable[..., None]) -> Callable[..., None]:
+def in_one_line(law: str, test: Callable[..., None]) -> Callable[[int], None]:
     """The test; where it fails, pytest prints the case and the first line of why, and no tensors."""
+    in_worlds = "workers" in inspect.signature(test).parameters
 
-    @functools.wraps(test)
-    def wrapped(index: int, workers: int = 2, **more: object) -> None:
-        given = {"workers": workers} if "workers" in inspect.signature(test).parameters else {}
-        why = None
-        try:
-            test(index, **given, **more)
-        except AssertionError as error:
-            why = str(error).partition("\n")[0]
-        if why is not None:  # outside `except`: pytest would print the chain
-            pytest.fail(f"{law}: {SETTINGS[index]}, {workers} workers: {why}", pytrace=False)
+    def wrapped(index: int) -> None:
+        for workers in WORLDS if in_worlds else (2,):
+            why = None
+            try:
+                test(index, **({"workers": workers} if in_worlds else {}))
+            except AssertionError as error:
+                why = str(error).partition("\n")[0]
+            if why is not None:  # outside `except`: pytest would print the chain
+                pytest.fail(f"{law}: {SETTINGS[index]}, {workers} workers: {why}", pytrace=False)
 
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
     return wrapped
 
 
@@ -109,7 +107,6 @@ def check_conservation(one: Seen, name: str) -> None:
     check_bound(difference, bound, name)
 
 
-@each_world
 @each_setting_under("agreement")
 def test_agreement_every_worker_gets_the_same_bits(index: int, workers: int) -> None:
     for name, seen in transcript(index, workers)[0].items():
@@ -117,7 +114,6 @@ def test_agreement_every_worker_gets_the_same_bits(index: int, workers: int) -> 
             check_agreement(outcomes, name)
 
 
-@each_world
 @each_setting_under("averaging")
 def test_averaging_the_mean_is_the_average_of_what_was_sent(index: int, workers: int) -> None:
     for name, seen in transcript(index, workers)[0].items():
@@ -125,7 +121,6 @@ def test_averaging_the_mean_is_the_average_of_what_was_sent(index: int, workers:
             check_averaging(outcomes, SETTINGS[index], name)
 
 
-@each_world
 @each_setting_under("conservation")
 def test_conservation_what_is_not_sent_is_kept(index: int, workers: int) -> None:
     for name, seen in transcript(index, workers)[0].items():
@@ -173,7 +168,6 @@ def handed_over(asked: list[list[Asked]]) -> int:
     return total
 
 
-@each_world
 @each_setting_under("bytes")
 def test_bytes_the_ledger_counts_what_the_docstring_says(index: int, workers: int) -> None:
     setting = SETTINGS[index]

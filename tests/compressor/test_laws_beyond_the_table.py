@@ -42,12 +42,14 @@ def test_no_compression_no_change_with_two_workers_bit_for_bit(unit: str) -> Non
 
 def test_a_broken_law_is_one_line_that_names_the_case() -> None:
     def breaks(index: int, workers: int) -> None:
-        check_bound(torch.tensor([0.0, 3.0]).double(), torch.ones(2).double(), "mixed")
+        check_bound(
+            torch.tensor([0.0, float(workers)]).double(), torch.full((2,), 2.0).double(), "mixed"
+        )
 
     with pytest.raises(pytest.fail.Exception) as broken:
-        in_one_line("averaging", breaks)(index=1, workers=3)
+        in_one_line("averaging", breaks)(1)
     case = f"averaging: {SETTINGS[1]}, 3 workers: tensor mixed: "
-    assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 1 is allowed"
+    assert broken.value.msg == f"{case}1 of 2 entries are off, the first by 3 where 2 is allowed"
     assert not broken.value.pytrace
     assert broken.value.__context__ is None  # no chain of exceptions
 

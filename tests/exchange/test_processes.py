@@ -78,8 +78,10 @@ SUMS: dict[str, Any] = {
     "two rounds": LowRank(),
     "all kinds": AllKinds(),
 }
+FED = [name for name in GATHERED if " " in name or name.startswith("ef-")]
 CASES = [
-    *((size, name) for size in ("two_workers", "three_workers") for name in (GATHERED | COMBINED)),
+    *(("two_workers", name) for name in (GATHERED | COMBINED)),
+    *(("three_workers", name) for name in (*FED, *COMBINED)),
     *(("four_workers", name) for name in COMBINED),
     *(("two_workers", name) for name in SUMS),
 ]

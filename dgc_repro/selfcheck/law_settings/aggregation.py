@@ -122,8 +122,6 @@ SETTINGS: tuple[Setting, ...] = (
         Setting(f"scatter-{name}", Sharded(leaf), excuses=excuses)
         for name, leaf, excuses in (
             ("8-2048", _EIGHT, _SCATTERED),
-            ("8-None", Uniform(8), _SCATTERED),
-            ("4-100", Uniform(4, block=100), _SCATTERED),
             ("6-7", Uniform(6, block=7), _SCATTERED),
             ("stochastic", Uniform(4, "stochastic", 512), _UNBIASED),
             ("terngrad", TernGrad(), _UNBIASED),
@@ -139,7 +137,6 @@ SETTINGS: tuple[Setting, ...] = (
         for name, leaf in (
             ("8-2048", _EIGHT),
             ("2-None", Uniform(2)),
-            ("4-100", Uniform(4, "stochastic", 100)),
             ("qsgd-max", _MAX),
             ("ef_signsgd", EFSignSGD()),
         )
@@ -160,7 +157,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     *(
         Setting(f"tree-topk-{d:g}", GTopK(TopK(d)), excuses={"conservation": _NO_RESIDUAL})
-        for d in (1.0, 0.1, 0.01)
+        for d in (1.0, 0.01)
     ),
     Setting("ef-tree-topk", ErrorFeedback(GTopK(TopK(factor=20))), excuses=FED_BACK),
     Setting(

@@ -45,8 +45,7 @@ def _low_rank(name: str, *arguments: object, **more: object) -> Setting:
 SETTINGS: tuple[Setting, ...] = (
     *(
         _low_rank(f"powersgd-{r}-{feedback}", PowerSGD(r, feedback), excuses=_PROJECTS)
-        for r in (1, 2, 7)
-        for feedback in ("own", "mean")
+        for r, feedback in ((1, "own"), (2, "mean"), (7, "own"))
     ),
     _low_rank("ef-powersgd-own", ErrorFeedback(PowerSGD(2)), excuses=FED_BACK),
     _low_rank("ef-powersgd-mean", ErrorFeedback(PowerSGD(2, "mean")), excuses=FED_BACK),
@@ -104,8 +103,7 @@ def _coded(name: str, leaf: RandomK) -> tuple[Setting, Setting]:
 SETTINGS += (
     *(
         Setting(f"randomk-{d:g}-{'shared' if shared else 'apart'}", RandomK(d, shared=shared), excuses=_LOSES)
-        for d in (1.0, 0.25, 0.01)
-        for shared in (True, False)
+        for d, shared in ((1.0, False), (0.25, True), (0.25, False), (0.01, True))
     ),
     *(
         Setting(

@@ -98,8 +98,7 @@ def _fed_back(name: str, compressor: Compressor) -> Setting:
 
 
 _QSGD = (
-    QSGD(1, None), QSGD(1, 64, "max"), QSGD(3, 7), QSGD(4, 100), QSGD(7, 512, "max"), QSGD(127),
-    QSGD(100, 512, "max"), QSGD(32767, None, "max"), QSGD(16, 33),
+    QSGD(1, None), QSGD(1, 64, "max"), QSGD(3, 7), QSGD(127), QSGD(32767, None, "max"), QSGD(16, 33),
 )  # fmt: skip
 _TERNARY = (TernGrad(), TernGrad(None), TernGrad(shared_scale=True), TernGrad(None, True))
 

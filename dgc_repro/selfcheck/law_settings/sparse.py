@@ -66,10 +66,8 @@ _TOPK = (
         for d, i, v in (
             (0.25, "int32", "fp32"),
             (0.25, "delta16", "fp16"),
-            (0.01, "delta16", "fp32"),
             (0.01, "bitmap", "int8"),
             (1.0, "bitmap", "fp16"),
-            (1.0, "int32", "int8"),
             (1.0, "delta16", "int8"),
         )
     ),
@@ -189,7 +187,7 @@ _DECAYS = {"conservation": "the residual decays: test_the_residual_decays_as_in_
 SETTINGS += (
     *(
         Setting(f"sparseloco-{m.density:g}-{m.chunk}-{m.bits}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
-        for m in (SparseLoCo(), SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 8))
+        for m in (SparseLoCo(0.1, 100, 3), SparseLoCo(1.0, 2048, 8))
     ),
     Setting("ef-sparseloco", ErrorFeedback(SparseLoCo(0.1)), excuses=FED_BACK),
     Setting(
@@ -219,7 +217,7 @@ _SIGNS = {
 SETTINGS += (
     *(
         _cosines(f"demo-{m.k}-{m.chunk}", m, excuses=_NO_RESIDUAL | IN_THE_NORM)
-        for m in (DeMo(sign=False), DeMo(3, 8, sign=False), DeMo(500, 33, sign=False))
+        for m in (DeMo(3, 8, sign=False), DeMo(500, 33, sign=False))
     ),
     Setting("demo-sign", DeMo(4), excuses=_NO_RESIDUAL | IN_THE_NORM | _SIGNS),
     _cosines("ef-demo", ErrorFeedback(DeMo(4, sign=False)), excuses=FED_BACK),

@@ -74,10 +74,10 @@ _NO_RESIDUAL = {
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("dense", Dense()),
-    *(  # every two of bits, rounding and block meet
-        _uniform(bits, list(ROUNDINGS)[(i + j) % len(ROUNDINGS)], block)
+    *(  # every rounding meets every block
+        _uniform(bits, list(ROUNDINGS)[(i + j) % len(ROUNDINGS)], (None, 7, 100, 2048)[j])
         for i, bits in enumerate((2, 3, 4, 6, 8, 12, 16))
-        for j, block in enumerate((None, 7, 100, 2048))
+        for j in (i % 4, (i + 2) % 4)
     ),
     Setting("running-uniform-8", RunningUniform(), excuses=_LOST),
     Setting("running-uniform-3", RunningUniform(3, "toward_zero"), excuses=_LOST),
@@ -86,8 +86,7 @@ SETTINGS: tuple[Setting, ...] = (
     *(
         Setting(f"ef-uniform-{u.bits}-{u.rounding}-{u.block}", ErrorFeedback(u), excuses=FED_BACK)
         for u in (
-            Uniform(2), Uniform(4, "toward_zero", 7), Uniform(6, "stochastic", 100), Uniform(8, block=2048),
-            Uniform(12, "stochastic"), Uniform(16, block=7))
+            Uniform(2), Uniform(4, "toward_zero", 7), Uniform(6, "stochastic", 100), Uniform(8, block=2048))
     ),
     *(
         Setting(f"ladder-rung{rung}", _LADDER, Plan(rung), excuses=_NO_RESIDUAL if rung else {})
