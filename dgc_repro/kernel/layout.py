@@ -30,7 +30,7 @@ class Layout:
     ``lengths`` and ``starts``: i64[parts, tensors], the latter in bytes; ``tensor_bytes``: of the parts of
     each tensor; ``end``: where the last part ends; ``size``: of the buffer. Layouts repeat in each step:
     make them in a function with a cache. Lengths may have an axis of workers before that of tensors: then
-    this is the layout of each worker (`end` is a list)."""
+    this is the layout of each worker (`end` and `size` are lists)."""
 
     def __init__(
         self,
@@ -50,17 +50,15 @@ class Layout:
         filled = _up_to(self.tensor_bytes, self.dtypes[self.present[0]].itemsize)
         first = np.cumsum(filled, -1) - filled
         self.starts: Numbers = first + np.cumsum(taken, 0) - taken
-        self.end: Any = (first + self.tensor_bytes).max(-1, initial=0).tolist()
+        end = (first + self.tensor_bytes).max(-1, initial=0)
+        self.end: Any = end.tolist()
+        self.size: Any = _up_to(end, FILL).tolist()
 
     @cached_property
     def kinds(self) -> list[tuple[Kind, ...]]:
         """Lengths and types of the parts of each tensor."""
         columns = [[(n, self.dtypes[i]) for n in self.lengths[i].tolist()] for i in self.present]
         return list(zip(*columns, strict=True))
-
-    @property
-    def size(self) -> int:
-        return -(-int(self.end) // FILL) * FILL
 
     @property
     def unit(self) -> torch.dtype:
