@@ -140,10 +140,10 @@ LAYERS = {
     ],
     ids=str,
 )
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8, 32])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_the_formulas_are_what_the_ledger_counts(method: Any, workers: int) -> None:
-    alone = [{"x": n} for n in (0, 5, 1000, 100_000) if method in METHODS and workers * n < 10**6]
-    for sizes in (*alone, *([LAYERS] if workers in (2, 4, 8) else []), {"x": 5003}):
+    alone = [{"x": n} for n in (0, 5, 1000, 100_000) if method in METHODS]
+    for sizes in (*alone, *([LAYERS] if workers in (2, 8) else []), {"x": 5003}):
         expected, ways = wire_bytes(method, sizes, workers), ways_of(method)
         assert expected.keys() == (ways.keys() if len(ways) > 1 else set())
         for way, moved in expected.items():
