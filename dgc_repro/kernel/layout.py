@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +50,8 @@ class Layout:
         first = np.cumsum(filled, -1) - filled
         self.starts: Numbers = first + np.cumsum(taken, 0) - taken
         end = (first + self.tensor_bytes).max(-1, initial=0)
-        self.end: Any = end.tolist()
-        self.size: Any = _up_to(end, FILL).tolist()
+        self.end: int = end.tolist()
+        self.size: int = _up_to(end, FILL).tolist()
 
     @cached_property
     def kinds(self) -> list[tuple[Kind, ...]]:

@@ -114,7 +114,7 @@ class SparseLayout(Layout):
         one = copy.copy(self)
         one.k, one.coding, one.floats = self.k[worker], self.coding[worker], self.floats[worker]
         one.tensor_bytes = self.tensor_bytes[worker]
-        one.end, one.size = self.end[worker], self.size[worker]
+        one.end, one.size = self.end[worker], self.size[worker]  # type: ignore[index]  # lists
         one.lengths, one.starts = self.lengths[:, worker], self.starts[:, worker]
         one.headers, one.numbers = self.headers[worker], self.numbers[:, worker]
         one.sent_lengths = self.sent_lengths[worker]
