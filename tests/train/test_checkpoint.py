@@ -366,7 +366,7 @@ def test_resharding_keeps_the_mean_of_the_residuals(folder: Path, workers: int) 
 
 @pytest.mark.parametrize("name", ["shards", "loco"])
 def test_what_has_no_mean_belongs_to_one_number_of_workers(name: str, tmp_path: Path) -> None:
-    shards = SETTINGS[name]
+    shards = (*PLAIN, *SETTINGS[name])
     old = built(*shards)
     play(old, until=2)
     checkpoint.save(old, tmp_path, HASH)
@@ -468,7 +468,7 @@ def test_the_time_of_earlier_processes_is_counted(
 ) -> None:
     """kill -9 takes what came after the checkpoint; all before it is kept."""
     monkeypatch.setattr(os, "times", lambda: (3.0, 1.0, 0.5, 0.5, 1e6))
-    first, second = built(), built()
+    first, second = built(*PLAIN), built(*PLAIN)
     checkpoint.save(first, tmp_path, "a config")
     checkpoint.load(second, tmp_path, "a config")
     assert (first.cpu_seconds, second.cpu_seconds) == (5.0, 10.0)

@@ -51,7 +51,9 @@ def test_every_decision_is_written_and_the_record_replays(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("decide", ["now", "last"])
 def test_a_dense_step_clears_the_residual(decide: str) -> None:
-    run = built(*GRAVAC, "policy.eps=1.0", f"policy.decide={decide}")  # nothing but all is enough
+    run = built(
+        *GRAVAC, *PLAIN, "policy.eps=1.0", f"policy.decide={decide}"
+    )  # nothing but all is enough
     for batches in steps_left(run):
         train_step(run, batches)
         assert decision(run.progress.policy)["decision/branch"] == "dense"
@@ -157,8 +159,8 @@ def test_a_skipped_step_is_no_decision_and_the_record_replays(decide: str) -> No
 
 def test_a_probed_run_takes_the_steps_of_a_fixed_one_and_writes_each_down() -> None:
     ladder = ("compressor=topk", "policy.field=factor", "wrap=[error_feedback]", *PLAIN)
-    probed = built(*ladder, "policy=probed", "policy.value=10", "policy.spread=true")
-    fixed = built(*ladder, "policy=fixed", "policy.values=[10]")
+    probed = built(*ladder, *PLAIN, "policy=probed", "policy.value=10", "policy.spread=true")
+    fixed = built(*ladder, *PLAIN, "policy=fixed", "policy.values=[10]")
     lines = record(probed)
     record(fixed)
     for one, other in zip(state_of(probed)["model"], state_of(fixed)["model"], strict=True):

@@ -134,7 +134,7 @@ def test_a_training_cross_entropy_is_that_of_the_whole_split_without_augmentatio
 
 
 def test_top5_counts_answers_among_the_five_likeliest() -> None:
-    run = built("train.epochs=1")
+    run = built(*PLAIN, "train.epochs=1")
     record = play(run).records[-1]
     run.module.eval()
     hits = total = 0
