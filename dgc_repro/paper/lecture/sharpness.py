@@ -2,7 +2,7 @@
 
 Claim: Keskar, Mudigere, Nocedal, Smelyanskiy, Tang, "On large-batch training for deep learning:
 generalization gap and sharp minima", 2016, arXiv:1609.04836. The measures are in
-dgc_repro/generalization/sharpness.py. Of the learning rates of each batch size the one with the fewest steps
+dgc_repro/study/sharpness.py. Of the learning rates of each batch size the one with the fewest steps
 counts, in the mean over seeds.
 """
 
