@@ -49,7 +49,7 @@ def test_the_commands_of_the_page_make_a_page(tmp_path: Path) -> None:
 def test_a_paper_names_its_table_or_figure() -> None:
     made = files("mypaper", "fig3")
     assert {"fig3.py", "conf/paper/mypaper.yaml"} < set(made)
-    assert 'Printed("Figure 3", ' in made["fig3.py"]
+    assert '"Figure 3",' in made["fig3.py"]
     assert "artifact: fig3," in made["conf/paper/mypaper.yaml"]
     assert '"""speedup of ' in files("mypaper", "speedup")["speedup.py"]
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, plot
+from dgc_repro.paper import facts, panels, plot
 from dgc_repro.paper import frame as frames
 from dgc_repro.paper.claims import Choice, Claim, Note, Printed
 from dgc_repro.paper.frame import SENT, Column, Quantity, amount, printed_numbers
 from dgc_repro.paper.page import Page, Section, Template, made
+from dgc_repro.paper.plot import Look
 from dgc_repro.paper.records import Run, of_rows, require_alike
 
 ACCURACY = Quantity("%", lambda run: run.last("test/accuracy_percent"))
@@ -71,10 +68,8 @@ def generic_page(
     if printed is not None:
         _require(printed.where, "quantity", printed.columns, quantities)
         _require(printed.where, "row in ROWS", printed.rows, rows)
-    looks = {
-        row: plot.Look(label, plot.CYCLE[i % len(plot.CYCLE)], plot.MARKERS[i % len(plot.MARKERS)])
-        for i, (row, label) in enumerate(rows.items())
-    }
+    order = enumerate(rows.items())
+    looks = {row: Look(label, plot.CYCLE[i % 7], plot.MARKERS[i % 7]) for i, (row, label) in order}
     first = next(iter(rows))
 
     def page(runs: Sequence[Run], scale: str) -> Page:
@@ -90,6 +85,7 @@ def generic_page(
             for name, of in quantities.items()
         ]
         columns += [Column("payload", "payload", amount), Column("times less", LESS)]
+        said = facts.caption(own, scale)
         text = "Mean ± sample standard deviation over n seeds; payload of one worker, whole run."
         return made(
             Template(title, {"Rows": text}, tuple(choices)),
@@ -103,7 +99,11 @@ def generic_page(
             head=facts.departures(own, scale),
             printed=known,
             notes=notes,
-            figures={"curve": partial(_curve, title, own, scale, looks)},
+            figures={
+                "curve": lambda: plot.figure(
+                    title, said, _curve(own, looks), size=(6.4, 3.8), legend=3
+                )
+            },
         )
 
     return GenericPage(rows, page)
@@ -116,14 +116,9 @@ def _require(place: str, kind: str, names: Iterable[str], known: Iterable[str]) 
             raise UserError(f"{place}: no {kind} {name!r}; there are: {', '.join(known)}")
 
 
-def _curve(title: str, runs: Sequence[Run], scale: str, looks: Mapping[str, plot.Look]) -> Figure:
+def _curve(runs: Sequence[Run], looks: Mapping[str, Look]) -> list[panels.Panel]:
     """Test quality by epoch."""
     has_words = any("test/perplexity" in run.epochs for run in runs)
     metric, label = CURVES["test perplexity" if has_words else "test accuracy"]
-
-    def draw(axes: Axes) -> None:
-        plot.curves(
-            axes, runs, metric, looks, x="epoch", xlabel="epoch", ylabel=label, log=has_words
-        )
-
-    return plot.figure(title, facts.caption(runs, scale), [("", draw)], size=(6.4, 3.8), legend=3)
+    drawn = panels.curves(runs, metric, looks, x="epoch")
+    return [panels.panel("", drawn, x="epoch", y=label, log="y" if has_words else "")]

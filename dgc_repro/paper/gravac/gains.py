@@ -126,9 +126,9 @@ def _sections(found: pd.DataFrame) -> list[Section]:
         Column("less dense", LESS_DENSE, signed),
         Column("floats, times less than dense", g.FEWER[g.FLOATS], frame.times),
     ]
-    titles = ("over the whole run", "in the first tenth", "in the last tenth")
+    titles = ("Gains over the whole run", "Gains in the first tenth", "Gains in the last tenth")
     return [
-        *(Section(f"Gains {t}", gains(said)) for t, said in zip(titles, PARTS, strict=True)),
+        *(Section(title, gains(said)) for title, said in zip(titles, PARTS, strict=True)),
         Section(
             "Final accuracy", pivot(found, {CONTROL: "dense"} | trained, quality, "trained with")
         ),

@@ -1,27 +1,34 @@
 """LABEL of the paper PAPER: test accuracy of top-k at a hundredth of the entries."""
 
-from dgc_repro.paper.claims import OURS, Check, Choice, Claim, Printed, near
+from dgc_repro.paper.claims import Check, Choice, claim, near, printed_table
 from dgc_repro.paper.generic import ACCURACY, LESS, generic_page
 
 # EXAMPLE numbers and claims: put those of the paper in their place.
-# Each printed column is one of the quantities below.
-NUMBERS = Printed("LABEL", {"test accuracy": "%"}, {"dense": (92.96,), "topk": (92.40,)})
+# Each printed column, with its unit in brackets, is one of the quantities below.
+NUMBERS = printed_table(
+    "LABEL",
+    "test accuracy [%]",
+    """
+    dense   92.96
+    topk    92.40
+    """,
+)
 ROWS = {"dense": "no compression", "topk": "top-k 1 %"}
 CLAIMS = (
-    Claim(
+    claim(
         "1",
         "Top-k loses 0.56 points against dense training, give or take one.",
-        "LABEL",
-        (near(Check("test accuracy", "dense", "topk"), printed=0.56, margin=1.0),),
-        "Test accuracy after the last epoch; within one point of the printed difference.",
-        margin=OURS,
+        near(Check("test accuracy", "dense", "topk"), printed=0.56, margin=1.0),
+        where="LABEL",
+        reading="Test accuracy after the last epoch; within one point of the printed difference.",
+        ours=True,
     ),
-    Claim(
+    claim(
         "2",
         "Top-k sends at least ten times less.",
-        "section 3",
-        (Check(LESS, "topk", above=10.0),),
-        "Payload bytes of one worker over the whole run, indices included.",
+        Check(LESS, "topk", above=10.0),
+        where="section 3",
+        reading="Payload bytes of one worker over the whole run, indices included.",
     ),
 )
 CHOICES = (Choice("learning rate", "the default", "optimizer.lr"),)  # the paper does not say
