@@ -226,30 +226,25 @@ class Lab:
     def _run(
         self, index: int, command: Sequence[str], text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self._prefix(index), *command],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        whole = [*self._prefix(index), *command]
+        return subprocess.run(whole, input=text, capture_output=True, text=True, check=False)
 
     def _wire(self) -> None:
         """A bridge, and a cable to each worker."""
         # Without link-local addresses nobody says anything that was not asked for.
         plug = ["link add br0 type bridge mcast_snooping 0"]
         plug += ["link set br0 addrgenmode none", "link set br0 up"]
-        for rank in range(len(self.rates)):
-            holder = self._holders[rank + 1].pid
+        for rank, holder in enumerate(self._holders[1:]):
             plug += [
-                f"link add port{rank} type veth peer name {self.interface} netns {holder}",
+                f"link add port{rank} type veth peer name {self.interface} netns {holder.pid}",
                 f"link set port{rank} addrgenmode none",
                 f"link set port{rank} master br0 up",
             ]
         self._batch(0, "ip", plug)
         for rank in range(len(self.rates)):
-            up = ["link set lo up", f"link set {self.interface} addrgenmode none"]
-            up += [
+            up = [
+                "link set lo up",
+                f"link set {self.interface} addrgenmode none",
                 f"link set {self.interface} up",
                 f"addr add {self.address(rank)}/16 dev {self.interface}",
             ]
@@ -257,12 +252,8 @@ class Lab:
 
     def _delays(self, latency: float, loss: float) -> tuple[float, float]:
         """Latency and loss that this kernel can add. Raises UserError for loss without netem."""
-        if not latency and not loss:
-            return 0.0, 0.0
-        has_netem = (
-            self._run(0, ["tc", "qdisc", "add", "dev", "lo", "root", "netem"]).returncode == 0
-        )
-        if has_netem:
+        probe = ["tc", "qdisc", "add", "dev", "lo", "root", "netem"]
+        if not (latency or loss) or self._run(0, probe).returncode == 0:
             return latency, loss
         if loss:
             raise UserError(

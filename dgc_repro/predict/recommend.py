@@ -143,7 +143,8 @@ class Benchmark:
         dense = {run.seed: run for run in self.runs if run.method == methods.DENSE}
         losses: dict[str, list[float]] = {}
         for run in self.runs:
-            losses.setdefault(run.row, []).append(self._loss(run, dense[run.seed]))
+            if run.seed in dense:
+                losses.setdefault(run.row, []).append(self._loss(run, dense[run.seed]))
         self.judged = judge(losses, self.workload)
         counts = speed.counts(results)
         self._counted = {} if counts is None else _by_method(counts, self.workload.full_size)
