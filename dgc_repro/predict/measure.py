@@ -33,11 +33,10 @@ from dgc_repro.network.profile import Network
 from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.records import Run
 from dgc_repro.policy.interface import Plan
-from dgc_repro.predict.recommend import Row
+from dgc_repro.predict.recommend import METHOD, Row
 from dgc_repro.progress import Progress
 from dgc_repro.train.step import train_step
 
-METHOD = ("compressor", "wrap", "wrapper", "policy")
 REPEATS = 5
 EMBEDDED = {"cifar10": "digits", "ptb": "descriptions"}
 """Data sets of the package, where the named ones are not here."""

@@ -54,6 +54,8 @@ POOL = "benchmark/small"
 CPU = "cpu"
 UNDECIDED = " ?"
 """After a loss that is not shown to be at most the allowed one."""
+METHOD = ("compressor", "wrap", "wrapper", "policy")
+"""Keys of a run that make up a method."""
 MEASURED = 3
 """Settings that ``measure=true`` times."""
 
@@ -252,6 +254,11 @@ def _apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     others: list[str] = []
     for one in arguments:
         key = one.partition("=")[0]
+        if key.split(".")[0] in METHOD:
+            raise UserError(
+                f"{key}: recommend chooses among the benchmark's settings; leave it out, or name some with "
+                "method=, such as method=topk"
+            )
         is_other = key.startswith("network.") or (measured and "=" in one and key not in KEYS)
         (others if is_other else own).append(one)
     return own, others
