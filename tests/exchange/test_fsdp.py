@@ -81,8 +81,7 @@ def played(world: World, loop: Loop) -> list[dict[str, Any]]:
 # Dense.
 
 
-@pytest.mark.parametrize("how", ["attached", "detached"])
-@pytest.mark.parametrize("micro_steps", [1, 3])
+@pytest.mark.parametrize(("how", "micro_steps"), [("attached", 3), ("detached", 1)])
 def test_dense_is_the_average_of_fsdp_bit_for_bit_and_that_of_ddp_to_rounding(
     four_workers: World, how: str, micro_steps: int
 ) -> None:
@@ -120,8 +119,9 @@ HSDP = {
 }
 
 
-@pytest.mark.parametrize("how", ["attached", "detached"])
-@pytest.mark.parametrize("name", HSDP)
+@pytest.mark.parametrize(
+    ("name", "how"), [*((name, "attached") for name in HSDP), (next(iter(HSDP)), "detached")]
+)
 def test_dense_stands_in_the_place_of_the_all_reduce_of_hsdp(
     four_workers: World, name: str, how: str
 ) -> None:
