@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, plot, setting_names
+from dgc_repro.paper import facts, panels, plot, setting_names
 from dgc_repro.paper.frame import amount, count, number
 from dgc_repro.paper.records import Run
 from dgc_repro.progress import console_of
@@ -296,13 +296,13 @@ def _drawn(tasks: Sequence[Task], x: str, listed: Sequence[Task]) -> Figure:
             for task in tasks
         ),
     ]
-    panels: plot.Panels = [
+    drawn: plot.Panels = [
         (task.name if len(tasks) > 1 else "", partial(_panel, task, x, is_listed=task in listed))
         for task in tasks
     ]
     qualities = " and ".join(dict.fromkeys(QUALITIES[task.metric][0] for task in tasks))
     what = f"{qualities} against {AMOUNTS[x][1]}".capitalize()
-    return plot.figure(what, "; ".join(said), panels, columns=1, legend=0, size=(width, height))
+    return plot.figure(what, "; ".join(said), drawn, columns=1, legend=0, size=(width, height))
 
 
 def _in_rows(name: str, place: str) -> str:
@@ -343,7 +343,7 @@ def _finite(task: Task, x: str) -> dict[str, tuple[list[float], list[float]]]:
 def _panel(task: Task, x: str, axes: Axes, *, is_listed: bool) -> None:
     label, unit = QUALITIES[task.metric]
     where = _finite(task, x)
-    plot.points(axes, where, _looks(task))
+    panels.points(where, _looks(task))(axes)
     axes.margins(0.1)
     amounts = [value for values, _ in where.values() for value in values]
     low, high = min(amounts, default=1.0), max(amounts, default=1.0)

@@ -1,4 +1,4 @@
-"""Figures: one style, and the drawings that artifacts share: curves, means, traces, bars, points.
+"""Figures: one style, looks of rows, names beside points, saving. panels.py has what is drawn.
 
 Colours are Okabe and Ito's; markers tell rows apart in grey. A saved figure depends on its data alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,65 +177,6 @@ def curves(
     name_axes(axes, xlabel or {"step": "iteration"}.get(x, x), ylabel, log="y" if log else "")
 
 
-def means(
-    axes: Axes, table: pd.DataFrame, x: str, y: str, *, spread: bool = False, **line: Any
-) -> None:
-    """The mean over seeds of the column ``y`` at each ``x``; ``spread``: with one standard deviation either
-    way. ``line``: arguments of ``Axes.errorbar``."""
-    found = table.groupby(x)[y].agg(["mean", "std"]).fillna(0.0)
-    axes.errorbar(found.index, found["mean"], yerr=found["std"] if spread else None, **line)
-
-
-def traces(axes: Axes, seeds: Iterable[tuple[Any, Any]], label: str = "", **line: Any) -> None:
-    """A thin line through (x, y) of each seed; the first one carries the ``label``."""
-    for place, (x, y) in enumerate(seeds):
-        axes.plot(x, y, label=None if place else label or None, **{"linewidth": 1.0, **line})
-
-
-def bars(
-    axes: Axes,
-    groups: Sequence[str],
-    heights: Mapping[str, Sequence[float]],
-    looks: Mapping[str, Look],
-    *,
-    ylabel: str = "",
-) -> None:
-    """Bars side by side: a group on the x axis, a bar in each group for every key of ``heights``."""
-    width = 0.8 / max(1, len(heights))
-    middle = np.arange(len(groups), dtype=float)
-    for place, (key, values) in enumerate(heights.items()):
-        look = looks[key]
-        axes.bar(
-            middle + width * (place - (len(heights) - 1) / 2), values, width * 0.92, label=look.label,
-            color=look.colour, hatch="" if look.dashes == "-" else "///", edgecolor="white", linewidth=0.5,
-        )  # fmt: skip
-    axes.set_xticks(middle, groups)
-    axes.grid(axis="x", visible=False)
-    axes.set_ylabel(ylabel)
-
-
-def points(
-    axes: Axes,
-    where: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    looks: Mapping[str, Look],
-    *,
-    joined: bool = False,
-) -> None:
-    """Points by row: (x, y); the mean with one standard deviation either way where there are several.
-    ``joined``: lines through all points of a row, in order of x."""
-    for row, (xs, ys) in where.items():
-        look = looks[row]
-        if joined:
-            order = np.argsort(xs)
-            axes.plot(np.asarray(xs)[order], np.asarray(ys)[order], **look.line)
-            continue
-        across, up = (np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in (xs, ys))
-        axes.errorbar(
-            np.mean(xs), np.mean(ys), xerr=across, yerr=up, fmt=look.marker, color=look.colour,
-            markersize=6, markerfacecolor=look.face, elinewidth=0.8, label=look.label,
-        )  # fmt: skip
-
-
 def name_points(
     axes: Axes,
     where: Mapping[str, tuple[float, float]],
@@ -314,15 +255,6 @@ def _crossed(start: Any, box: Bbox, others: Sequence[Bbox]) -> int:
     steps = [start + share * (end - start) for share in np.linspace(0.0, 1.0, 16)]
     own = [other for other in others if not other.contains(*start)]
     return sum(any(other.contains(*step) for step in steps) for other in own)
-
-
-def title(axes: Axes, what: str, caption: str) -> None:
-    """A title in bold, and the caption under it, for a figure of one panel."""
-    axes.set_title(f"{what}\n", loc="left", fontweight="bold")
-    axes.annotate(
-        caption, xy=(0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points",
-        fontsize=7.5, color="#444444",
-    )  # fmt: skip
 
 
 def name_axes(axes: Axes, x: str = "", y: str = "", log: str = "", unit: str = "") -> None:

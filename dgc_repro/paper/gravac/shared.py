@@ -414,7 +414,6 @@ LARGEST, THETA_MIN, CANDIDATE = "largest factor", "largest theta_min", "largest 
 AT_GAIN = "gain of what was sent"
 MOSTLY = 0.5
 """Mostly: more than this share of the steps."""
-SHARES_READING = "Shares of the recorded steps by the factor of what was sent."
 
 
 def at(run: Run, paper_step: float) -> float:
