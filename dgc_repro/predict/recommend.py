@@ -324,7 +324,8 @@ def head(asked: Question, settings: Mapping[str, Any], measured: bool) -> list[s
         f"{name}, {model.sizes.parameters / 1e6:.4g} M parameters",
         f"compute {1e3 * asked.compute:.3g} ms, {compute}" if not measured else f"compute: {compute}",
         f"compress and decompress: {exchange}",
-        f"communicate: modelled; {asked.network.source or 'rates as given'}",
+        "communicate: modelled, hidden behind backward where buckets can overlap; "
+        f"{asked.network.source or 'rates as given'}",
         "payload: " + ("measured here" if measured else
                        "counted in the benchmark with its warm-ups, scaled to this model (extrapolated)"),
         "loss: measured in the benchmark on a slim model, 95 % interval; for your model an extrapolation",

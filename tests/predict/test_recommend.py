@@ -27,6 +27,7 @@ from dgc_repro.exchange.simulated import SimulatedWire
 from dgc_repro.exchange.wire import Link
 from dgc_repro.launch import cli_args
 from dgc_repro.launch.overrides import composed
+from dgc_repro.paper.benchmark import speed
 from dgc_repro.paper.benchmark.speed import Sizes
 from dgc_repro.policy.interface import Plan
 from dgc_repro.predict import known
@@ -41,6 +42,7 @@ from dgc_repro.predict.recommend import (
     question,
     recommend,
 )
+from dgc_repro.results import RESULTS
 
 WORKERS = 8
 
@@ -153,6 +155,20 @@ def test_the_known_models_are_those_of_conf(name: str) -> None:
     stated = known.MODELS[name]
     assert Sizes.of(shapes_of(config, classes).values()) == stated.sizes
     assert count_compute(config, classes)["gflop"] == pytest.approx(stated.gflop, abs=1e-3)
+
+
+def test_modelled_times_are_those_of_the_published_counts() -> None:
+    counts = speed.counts(RESULTS)
+    assert counts is not None
+    for _, row in counts[counts["launches"].notna()].iterrows():
+        for gpu in ("t4", "v100"):
+            seconds = known.exchange_seconds(row, 1.0, known.GPUS[gpu])
+            assert 1e3 * seconds == pytest.approx(row[f"modelled_{gpu}_ms"])
+    compute = counts[counts["method"] == speed.COMPUTE].set_index("model")["modelled_v100_ms"]
+    for name, ms in compute.items():
+        model = known.MODELS[str(name)]
+        seconds = known.compute_seconds(model, known.BATCH, known.GPUS["v100"])
+        assert 1e3 * seconds == pytest.approx(ms, rel=1e-4)
 
 
 def test_a_missing_pool_is_one_line(tmp_path: Path) -> None:
