@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dgc_repro.paper import page as pages
 from dgc_repro.paper.lecture import batch_size
 from dgc_repro.paper.records import Run
 
@@ -123,16 +121,3 @@ def test_the_noise_scale_is_judged_against_the_critical_batch_size() -> None:
     far = [run for run in runs(curved) if batch_size.is_timed(run)]
     far += [noisy(seed, 1000.0, 126.0) for seed in range(3)]
     assert words(far)["cnn_digits.noise"] == "differs"
-
-
-def test_a_largest_batch_that_never_reaches_the_target_shows_no_plateau() -> None:
-    never = runs(lambda batch: math.inf if batch == BATCHES[-1] else curved(batch))
-    assert words(never)["cnn_digits.plateau"] in ("not run", "not tested", "inconclusive")
-
-
-def test_the_page_is_written_with_its_figure(tmp_path: Path) -> None:
-    pages.write(batch_size.page(runs(curved), "quick"), tmp_path)
-    assert (tmp_path / "batch_size.png").is_file()
-    assert "| small CNN, digits | 40 | 40 to 40 |" in (tmp_path / "table.md").read_text().replace(
-        " ± 0", ""
-    )

@@ -194,16 +194,6 @@ def test_a_modelled_step_is_its_parts() -> None:
     assert both.seconds(slow, speed.CPU, network) == pytest.approx(0.010 + 0.001 + 0.002)
 
 
-def test_at_most_two_thirds_of_compute_hide_communication() -> None:
-    large = _run("dense", quality=80.0, calls={"allreduce": 400_000_000})
-    work = speed.workload("resnet", [large], None)
-    network = speed.NETWORKS["1 Gbit/s"]
-    costs = Costs(network, 8).seconds("allreduce", 40_000_000)
-    exchange = 0.002 + 0.0005  # compress; a mean is decompressed once for all four
-    taken = work.seconds(large, speed.CPU, network)
-    assert taken == pytest.approx(0.010 + exchange + costs - 0.010 * 2 / 3)
-
-
 @pytest.mark.parametrize(
     ("changed", "overlaps"),
     [
@@ -243,10 +233,6 @@ def test_the_gpus_step_is_counted_for_the_full_model() -> None:
     assert np.isnan(work.seconds(_changed(TOPK, policy=policy), speed.GPU, network))
     other = _run("topk_0.1", quality=79.0, calls={"allgather": 800})
     assert np.isnan(work.seconds(other, speed.GPU, network))
-
-
-def test_the_sizes_of_a_model() -> None:
-    assert speed.Sizes.of([(8, 3, 2, 2), (8,), (10, 20)]) == speed.Sizes(304, 8, 8 + 12 + 10 + 20)
 
 
 def test_payloads_of_a_larger_model() -> None:
@@ -457,15 +443,6 @@ def test_the_docs_count_the_classes_as_the_page_does() -> None:
     stated = re.findall(r"^\| ([^|]*) \(margin .*?\) \| (.*) \|$", docs.read_text("utf-8"), re.M)
     assert [(name, one) for name, row in stated for one in row.split(" | ")] == counts
     assert len(stated) == 3
-
-
-def test_a_family_whose_tuning_all_diverged_is_shown() -> None:
-    lost = [
-        _run(f"topk{rate}", quality=float("nan"), calls={"allgather": 800})
-        for rate in ("", "_lr0.2")
-    ]
-    text = markdown(methods.page([DENSE, *lost], "small"))
-    assert "| topk | 0.2 |  | diverged in 1 of 1 | diverged in 1 of 1 |" in text
 
 
 def _stated() -> headline.Headline:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dgc_repro.paper.benchmark.classes import WORDS, judge
-from dgc_repro.paper.benchmark.workloads import Workload, artifacts, workloads
+from dgc_repro.paper.benchmark.workloads import Workload
 
 POINTS = Workload("images", "accuracy_percent", 0.5)
 PERCENT = Workload("text", "loss", 0.5)
@@ -92,9 +92,3 @@ def test_at_most_agrees_with_the_classes() -> None:
         "undecided",
     ]
     assert {shown.word for shown in judged.shown.values()} == set(WORDS)
-
-
-def test_workloads_are_stated_once() -> None:
-    names = [name for node in artifacts() for name in node.get("workloads", {})]
-    assert len(names) == len(set(names)) == len(workloads())
-    assert all(one.margin > 0 for one in workloads().values())

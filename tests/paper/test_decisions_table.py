@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import write_run
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import decisions
-from dgc_repro.paper.records import read_run
 
 
 def line(step: int, branch: str = "candidate", **more: Any) -> dict[str, Any]:
@@ -93,9 +91,3 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path.write_text(path.read_text() + '{"kind": "deci')
     with pytest.raises(UserError, match=r"decisions\.jsonl: line 2 is not a JSON object"):
         decisions.table_of(path)
-
-
-def test_a_run_that_decides_nothing_has_an_empty_table_with_all_columns(tmp_path: Path) -> None:
-    table = read_run(write_run(tmp_path, "none", 0)).decisions
-    assert table.empty
-    assert list(table.columns) == list(decisions.COLUMNS)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from synthetic import words
 
-from dgc_repro.paper import page as pages
 from dgc_repro.paper.lecture import generalization, ranking
 from dgc_repro.paper.records import Run
 
@@ -123,14 +121,3 @@ def test_networks_that_do_not_reach_the_target_are_left_out_and_counted() -> Non
 def test_rates_of_each_optimizer_are_numbered_by_themselves() -> None:
     theta = generalization.settings(runs(as_claimed)[: len(GRID)])
     assert (theta == GRID).all()
-
-
-def test_oracles_with_less_noise_know_more(tmp_path: Path) -> None:
-    page = generalization.page(runs(as_claimed), "quick")
-    near, far, none = (
-        np.mean(generalization.frames.of(page.frame, generalization.TAU, row))
-        for row in ("oracle_0.02", "oracle_0.05", "random")
-    )
-    assert near > far > abs(none)
-    pages.write(page, tmp_path)
-    assert (tmp_path / "generalization.png").is_file()

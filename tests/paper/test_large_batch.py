@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import page as pages
 from dgc_repro.paper.lecture import large_batch
-from dgc_repro.paper.lecture.large_batch import ACCURACY, LAMB, LARS, SAM, SGD
+from dgc_repro.paper.lecture.large_batch import LAMB, LARS, SAM, SGD
 from dgc_repro.paper.records import Run
 
 BATCHES = (64, 512, 2048)
@@ -115,26 +113,3 @@ def test_what_the_lecture_says_agrees_and_the_contrary_differs() -> None:
 
 def test_a_rate_at_an_edge_of_its_grid_is_not_judged() -> None:
     assert set(words(runs(as_claimed, best=0.1)).values()) == {"not tested"}
-
-
-def test_one_seed_only_indicates() -> None:
-    assert set(words(runs(as_claimed, seeds=1)).values()) == {"indicative (+)"}
-
-
-def test_runs_of_other_lengths_are_refused() -> None:
-    found = runs(as_claimed)
-    found[0].config["train"]["epochs"] = 9
-    with pytest.raises(UserError, match=r"^train.epochs: the same in every run"):
-        large_batch.page(found, "quick")
-
-
-def test_the_page_is_written_with_its_figure(tmp_path: Path) -> None:
-    page = large_batch.page(runs(as_claimed), "quick")
-    pages.write(page, tmp_path)
-    assert (tmp_path / "large_batch.png").is_file()
-    text = (tmp_path / "table.md").read_text()
-    assert "| 2048, LARS | 3 | 55." in text
-    assert "| 2048, LARS | 0.01 | 1 | 50.0 | 56.0 |" in text
-    assert "{" not in text
-    large = page.frame[(page.frame["quantity"] == ACCURACY) & (page.frame["setting"] != "")]
-    assert len(large) == 4 * 2 * 3

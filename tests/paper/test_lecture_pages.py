@@ -110,15 +110,6 @@ def test_dgc_is_judged_by_perplexity_and_by_the_payload_after_warm_up(
     assert (found["1"], found["2"]) == (perplexity, ratio)
 
 
-def test_ratios_after_warm_up_are_those_of_the_last_epoch() -> None:
-    frame = ptb_page(84.0, seeds=1).frame
-    after, whole = (ptb.ratio_of(name) for name in (ptb.LAST_EPOCH["payload"], "payload"))
-    assert values(frame, after, ptb.DGC)[0] == pytest.approx(1e6 / 2000)
-    assert values(frame, whole, ptb.DGC)[0] == pytest.approx(3e6 / 1_002_000)
-    assert values(frame, ptb.PAYLOAD_STEP, ptb.DGC)[0] == pytest.approx(200)
-    assert values(frame, ptb.OVER, ptb.DGC)[0] == pytest.approx(20.0)
-
-
 def test_a_missing_row_is_not_run_and_other_epochs_are_no_table() -> None:
     page = ptb.page([trained(ptb.DENSE, 0, 70.0, 1e6)], "quick")
     assert words(page)["1"] == words(page)["2"] == "not run"
@@ -276,14 +267,6 @@ def test_sums_of_real_supports_are_judged_and_arithmetic_is_called_so(
     assert {found["dense.gradient"], found["dense.error-fed"]} == {dense}
     assert found["gradient.10"] == found["error-fed.10"] == "agrees"
     assert found["dense.random"] == found["codes.4"] == found["codes.8"] == "by construction"
-
-
-def test_without_real_gradients_their_claims_are_not_run() -> None:
-    page = density.page([run for run in density_runs() if run.row == "random"], "quick")
-    found = words(page)
-    assert found["dense.gradient"] == found["codes.4"] == found["error-fed.100"] == "not run"
-    assert found["dense.random"] == "by construction"
-    page.figures["density"]()
 
 
 def test_counted_payloads_are_arithmetic_and_277x_and_608x_cannot_follow() -> None:

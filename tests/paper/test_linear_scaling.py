@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from synthetic import words
 
-from dgc_repro.paper import page as pages
 from dgc_repro.paper.lecture import linear_scaling
 from dgc_repro.paper.records import Run
 
@@ -75,12 +73,3 @@ def test_a_rule_that_was_not_run_at_every_batch_size_is_not_judged() -> None:
 )
 def test_the_rule_holds_where_steps_are_few(over: dict[int, float], held: int) -> None:
     assert linear_scaling.largest(over, linear_scaling.HOLDS) == held
-
-
-def test_the_page_is_written_with_its_figure(tmp_path: Path) -> None:
-    pages.write(linear_scaling.page(runs({16: 1.1, 64: math.inf}, {16: 1.1}), "quick"), tmp_path)
-    assert (tmp_path / "linear_scaling.png").is_file()
-    assert (
-        "| small CNN, digits, 64 | 0.004 | 100 ± 0 | 0.032 | never |"
-        in (tmp_path / "table.md").read_text()
-    )

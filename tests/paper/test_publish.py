@@ -247,15 +247,6 @@ def _at(run: Run, scale: str) -> Run:
     return Run(run.id, run.config | {"scale": scale}, run.environment, run.summary, run.epochs)
 
 
-def test_with_nothing_to_rebuild_the_command_says_what_to_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "give results/" in line
-
-
 def test_the_overview_links_every_page_and_every_figure(table1: Path) -> None:
     root = table1.parents[2]
     index.write(root)

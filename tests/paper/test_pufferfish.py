@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 from synthetic import words
 
-from dgc_repro.errors import UserError
-from dgc_repro.paper.frame import of
 from dgc_repro.paper.lecture import pufferfish
-from dgc_repro.paper.page import Page, markdown
+from dgc_repro.paper.page import Page
 from dgc_repro.paper.records import Run
 
 ENVIRONMENT = {"hardware": "a CPU", "commit": "0" * 40, "torch": "0.0", "data": "made up"}
@@ -60,20 +58,3 @@ def test_claims_are_judged_by_accuracy_where_bytes_are_equal(
     found = words(page_of(ACCURACIES | change, PAYLOADS | payloads))
     assert (found["accuracy"], found["powersgd"]) == (accuracy, powersgd)
     assert found["parameters"] == "by construction"
-
-
-def test_the_page_says_how_equal_the_bytes_are() -> None:
-    page = page_of(ACCURACIES, PAYLOADS)
-    assert of(page.frame, pufferfish.SHARE, "powersgd") == pytest.approx([101.0] * 3)
-    assert of(page.frame, pufferfish.GAIN, "pufferfish") == pytest.approx([-0.2, -0.21, -0.22])
-    assert of(page.frame, pufferfish.SMALLER, "pufferfish") == [2.5] * 3
-    text = markdown(page)
-    assert "| PowerSGD, rank 41 | 3 |" in text
-    assert "11,173,962 to 3,336,266" in text  # tests/model/test_low_rank.py counts both
-
-
-def test_rows_of_other_models_are_no_table() -> None:
-    other = {"_target_": "dgc_repro.model.cnn.CNN", "width": 16}
-    runs = [run_of("dense", 0, 80.0, 4e6), run_of("pufferfish", 0, 79.0, 2e6, model=other)]
-    with pytest.raises(UserError, match=r"^model\.width: "):
-        pufferfish.page(runs, "quick")

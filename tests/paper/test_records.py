@@ -21,12 +21,6 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
     assert run.setting("no.such.key") is None
 
 
-def test_lines_of_another_kind_are_left_out(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "none", 0)
-    assert '"kind": "step"' in (folder / "metrics.jsonl").read_text()
-    assert len(read_run(folder).epochs) == 9
-
-
 def test_an_epoch_written_twice_by_a_resumed_run_counts_once_and_the_later_one(
     tmp_path: Path,
 ) -> None:
@@ -47,18 +41,6 @@ def test_an_unfinished_run_is_left_out_with_a_message(tmp_path: Path) -> None:
     runs, skipped = read_runs([done, stopped, fresh])
     assert [run.id for run in runs] == ["none-seed0"]
     assert skipped == [f"{folder}: not finished, left out" for folder in (stopped, fresh)]
-
-
-def test_a_broken_metrics_line_is_named_in_one_line(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "none", 0)
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines()
-    lines[4] = lines[4][:20]
-    path.write_text("\n".join(lines))
-    with pytest.raises(UserError) as caught:
-        read_run(folder)
-    assert str(caught.value).startswith(f"{path}: line 5 is not a JSON object")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +71,6 @@ def test_a_broken_file_is_named_in_one_line_and_its_run_is_left_out(
     assert skipped == [f"left out: {caught.value}"]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "none", 0)
-    (folder / "environment.json").unlink()
-    with pytest.raises(UserError, match="no environment.json"):
-        read_run(folder)
-
-
 def test_an_empty_policy_trace_is_no_error(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "none", 0)
     (folder / "policy.csv").write_text("")
@@ -110,18 +85,13 @@ def test_rows_of_unlike_lengths_are_refused_with_the_key_and_both_runs(tmp_path:
         require_alike(runs, ["train.epochs"])
 
 
-def test_the_folder_of_the_data_may_differ(tmp_path: Path) -> None:
+def test_the_folder_of_the_data_and_the_order_of_keys_may_differ(tmp_path: Path) -> None:
     runs, _ = read_runs([write_run(tmp_path, "none", seed) for seed in (0, 1)])
     assert runs[0].setting("dataset.root") != runs[1].setting("dataset.root")
-    require_alike(runs, ["dataset"])
-
-
-def test_a_config_is_the_same_however_its_keys_are_ordered(tmp_path: Path) -> None:
-    runs, _ = read_runs([write_run(tmp_path, "none", seed) for seed in (0, 1)])
     model = runs[1].config["model"]
     runs[1].config["model"] = dict(reversed(model.items()))
     assert list(model) != list(runs[1].config["model"])
-    require_alike(runs, ["model"])
+    require_alike(runs, ["dataset", "model"])
 
 
 def test_a_row_with_a_seed_twice_is_refused(tmp_path: Path) -> None:

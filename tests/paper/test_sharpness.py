@@ -53,12 +53,6 @@ def test_growth_with_the_batch_size_agrees_and_a_fall_differs() -> None:
     assert set(words(falls).values()) == {"differs"}
 
 
-def test_the_rate_with_fewer_steps_counts() -> None:
-    found = sharpness.numbers(runs(lambda batch: 1.0))
-    assert set(sharpness.frames.of(found, sharpness.RATE, sharpness.FIRST)) == {RATES[0]}
-    assert max(sharpness.frames.of(found, "PAC-Bayes sharpness", sharpness.FIRST)) < 2
-
-
 def test_a_network_that_does_not_reach_the_cross_entropy_is_not_judged(tmp_path: Path) -> None:
     page = sharpness.page(runs(lambda batch: batch, lambda batch: batch < 256), "quick")
     assert set(words(page).values()) == {"not run"}
