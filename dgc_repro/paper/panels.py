@@ -28,8 +28,8 @@ Panel = tuple[str, Callable[[Axes], None]]
 Values = Sequence[float]
 Span = Callable[[Values], tuple[float, float, float]]
 """Of the values of all seeds: middle, lower end, upper end."""
-LETTER = (0.021, 0.035)
-"""Width and height of a letter of a name in `front`, as shares of the panel."""
+LETTER = (0.0125, 0.035)
+"""Width and height of a letter of `names`, as shares of the panel."""
 
 
 def panel(
@@ -311,10 +311,12 @@ def heat_map(
     *,
     angle: float = 30,
     fontsize: float = 6,
+    ticks: Sequence[Mapping[str, Any]] = ({}, {}),
     **image: Any,
 ) -> Draw:
     """A coloured cell for each row and column, with the text ``write(row, value)`` in it: white where
-    ``is_dark``. ``image``: arguments of ``Axes.imshow``, such as cmap and norm."""
+    ``is_dark``. ``ticks``: styles of the names of columns and of rows; ``image``: arguments of
+    ``Axes.imshow``, such as cmap and norm."""
 
     def draw(axes: Axes) -> None:
         axes.imshow(table, aspect="auto", **image)
@@ -322,8 +324,8 @@ def heat_map(
             colour = "white" if np.isfinite(value) and is_dark(value) else "black"
             text = write(row, float(value))
             axes.text(column, row, text, ha="center", va="center", fontsize=fontsize, color=colour)
-        axes.set_xticks(range(len(columns)), list(columns), rotation=angle, ha="right")
-        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set_xticks(range(len(columns)), list(columns), rotation=angle, ha="right", **ticks[0])
+        axes.set_yticks(range(len(rows)), list(rows), **ticks[1])
         axes.grid(visible=False)
 
     return draw

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 from PIL import Image
 
@@ -273,6 +273,13 @@ def plain_log(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0), unit: str = "
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{unit}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def plain_ticks(axis: Axis, places: Sequence[float]) -> None:
+    """Ticks at these places alone, as plain numbers."""
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def empty(axes: Axes, why: str) -> None:

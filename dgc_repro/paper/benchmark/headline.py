@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dgc_repro.errors import UserError
 from dgc_repro.paper import plot
@@ -112,15 +111,9 @@ def _panel(own: Headline, drawn: Mapping[str, Point], unit: str, axes: Axes) -> 
     axes.axhspan(-own.margin, own.margin, color=BAND, zorder=0)
     for key, colour in _colours(own, drawn).items():
         times, loss = drawn[key]
-        axes.errorbar(
-            times,
-            loss.mean,
-            yerr=[[bar] for bar in loss.bars],
-            fmt="o",
-            markersize=6,
-            color=colour,
-            elinewidth=1.2,
-        )
+        bars = [[bar] for bar in loss.bars]
+        look = {"fmt": "o", "markersize": 6, "color": colour, "elinewidth": 1.2}
+        axes.errorbar(times, loss.mean, yerr=bars, **look)
     axes.set_xscale("log")
     axes.margins(x=0.12)
     plot.plain_log(axes.xaxis, unit="x")
@@ -131,6 +124,4 @@ def _panel(own: Headline, drawn: Mapping[str, Point], unit: str, axes: Axes) -> 
     axes.set_yscale("symlog", linthresh=LINEAR_MARGINS * own.margin)
     axes.set_ylim(1.25 * low, 1.25 * high)
     steps = [own.margin * step for step in (1, 2, 5, 10, 20, 50, 100, 200)]
-    axes.yaxis.set_major_locator(FixedLocator([*(-step for step in steps), 0, *steps]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plot.plain_ticks(axes.yaxis, [*(-step for step in steps), 0, *steps])

@@ -4,21 +4,19 @@ front, and modelled time."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dgc_repro.errors import UserError
 from dgc_repro.exchange.ledger import moved_by
-from dgc_repro.paper import facts, frame, plot, verdict
+from dgc_repro.paper import facts, frame, panels, plot, verdict
 from dgc_repro.paper.benchmark import headline, speed
 from dgc_repro.paper.benchmark.classes import WORDS, Judged, judge
 from dgc_repro.paper.benchmark.speed import NETWORKS
@@ -62,18 +60,10 @@ TUNES = "_lr"
 TUNED = "_tuned"
 """End of the name of a setting that has its own rate beside dense training's."""
 LABELLED = (
-    DENSE,
-    "topk_0.01",
-    "powersgd_2",
-    "uniform_4",
-    "ef_signsgd",
-    "qsgd_7",
-    "demo_32",
-    "diloco_10",
+    *(DENSE, "topk_0.01", "powersgd_2", "uniform_4"),
+    *("ef_signsgd", "qsgd_7", "demo_32", "diloco_10"),
 )
 """Settings whose name is written into the figure, beside those on the front."""
-LETTER = (0.0125, 0.035)
-"""Width and height of a letter of these names, in shares of the panel."""
 OTHER, MARK = "other optimizer", "+"
 OTHER_MARKED = f"{MARK}: another optimizer than dense training's"
 """How tables and the heat maps mark these settings."""
@@ -100,48 +90,42 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     found = numbers(shown)
     judged = {name: judged_of(found, name) for name in present}
     tuning = pd.concat([_tuning(runs, name) for name in present], ignore_index=True)
-    tried = _not_best(tuning, runs) if len(tuning) else "There are no such runs here."
-    drawn = partial(_figure, found, judged, shown, scale)
+    drawn, targets = partial(_figure, found, judged, shown, scale), _targets(runs, present)
+    figures = _headline(found, judged, shown, scale)
+    figures |= {"methods": partial(drawn, MAIN), "wire": partial(drawn, WIRE_PANELS)}
+    if has_target:
+        figures["speed"] = partial(_speed_figure, found, shown, present, targets, scale)
+    if (found["quantity"] == STEP).any():
+        figures["step"] = partial(_step_figure, found, scale)
     is_real = scale != SHOWS_THAT_IT_RUNS
-    sections = [
-        *([Section("What the seeds show", _classes(found, judged))] if is_real else []),
-        Section("Settings"),
-        *(Section(_title(name), _table(found, judged[name], runs, name)) for name in present),
-        Section("Modelled time"),
-        Section("Tuning", tuning.map(_cell) if len(tuning) else None),
-    ]
     return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        sections,
+        __file__, scale, runs, found,
+        [
+            *([Section("What the seeds show", _classes(found, judged))] if is_real else []),
+            Section("Settings"),
+            *(Section(_title(name), _table(found, judged[name], runs, name)) for name in present),
+            Section("Modelled time"),
+            Section("Tuning", tuning.map(_cell) if len(tuning) else None),
+        ],
         head=[
             ("training", _training(runs, present)),
             ("seconds", "modelled, from times of these runs and from counts: see Modelled time"),
         ],
         said={
             "shows": _shows(judged),
-            "margins": _list(f"{_title(name)} {_margin(name)}" for name in present),
-            "priors": _list(f"{_title(name)} {one.prior_text}" for name, one in judged.items()),
-            "plan": _list(_plan(found, one, name) for name, one in judged.items()),
-            "tuning": tried,
+            "margins": "; ".join(f"{_title(name)} {_margin(name)}" for name in present),
+            "priors": "; ".join(f"{_title(name)} {one.prior_text}" for name, one in judged.items()),
+            "plan": "; ".join(_plan(found, one, name) for name, one in judged.items()),
+            "tuning": _not_best(tuning, runs) if len(tuning) else "There are no such runs here.",
             "workers": speed.WORKERS,
             "seeds": MIN_SEEDS,
-            "target": _targets(runs, present) if has_target else "none at this scale",
+            "target": targets if has_target else "none at this scale",
             "settings": len({run.method for run in shown}),
-            "workloads": _list(map(_title, present)),
-            "twins": _twins(shown),
+            "workloads": "; ".join(map(_title, present)),
+            "twins": ", ".join(f"{row} as {first}" for row, first in frame.twins(shown).items()) or "none",
         },
-        figures=_headline(found, judged, shown, scale)
-        | {"methods": partial(drawn, MAIN), "wire": partial(drawn, WIRE_PANELS)}
-        | ({"speed": partial(_speed_figure, found, shown, present, scale)} if has_target else {})
-        | (
-            {"step": partial(_step_figure, found, shown, scale)}
-            if (found["quantity"] == STEP).any()
-            else {}
-        ),
-    )
+        figures=figures,
+    )  # fmt: skip
 
 
 def numbers(runs: Sequence[Run]) -> pd.DataFrame:
@@ -257,10 +241,6 @@ def _margin(name: str) -> str:
     return f"{workloads()[name].margin:g} {workloads()[name].unit_in_words}"
 
 
-def _list(words: Iterable[str]) -> str:
-    return "; ".join(words)
-
-
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     """The names whose point (loss, bytes) no other one undercuts in both, by bytes. Points that are not
     finite are on no front."""
@@ -314,12 +294,6 @@ def _targets(runs: Sequence[Run], present: Sequence[str]) -> str:
             f"dense training in {reached} of {len(own)} seeds"
         )
     return "; ".join(said)
-
-
-def _twins(runs: Sequence[Run]) -> str:
-    """Settings that trained exactly as another one."""
-    same = frame.twins(runs)
-    return ", ".join(f"{row} as {first}" for row, first in same.items()) or "none"
 
 
 def _shows(judged: Mapping[str, Judged]) -> str:
@@ -496,15 +470,12 @@ def _headline(
 
 
 def _figure(
-    found: pd.DataFrame,
-    judged: Mapping[str, Judged],
-    runs: Sequence[Run],
-    scale: str,
+    found: pd.DataFrame, judged: Mapping[str, Judged], runs: Sequence[Run], scale: str,
     wanted: Mapping[str, str],
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Loss against bytes: a column of panels a workload, a row for each quantity of ``wanted``."""
-    panels: plot.Panels = [
-        (f"{_title(name)}: {title}", partial(_scatter, found, one, against))
+    shown = [
+        _scatter(found, one, f"{_title(name)}: {title}", against)
         for title, against in wanted.items()
         for name, one in judged.items()
     ]
@@ -513,76 +484,62 @@ def _figure(
         "seeds on; line: Pareto front of the means; hollow: another optimizer than dense training's, not on "
         "the front; wire bytes computed from the recorded collectives"
     )
-    return plot.figure("Loss of quality against bytes", said, panels, columns=len(judged), legend=0)
+    return plot.figure("Loss of quality against bytes", said, shown, columns=len(judged), legend=0)
 
 
-def _scatter(found: pd.DataFrame, judged: Judged, against: str, axes: Axes) -> None:
-    points = {
-        row: (loss, size / 1e3) for row, (loss, size) in _points(found, judged, against).items()
-    }
+def _scatter(found: pd.DataFrame, judged: Judged, title: str, against: str) -> panels.Panel:
+    points = _points(found, judged, against)
     best = _front(points)
-    finite = {row: point for row, point in points.items() if np.isfinite(point).all()}
-    for row, (loss, size) in finite.items():
-        colour = plot.ORANGE if row in best else plot.BLUE
-        look: dict[str, Any] = {
-            "color": colour,
-            "markerfacecolor": "white" if _is_other(row) else colour,
-            "yerr": [[bar] for bar in judged.shown[row].bars],
-        }
-        axes.errorbar(size, loss, fmt="o", markersize=4, elinewidth=0.5, **look)
-    edge = [finite[row] for row in best]
-    line: dict[str, Any] = {"color": plot.ORANGE, "drawstyle": "steps-post"}
-    axes.plot([size for _, size in edge], [loss for loss, _ in edge], **line)
-    unit = judged.workload.unit
-    plot.name_axes(axes, "kB a worker and step", f"loss against dense, {unit}", "x")
-    plot.plain_log(axes.xaxis, (1.0, 3.0))
-    axes.margins(x=0.16, y=0.1)
-    axes.set_yscale("symlog", linthresh=5)
-    axes.yaxis.set_major_locator(FixedLocator(LOSS_TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    losses = [loss for loss, _ in finite.values()]
-    axes.set_ylim(min(-2.0, 1.3 * min(losses)), max(2.0, 1.5 * max(losses)))
-    shown = [*best, *(row for row in finite if row.partition(".")[2] in LABELLED)]
-    _label(axes, {row.partition(".")[2]: finite[row][::-1] for row in shown})
-    if lost := [row.partition(".")[2] for row in points if row not in finite]:
-        said = f"diverged in a seed: {', '.join(lost)}"
-        axes.text(0.01, 0.01, said, transform=axes.transAxes, fontsize=6, wrap=True)
+    finite = {
+        row: (size / 1e3, loss)
+        for row, (loss, size) in points.items()
+        if np.isfinite((loss, size)).all()
+    }
+    named = [*best, *(row for row in finite if row.partition(".")[2] in LABELLED)]
+    drawn = panels.front(
+        finite, {row: judged.shown[row].bars for row in finite}, best,
+        {row: plot.ORANGE if row in best else plot.BLUE for row in finite},
+        hollow=[row for row in finite if _is_other(row)], markersize=4, elinewidth=0.5,
+    )  # fmt: skip
+    _, draw = panels.panel(
+        title, drawn, x="kB a worker and step", y=f"loss against dense, {judged.workload.unit}", log="x",
+        subs=(1.0, 3.0),
+    )  # fmt: skip
 
+    def with_names(axes: Axes) -> None:
+        draw(axes)
+        axes.margins(x=0.16, y=0.1)
+        axes.set_yscale("symlog", linthresh=5)
+        plot.plain_ticks(axes.yaxis, LOSS_TICKS)
+        losses = [loss for _, loss in finite.values()]
+        axes.set_ylim(min(-2.0, 1.3 * min(losses)), max(2.0, 1.5 * max(losses)))
+        panels.names({row.partition(".")[2]: finite[row] for row in named})(axes)
+        if lost := [row.partition(".")[2] for row in points if row not in finite]:
+            said = f"diverged in a seed: {', '.join(lost)}"
+            axes.text(0.01, 0.01, said, transform=axes.transAxes, fontsize=6, wrap=True)
 
-def _label(axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name beside its point (x, y), but none over an earlier one."""
-    to_axes = axes.transScale + axes.transLimits
-    written: list[tuple[float, float, float]] = []
-    for name, point in names.items():
-        x, y = to_axes.transform(point)
-        end = x + LETTER[0] * len(name)
-        if all(end < a or b < x or abs(y - v) > LETTER[1] for a, b, v in written):
-            written.append((x, end, y))
-            axes.annotate(name, point, xytext=(3, 3), textcoords="offset points", fontsize=6)
+    return title, with_names
 
 
 def _speed_figure(
-    found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], scale: str
+    found: pd.DataFrame, runs: Sequence[Run], present: Sequence[str], targets: str, scale: str
 ) -> Figure:
     """Speedup over dense to the target, with the model that was trained: settings by networks."""
     said = (
         f"{facts.caption(runs, scale)}; steps to the target, compute and compression of these runs; the "
-        f"network modelled, {speed.WORKERS} workers; target: {_targets(runs, present)}; mean over these "
+        f"network modelled, {speed.WORKERS} workers; target: {targets}; mean over these "
         f"seeds; k/n: only k of them reach it; {OTHER_MARKED}; sorted by {SORTED_BY}"
     )
     reached = {row: frame.of(found, REACHED, row) for row in found["row"].unique()}
     shares = {row: f"{sum(own):g}/{len(own)}" for row, own in reached.items() if own}
-    panels: plot.Panels = [
-        (_title(name), partial(_heat, found, TARGET, {row: shares[row] for row in rows}))
-        for name in present
-        for rows in [[row for row in _rows(found, name) if row in shares]]
-    ]
+    of_workload = {
+        _title(name): {row: shares[row] for row in _rows(found, name) if row in shares} for name in present
+    }  # fmt: skip
     title = "Modelled time to the target, with the model that was trained: times as fast as dense"
-    return _heat_map(title, said, panels, shares)
+    return _heat_maps(found, TARGET, title, said, of_workload)
 
 
-def _step_figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure:
+def _step_figure(found: pd.DataFrame, scale: str) -> Figure:
     """Speedup of a step over dense, with the models at full size: settings by networks."""
     steps = found[found["quantity"] == STEP]
     rows = {name: own for name in workloads() if (own := _rows(steps, name))}
@@ -591,47 +548,48 @@ def _step_figure(found: pd.DataFrame, runs: Sequence[Run], scale: str) -> Figure
         f"operations, launches and bytes counted for a V100, the network modelled, {speed.WORKERS} workers; "
         f"no quality was measured at this size; {OTHER_MARKED}; sorted by {SORTED_BY}"
     )
-    panels: plot.Panels = [
-        (
-            f"{workloads()[name].full_size} at full size",
-            partial(_heat, found, STEP, dict.fromkeys(own, "")),
-        )
+    of_model = {
+        f"{workloads()[name].full_size} at full size": dict.fromkeys(own, "")
         for name, own in rows.items()
-    ]
-    title = "Modelled time of a step, whatever it costs in quality: times as fast as dense"
-    return _heat_map(title, said, panels, steps["row"].unique())
-
-
-def _heat_map(title: str, said: str, panels: plot.Panels, rows: Iterable[str]) -> Figure:
-    """The figure of `_heat` panels, high enough for the workload with the most rows."""
-    most = max(Counter(row.partition(".")[0] for row in rows).values(), default=1)
-    return plot.figure(title, said, panels, size=(3.8, 1.6 + 0.16 * most), legend=0)
-
-
-def _heat(found: pd.DataFrame, quantity: str, rows: Mapping[str, str], axes: Axes) -> None:
-    """A row for each setting, a column for each network. ``rows``: what a setting without a number says."""
-    if not rows:
-        axes.set_axis_off()
-        return plot.empty(axes, "dense training does not reach the target in any seed")
-    cells = {
-        row: [
-            float(np.mean(own)) if (own := frame.of(found, quantity, row, network)) else np.nan
-            for network in NETWORKS
-        ]
-        for row in rows
     }
+    title = "Modelled time of a step, whatever it costs in quality: times as fast as dense"
+    return _heat_maps(found, STEP, title, said, of_model)
+
+
+def _heat_maps(
+    found: pd.DataFrame, quantity: str, title: str, said: str, of_panel: Mapping[str, Mapping[str, str]]
+) -> Figure:  # fmt: skip
+    """A panel a workload, with a row for each setting (and what it says without a number) and a column for
+    each network. The figure is high enough for the workload with the most rows."""
+    most = max(map(len, of_panel.values()), default=1) or 1
+    shown = [(name, _heat(found, quantity, rows)) for name, rows in of_panel.items()]
+    return plot.figure(title, said, shown, size=(3.8, 1.6 + 0.16 * most), legend=0)
+
+
+def _heat(found: pd.DataFrame, quantity: str, rows: Mapping[str, str]) -> Callable[[Axes], None]:
+    def mean(row: str, network: str) -> float:
+        own = frame.of(found, quantity, row, network)
+        return float(np.mean(own)) if own else np.nan
+
+    cells = {row: [mean(row, network) for network in NETWORKS] for row in rows}
     place = list(NETWORKS).index(SORTED_BY)
     order = sorted(rows, key=lambda row: -np.nan_to_num(cells[row][place]))
-    table = np.array([cells[row] for row in order])
-    axes.imshow(table, cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN), aspect="auto")
-    for y, row in enumerate(order):
-        for x, value in enumerate(cells[row]):
-            is_known = np.isfinite(value)
-            text = f"{value:.{3 if value >= 100 else 2}g}" if is_known else rows[row]
-            is_dark = is_known and max(value, 1 / value) > DARK_FROM
-            colour = "white" if is_dark else "black"
-            axes.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
-    axes.set_xticks(range(len(NETWORKS)), list(NETWORKS), rotation=30, ha="right", fontsize=7)
-    names = [row.partition(".")[2] + (f" {MARK}" if _is_other(row) else "") for row in order]
-    axes.set_yticks(range(len(order)), names, fontsize=6.5)
-    return axes.grid(visible=False)
+
+    def write(y: int, value: float) -> str:
+        return f"{value:.{3 if value >= 100 else 2}g}" if np.isfinite(value) else rows[order[y]]
+
+    draw = panels.heat_map(
+        np.array([cells[row] for row in order]),
+        [row.partition(".")[2] + (f" {MARK}" if _is_other(row) else "") for row in order], list(NETWORKS),
+        write, lambda value: max(value, 1 / value) > DARK_FROM, ticks=({"fontsize": 7}, {"fontsize": 6.5}),
+        cmap="RdBu", norm=LogNorm(1 / MOST_SHOWN, MOST_SHOWN),
+    )  # fmt: skip
+
+    def drawn(axes: Axes) -> None:
+        if rows:
+            draw(axes)
+        else:
+            axes.set_axis_off()
+            plot.empty(axes, "dense training does not reach the target in any seed")
+
+    return drawn

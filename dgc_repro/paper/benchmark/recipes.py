@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dgc_repro.errors import UserError
-from dgc_repro.paper import facts, frame, plot
+from dgc_repro.paper import facts, frame, panels, plot
 from dgc_repro.paper.frame import Column, Quantity, pivot
 from dgc_repro.paper.page import Page, Section, made
 from dgc_repro.paper.records import Run, of_rows, require_alike
@@ -54,14 +53,9 @@ def page(runs: Sequence[Run], scale: str) -> Page:
     for place, (name, text) in enumerate(words.items(), start=1):
         table.insert(place, name, [text(own[row]) for row in rows])
     return made(
-        __file__,
-        scale,
-        runs,
-        found,
-        [Section("Recipes", table)],
-        head=[("model", "see the table")],
+        __file__, scale, runs, found, [Section("Recipes", table)], head=[("model", "see the table")],
         figures={"recipes": partial(_curves, runs, scale)},
-    )
+    )  # fmt: skip
 
 
 def core_minutes(run: Run) -> float:
@@ -89,15 +83,13 @@ def _curves(runs: Sequence[Run], scale: str) -> Figure:
         for row, colour, marker in zip(shown, plot.CYCLE, plot.MARKERS, strict=False)
     }
 
-    def panel(name: str, label: str, of_texts: bool) -> plot.Panels:
-        own = {row: looks[row] for row in shown if (row in TEXTS) == of_texts}
-
-        def draw(axes: Axes) -> None:
-            plot.curves(axes, runs, METRICS[name], own, x="epoch", ylabel=label)
-
-        return [("", draw)] if own else []
-
-    panels = panel(ACCURACY, "test accuracy (%)", False) + panel(
-        LOSS, "test loss (nats a token)", True
-    )
-    return plot.figure("Recipes", facts.caption(runs, scale), panels, size=(6.4, 3.8), legend=5)
+    shown_panels = []
+    for name, label, of_texts in (
+        (ACCURACY, "test accuracy (%)", False),
+        (LOSS, "test loss (nats a token)", True),
+    ):
+        if own := {row: looks[row] for row in shown if (row in TEXTS) == of_texts}:
+            curves = panels.curves(runs, METRICS[name], own, x="epoch")
+            shown_panels.append(panels.panel("", curves, x="epoch", y=label))
+    caption = facts.caption(runs, scale)
+    return plot.figure("Recipes", caption, shown_panels, size=(6.4, 3.8), legend=5)
